@@ -16,7 +16,8 @@ import click
 
 from standfast.cli.output import json_option, print_json
 from standfast.cli.target import NOT_THERE, Target, confirm, end, store_option, yes_option
-from standfast.stores.transfer import EXPORTED, OPEN, export_store, fence_store, import_store
+from standfast.stores.backend import EXPORTED, OPEN
+from standfast.stores.transfer import export_store, fence_store, import_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -48,10 +48,10 @@ from standfast.stores.backend import (
     Rider,
     UpdateRider,
     WorkRider,
+    transfer_of,
 )
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Commit, Put
-from standfast.stores.transfer import transfer_of
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit, check_read, check_scan, check_window, is_plain
 from standfast.stores.watch import BackendWatch
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Backend
+    from standfast.stores.backend import Backend, Transfer
     from standfast.stores.protocol import (
         Capabilities,
         Change,
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
         Watch,
         Worked,
     )
-    from standfast.stores.transfer import Transfer
     from standfast.stores.user_transactions import UserTransactions
 
 

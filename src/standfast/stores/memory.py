@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, final
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.errors import AttemptClosedError
 from standfast.events import NO_HOOKS
-from standfast.stores.backend import Applied, Batch
+from standfast.stores.backend import OPEN, Applied, Batch, moved_error, pages
 from standfast.stores.fold import fold, keys_of
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities, Record, Snapshot
-from standfast.stores.transfer import OPEN, moved_error, pages
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
 from msgspec import Struct
@@ -24,14 +24,14 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.keys import MAX_KEY_BYTES, RecordKey
+from standfast.stores.backend import EXPORTED, OPEN, PAGE, Transfer, moved_error
 from standfast.stores.protocol import MAX_VERSION, Conflict, Delete, Put, Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from standfast.stores.group_commit import GroupedStore
-    from standfast.stores.protocol import Snapshot
 
 
 # --- the file that a store is exported to: a line of JSON a record, between one that begins and one that ends it ---
@@ -240,86 +240,6 @@ async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:
     raise StoreBusyError(store.backend.name, f"{record.key} was changed {TRIES} times meanwhile; stop its process")
 
 
-# --- what a backend must be able to do, so that everything in it can be moved to another store ---------------------
-#
-# A store that is being moved is *frozen*: from the moment that :meth:`Transfer.freeze` returns, no write of anybody
-# lands, and each is refused with :class:`~standfast.errors.StoreMovedError`. Reads go on. What freezes a store is kept
-# in the store, so it holds for processes that start later, and after a restart.
-
-OPEN: Final = 0
-"""A store that is not frozen."""
-
-EXPORTED: Final = 1
-"""Why a store is frozen: what it kept is in a file. Every higher number stands for the file that is imported."""
-
-PAGE: Final = 200
-"""How many records are read or written at a time."""
-
-
-class Transfer(Protocol):
-    """A store underneath its namespaces: all records, as they are."""
-
-    async def frozen(self) -> int:
-        """Return why the store is frozen, or :data:`OPEN`."""
-        ...
-
-    async def freeze(self, reason: int) -> None:
-        """Refuse every write from now on, by any handle of any process, until :meth:`thaw`.
-
-        A write that was answered before this returns is there for :meth:`dump`; one that was not never lands. A store
-        that is frozen already stays so, for the reason that it has.
-        """
-        ...
-
-    async def thaw(self) -> None:
-        """Take writes again."""
-        ...
-
-    async def last(self) -> int:
-        """Return a number that no version is above which was ever given out, to records that are gone included."""
-        ...
-
-    async def lift(self, version: int) -> None:
-        """Let every key that is written from now on get a version above ``version``."""
-        ...
-
-    def dump(self) -> AsyncIterator[Sequence[Record]]:
-        """Return all live records of all namespaces, each once, a page at a time. The order is the backend's."""
-        ...
-
-    async def put(self, records: Sequence[Record]) -> None:
-        """Write records with the versions that they have, also into a frozen store, over what is there.
-
-        Whether it is all or nothing is left open, and so is what becomes of hints: it is written again if it failed.
-        """
-        ...
-
-
-@runtime_checkable
-class Transferable(Protocol):
-    """A store, or what one is made of, that can be moved."""
-
-    def transfer(self) -> Transfer:
-        """Return what moves it."""
-        ...
-
-
-def transfer_of(holder: object, name: str) -> Transfer:
-    """Return what moves a store; refuse one that cannot be moved."""
-    if isinstance(holder, Transferable):
-        return holder.transfer()
-    raise UnsuitableStoreError(name, "its backend cannot be exported, imported or fenced")
-
-
-def moved_error(name: str, reason: int = EXPORTED) -> StoreMovedError:
-    """Return the error for a write to a frozen store."""
-    if reason == EXPORTED:
-        problem = "it was exported, and takes no more writes; open the store that it was moved to"
-    else:
-        problem = "an import into it is not finished; repeat the import"
-    return StoreMovedError(name, problem)
-
-
 # --- exporting: everything that a store keeps, once nobody can write to it any more --------------------------------
 
 
@@ -479,29 +399,3 @@ async def _check_same(store: GroupedStore, page: Sequence[Record]) -> None:
 def _pages(all_records: Iterator[Record], size: int = PAGE) -> Iterator[list[Record]]:
     while page := list(itertools.islice(all_records, size)):
         yield page
-
-
-# --- reading everything where a backend keeps all namespaces in one order ------------------------------------------
-
-FIRST: Final = RecordKey.from_encoded(b"")
-LAST: Final = RecordKey.from_encoded(b"\xff")
-"""After every key: a namespace is text in UTF-8, which has no such byte."""
-
-
-class Scan(Protocol):
-    """A scan as backends have it, which is not bounded by a namespace."""
-
-    def __call__(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Awaitable[Snapshot]:
-        """Read a page."""
-        ...
-
-
-async def pages(scan: Scan, start: RecordKey = FIRST, end: RecordKey = LAST) -> AsyncIterator[Sequence[Record]]:
-    """Return all live records of a range, a page at a time."""
-    while True:
-        seen = await scan(start, end, limit=PAGE, reverse=False)
-        if seen.records:
-            yield list(seen.records.values())
-        if seen.more is None:
-            return
-        start = seen.more

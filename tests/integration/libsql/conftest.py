@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from standfast.keys import RecordKey
-from standfast.stores.libsql import read_options
-from standfast.stores.libsql.hrana import BatchResults, HranaBatch, LibsqlConnection
+from standfast.stores.libsql.connection import LibsqlConnection, read_options
+from standfast.stores.libsql.hrana import BatchResults, HranaBatch
 from standfast.stores.url import Address, open_store
 from tests import services
 

@@ -11,10 +11,9 @@ import pytest
 from standfast.errors import StoreError, StoreUnavailableError
 from standfast.events import OutcomeSettled
 from standfast.stores import Commit, Conflict, Delete, Put
-from standfast.stores.libsql import hrana as calling
-from standfast.stores.libsql import hrana as streams
-from standfast.stores.libsql import read_options
-from standfast.stores.libsql.hrana import HranaBatch, LibsqlConnection
+from standfast.stores.libsql import connection as calling
+from standfast.stores.libsql.connection import LibsqlConnection, read_options
+from standfast.stores.libsql.hrana import HranaBatch
 from standfast.stores.remote.backend import RemoteBackend
 from standfast.stores.url import Address
 from tests import services
@@ -107,7 +106,7 @@ async def test_a_stream_that_has_expired_is_replaced(
 ) -> None:
     """A server that closes streams sooner than expected refuses the request, which is sent on a new one."""
     await store.commit(Put(key("a"), b""))
-    monkeypatch.setattr(streams.Streams, "take", lambda _: "a baton that the server does not know")
+    monkeypatch.setattr(calling.Streams, "take", lambda _: "a baton that the server does not know")
 
     assert isinstance(await store.commit(Put(key("b"), b"")), Commit)
 

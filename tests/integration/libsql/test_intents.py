@@ -8,9 +8,8 @@ import pytest
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, StoreError
-from standfast.stores.libsql import prepare, read_options
-from standfast.stores.libsql.hrana import LibsqlConnection
-from standfast.stores.libsql.server import LibsqlServer
+from standfast.stores.libsql.connection import LibsqlConnection, read_options
+from standfast.stores.libsql.server import LibsqlServer, prepare
 from standfast.stores.remote.server import Intent, Landed, Row, WriteRefused, Written
 from standfast.stores.url import Address
 

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 from standfast.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.mongodb import writes as abandoned
+from standfast.stores.mongodb import records as abandoned
 from standfast.stores.remote.server import Intent, Landed, Row
 from standfast.stores.url import open_store
 from tests import services

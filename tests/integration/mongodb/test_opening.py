@@ -12,7 +12,7 @@ import pytest
 from standfast.errors import InvalidUrlError, StandfastError, StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.mongodb.writes import STORE
+from standfast.stores.mongodb.records import STORE
 from standfast.stores.url import Credentials, open_store
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pymongo.write_concern import WriteConcern
 from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Conflict, Delete, Put
-from standfast.stores.mongodb.writes import STORE, to_id
+from standfast.stores.mongodb.records import STORE, to_id
 from standfast.stores.protocol import MAX_VERSION
 from standfast.stores.remote.server import Intent, Row, Written
 from standfast.stores.url import open_store

@@ -11,7 +11,7 @@ from standfast.clock import Instant
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Conflict, Decision, Delete, Put, Record
-from standfast.stores.transfer import EXPORTED, OPEN
+from standfast.stores.backend import EXPORTED, OPEN
 from standfast.stores.url import open_store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.transfer import EXPORTED
+from standfast.stores.backend import EXPORTED
 from standfast.stores.url import open_store
 from tests.integration.moving.places import fresh_url
 

@@ -11,7 +11,8 @@ import pytest
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put, Record
-from standfast.stores.transfer import EXPORTED, FORMAT, ExportHeader, ExportWriter
+from standfast.stores.backend import EXPORTED
+from standfast.stores.transfer import FORMAT, ExportHeader, ExportWriter
 from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import content, opened
 from tests.integration.moving.places import fresh_url

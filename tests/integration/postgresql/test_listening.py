@@ -12,6 +12,7 @@ import pytest
 from standfast.keys import RecordKey
 from standfast.stores import Delete, Put, Wake
 from standfast.stores.postgresql import connection as listening
+from standfast.stores.remote import connection
 from standfast.stores.remote import subscriptions as hearing
 from standfast.stores.url import open_store
 from tests import services
@@ -82,7 +83,7 @@ async def test_a_listening_connection_that_is_swallowed_is_noticed_and_replaced(
 ) -> None:
     """Nobody is told that it is gone: asking now and then finds it out, with pauses and no busy loop."""
     monkeypatch.setattr(listening, "KEEPALIVE", 0.2)
-    monkeypatch.setattr(listening, "LONGEST_PAUSE", 0.2)
+    monkeypatch.setattr(connection, "LONGEST_PAUSE", 0.2)
     url = place(own_server.url, timeout="1s", connect_timeout="1s")
     async with proxy_to(own_server.url) as proxy:
         mine, other = await open_store(listening_at(url, proxy.url)), await open_store(url)

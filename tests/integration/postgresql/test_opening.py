@@ -18,7 +18,7 @@ from standfast.events import StoreNotDurable
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.postgresql import NotDurableWarning, PostgresOptions, PostgresTarget
-from standfast.stores.postgresql.server import first, migrations
+from standfast.stores.postgresql.statements import first, migrations
 from standfast.stores.url import open_store
 from tests import services
 from tests.integration.postgresql.ground import as_user, connected, made, opened, place, run_program, run_sql, schema_of

@@ -13,7 +13,7 @@ import pytest
 from standfast.clock import monotonic
 from standfast.errors import StoreBusyError, StoreCorruptError, StoreGoneError
 from standfast.stores import Commit, Put
-from standfast.stores.sqlite.locks import LOOK_EVERY
+from standfast.stores.sqlite.connection import LOOK_EVERY
 from tests.integration.sqlite.programs.talking import key
 from tests.integration.sqlite.ticking import Ticking
 

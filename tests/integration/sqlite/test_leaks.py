@@ -14,7 +14,7 @@ import pytest
 from standfast.errors import StoreClosedError
 from standfast.stores import Put
 from standfast.stores.sqlite import backend as upkeep
-from standfast.stores.sqlite import locks as sharing
+from standfast.stores.sqlite import connection as sharing
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size

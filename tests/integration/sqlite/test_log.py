@@ -13,8 +13,8 @@ from standfast.clock import monotonic
 from standfast.events import Checkpointed
 from standfast.stores import Commit, Put
 from standfast.stores.sqlite import backend as upkeep
+from standfast.stores.sqlite import connection as connecting
 from standfast.stores.sqlite import database
-from standfast.stores.sqlite import file as connecting
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size

@@ -12,7 +12,8 @@ import pytest
 
 from standfast.errors import FormatTooNewError, StoreCorruptError
 from standfast.stores import Commit, Put
-from standfast.stores.sqlite.file import descriptors_of, open_connection
+from standfast.stores.sqlite.connection import open_connection
+from standfast.stores.sqlite.file import descriptors_of
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import rounds

@@ -18,8 +18,9 @@ from standfast.errors import (
 from standfast.keys import RecordKey
 from standfast.space import Space
 from standfast.stores import Capabilities, Commit, Conflict, GroupedStore, Put
+from standfast.stores.backend import EXPORTED, OPEN
 from standfast.stores.memory import MemoryBackend, MemoryRecords, open_memory
-from standfast.stores.transfer import EXPORTED, OPEN, export_store, fence_store, import_store
+from standfast.stores.transfer import export_store, fence_store, import_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.clock import MICROSECONDS, Instant, monotonic
 from standfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
 from standfast.ids import new_id
-from standfast.stores.backend import Batching
+from standfast.stores.backend import OPEN, PAGE, Batching, moved_error
 from standfast.stores.dynamodb.connection import (
     SLACK,
     CancelledTransactionError,
@@ -46,7 +46,6 @@ from standfast.stores.remote.server import (
     WriteRefused,
     Written,
 )
-from standfast.stores.transfer import OPEN, PAGE, moved_error
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 from bson import ObjectId
@@ -15,33 +14,31 @@ from standfast.errors import StoreError, StoreUnavailableError, UnsuitableStoreE
 from standfast.ids import new_id
 from standfast.stores.backend import Batching
 from standfast.stores.mongodb.connection import (
+    DRIVER_ERRORS,
     DUPLICATE_KEY,
     DURABLE,
     HERE,
     NAMESPACE_EXISTS,
-    SNAPSHOT,
-    TROUBLE,
     MongoConnection,
     code_of,
     is_duplicate,
     translate,
 )
-from standfast.stores.mongodb.writes import (
+from standfast.stores.mongodb.records import (
     AFTER_ATTEMPTS,
     ATTEMPT,
     NOW,
     STORE,
-    UNEXPIRED,
+    MongoReader,
     MongoTransfer,
+    MongoVersions,
     MongoWriter,
     attempt_id,
     inserting,
-    is_live,
-    record_of,
     salt,
-    to_id,
 )
-from standfast.stores.protocol import ABSENT, Capabilities, Snapshot
+from standfast.stores.protocol import Capabilities, Snapshot
+from standfast.stores.remote.connection import Backoff
 from standfast.stores.remote.server import Audience, Landed, SeesNoDeaths, SharesNoTransaction
 
 if TYPE_CHECKING:
@@ -50,8 +47,7 @@ if TYPE_CHECKING:
     from pymongo.asynchronous.change_stream import AsyncChangeStream
 
     from standfast.keys import RecordKey
-    from standfast.stores.mongodb import MongoOptions
-    from standfast.stores.protocol import Record
+    from standfast.stores.mongodb.connection import MongoOptions
     from standfast.stores.remote.server import Intent, Listener, Message, WriteRefused, Written
     from standfast.stores.url import Address
 
@@ -76,7 +72,7 @@ async def prepare(connection: MongoConnection) -> None:
             if connection.options.migrate and await _layout(connection) < SCHEMA:
                 await _create(connection)
             await _check(connection)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         raise translate(connection.name, problem) from problem
 
 
@@ -117,7 +113,7 @@ async def _create(connection: MongoConnection) -> None:
 async def _ignoring(code: int, connection: MongoConnection, command: Document) -> None:
     try:
         await connection.command(command)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         if code_of(problem) != code:
             raise
 
@@ -141,75 +137,10 @@ async def _check(connection: MongoConnection) -> None:
         )
 
 
-# --- versions: drawn from one counter, outside of the transactions that use them, a few in advance -----------------
-#
-# A record that exists is at the highest version that its key ever had, so any number above that will do. A key that
-# has no record may have had one; its number must be drawn when the snapshot of the transaction is there already. See
-# the decision record on MongoDB for why that is enough.
-
-SPARE: Final = 100
-"""How many are drawn in advance. Below the microseconds that a draw takes: numbers are not to outrun the time."""
-
-
-@final
-class MongoVersions:
-    """The versions that one handle has drawn and not used."""
-
-    __slots__ = ("_connection", "_end", "_mine", "_next")
-
-    def __init__(self, connection: MongoConnection) -> None:
-        self._connection: Final = connection
-        self._mine: Final = new_id()
-        self._next = self._end = 0
-
-    async def take(self, intent: Intent, seen: dict[str, Any]) -> tuple[int, ...] | None:
-        """Return versions for ``intent``, given the counter as its snapshot has it; None if its own are stale."""
-        creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
-        if intent.exact:
-            is_last = seen["last"] == intent.exact[-1] and seen["drawn_by"] == self._mine
-            return intent.exact if is_last or not creates else None
-        if not intent.draws:
-            return ()
-        nobody_drew = seen["last"] == self._end - 1 and seen["drawn_by"] == self._mine
-        highest = max(intent.guards.values())
-        if self._end - self._next < intent.draws or self._next <= highest or (creates and not nobody_drew):
-            await self._draw(intent.draws + SPARE)
-        first = self._next
-        self._next += intent.draws
-        return tuple(range(first, self._next))
-
-    async def reserve(self, count: int) -> tuple[int, ...]:
-        """Draw ``count`` versions for one intent to come."""
-        last = await self._raise(count)
-        return tuple(range(last - count + 1, last + 1))
-
-    async def _draw(self, count: int) -> None:
-        last = await self._raise(count)
-        self._next, self._end = last - count + 1, last + 1
-
-    async def _raise(self, count: int) -> int:
-        """Raise the counter, to the server's time at least: a restored backup gives no version out again."""
-        raised = {"$set": {"last": {"$add": [{"$max": ["$last", NOW]}, count]}, "drawn_by": self._mine}}
-        reply = await self._connection.command(
-            {
-                "findAndModify": self._connection.records,
-                "query": {"_id": STORE},
-                "update": [raised],
-                "new": True,
-                "fields": {"last": 1},
-                "writeConcern": HERE,
-            }
-        )
-        return int(reply["value"]["last"])
-
-
 # --- listening: hints arrive by a change stream on the messages that transactions leave behind ---------------------
 
 QUIET: Final = 10.0
 """How many seconds the server waits for a message before it says that there is none."""
-
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 3.0
 
 _INSERTED: Final[list[dict[str, Any]]] = [
     {"$match": {"operationType": "insert"}},
@@ -224,7 +155,7 @@ class MongoSubscriber:
     def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._messages: Final = connection.collection(connection.messages)
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who comes back when
+        self._backoff: Final = Backoff()
         self._is_open: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.listener: Listener | None = None
@@ -241,21 +172,20 @@ class MongoSubscriber:
             raise StoreUnavailableError(self._connection.name, "its change stream could not be opened") from problem
 
     async def _keep_listening(self) -> None:
-        pause = FIRST_PAUSE
         was_open = False
         while True:
+            await self._backoff.wait()
             try:
                 async with await self._open() as stream:
                     self._is_open.set()
-                    pause = FIRST_PAUSE
+                    self._backoff.succeeded()
                     if was_open and self.listener is not None:
                         self.listener.take_loss()  # it begins with what comes now: what was sent meanwhile is lost
                     was_open = True
                     await self._hear(stream)
-            except TROUBLE:  # whoever writes or reads meets it too, and reports it
+            except DRIVER_ERRORS:  # whoever writes or reads meets it too, and reports it
                 self._is_open.clear()
-            await asyncio.sleep(self._random.uniform(pause / 2, pause))
-            pause = min(pause * 2, LONGEST_PAUSE)
+                self._backoff.failed()
 
     async def _open(self) -> Stream:
         async with asyncio.timeout(self._connection.options.timeout):
@@ -278,65 +208,6 @@ class MongoSubscriber:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-
-
-# --- reading: records in one snapshot of what most of the replica set has, from the primary ------------------------
-
-_FIELDS: Final = {"version": 1, "expires_at": 1, "value": 1, "now": NOW}
-
-
-@final
-class MongoReader:
-    """Reads of one handle."""
-
-    __slots__ = ("_connection", "_records")
-
-    def __init__(self, connection: MongoConnection) -> None:
-        self._connection: Final = connection
-        self._records: Final = connection.collection(connection.records)
-
-    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
-        """Read the live records at ``keys``. The store's own document comes along, for the time."""
-        rows = await self._find({"_id": {"$in": [STORE, *map(to_id, keys)]}}, 0, 0)
-        at = Instant(int(rows[0]["now"]))
-        found = [record_of(row) for row in rows if row["_id"] != STORE and is_live(row, at)]
-        return Snapshot(at, {record.key: record for record in found})
-
-    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
-        """Read a page of live records in the order of their keys."""
-        wanted = [{"_id": {"$gte": to_id(start), "$lt": to_id(end)}}, {"_id": STORE}]
-        rows = await self._find({"$or": wanted, **UNEXPIRED}, -1 if reverse else 1, limit + 2)
-        found = [record_of(row) for row in rows if row["_id"] != STORE]
-        page = found[:limit]
-        return Snapshot(
-            Instant(int(rows[0]["now"])),
-            {record.key: record for record in page},
-            _rest(page, reverse=reverse) if len(found) > limit else None,
-        )
-
-    async def _find(self, wanted: Document, order: int, limit: int) -> list[Document]:
-        try:
-            async with asyncio.timeout(self._connection.options.timeout):
-                if self._connection.options.linearizable:
-                    return await self._find_and_confirm(wanted, order, limit)
-                records = self._records.with_options(read_concern=SNAPSHOT)
-                cursor = records.find(wanted, _FIELDS, limit=limit, sort=[("_id", order)] if order else None)
-                return await cursor.to_list()
-        except TROUBLE as problem:
-            raise translate(self._connection.name, problem) from problem
-
-    async def _find_and_confirm(self, wanted: Document, order: int, limit: int) -> list[Document]:
-        """Read in a transaction: to commit it, the server must still be the primary for most of the set."""
-        async with self._connection.transaction() as session:
-            sort = [("_id", order)] if order else None
-            rows = await self._records.find(wanted, _FIELDS, limit=limit, sort=sort, session=session).to_list()
-            await session.commit_transaction()
-            return rows
-
-
-def _rest(page: list[Record], *, reverse: bool) -> RecordKey:
-    last = page[-1].key
-    return last if reverse else last.successor()
 
 
 # --- one handle on a MongoDB replica set ---------------------------------------------------------------------------
@@ -411,7 +282,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 return await self._versions.reserve(count)
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             raise translate(self.name, problem) from problem
 
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:

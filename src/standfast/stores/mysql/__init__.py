@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from standfast.stores.mysql.connection import NotDurableWarning, read_options
+from standfast.stores.mysql.connection import read_options
 from standfast.stores.mysql.server import MysqlWork, open_server
 from standfast.stores.remote import open_remote
+from standfast.stores.remote.connection import NotDurableWarning
 
 if TYPE_CHECKING:
     from standfast.events import Hooks

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import re
 import ssl
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
 
@@ -16,10 +14,8 @@ from asyncmy.connection import Connection
 from asyncmy.constants.CLIENT import FOUND_ROWS
 from msgspec import Struct
 
-from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import (
     StoreBusyError,
-    StoreClosedError,
     StoreError,
     StoreFullError,
     StoreGoneError,
@@ -27,13 +23,13 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.events import StoreNotDurable
+from standfast.stores.remote.connection import ConnectionPool
 from standfast.stores.url import is_this_machine, tls_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from standfast.events import Hooks
     from standfast.stores.url import Address
 
 
@@ -221,16 +217,12 @@ def _shown(problem: BaseException) -> str:
 
 Rows: TypeAlias = "tuple[tuple[Any, ...], ...]"
 
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 3.0
-"""How long to wait before connecting again, at first and at most, in seconds."""
-
 LONGEST_WAIT: Final = 3
 """For how many seconds a statement waits for a lock at most, before the whole transaction is tried again."""
 
 CLOSED_WITHIN: Final = 1.0
 
-TROUBLE: Final = (driver.Error, OSError, TimeoutError, EOFError)
+DRIVER_ERRORS: Final = (driver.Error, OSError, TimeoutError, EOFError)
 """What a driver may raise for a connection that fails; ``TimeoutError`` comes from the limits set here."""
 
 _SESSION: Final = (
@@ -269,16 +261,25 @@ class MysqlConnection:
         """Roll back; if there is nothing left to talk to, the server has done so, or will."""
         try:
             await self.run("ROLLBACK", seconds)
-        except TROUBLE:
+        except DRIVER_ERRORS:
             self.drop()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the driver has not seen it end."""
+        return bool(self.connection.connected)
 
     def drop(self) -> None:
         """Cut the connection; the server undoes what was not committed."""
         self.connection.close()
 
+    async def discard(self) -> None:
+        """Cut the connection."""
+        self.drop()
+
     async def aclose(self) -> None:
         """Say goodbye and close."""
-        with contextlib.suppress(*TROUBLE):
+        with contextlib.suppress(*DRIVER_ERRORS):
             async with asyncio.timeout(CLOSED_WITHIN):
                 await self.connection.ensure_closed()
         self.drop()
@@ -358,78 +359,42 @@ async def connect(options: MysqlOptions) -> MysqlConnection:
 
 @final
 class MysqlPool:
-    """The connections of one handle: at most so many at a time, and none in a hurry after it failed."""
+    """The connections of one handle."""
 
-    def __init__(self, options: MysqlOptions, most: int) -> None:
+    def __init__(self, options: MysqlOptions, size: int) -> None:
         self._options: Final = options
-        self._free: Final = asyncio.Semaphore(most)
-        self._idle: Final[list[MysqlConnection]] = []
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
-        self._pause = 0.0
-        self._not_before = 0.0
-        self._is_closed = False
+        self._pool: Final = ConnectionPool(options.name, size, self._dial)
 
-    @contextlib.asynccontextmanager
-    async def borrow(self) -> AsyncGenerator[MysqlConnection]:
-        """Lend a link. One that comes back with an exception is cut: nobody knows what it has in its pipe."""
-        async with self._free:
-            link = self._idle.pop() if self._idle else await self._open()
-            try:
-                yield link
-            except BaseException:
-                link.drop()
-                raise
-            if self._is_closed or not link.connection.connected:
-                link.drop()
-            else:
-                self._idle.append(link)
-
-    async def _open(self) -> MysqlConnection:
-        if self._is_closed:
-            raise StoreClosedError(self._options.name, "it was closed; open a new one")
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+    async def _dial(self) -> MysqlConnection:
         try:
-            link = await connect(self._options)
-        except TROUBLE as problem:
-            self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
-            self._not_before = loop.time() + self._random.uniform(self._pause / 2, self._pause)
-            raise translated(problem, self._options.name) from problem
-        self._pause = 0.0
-        return link
+            return await connect(self._options)
+        except DRIVER_ERRORS as error:
+            raise translated(error, self._options.name) from error
+
+    def borrow(self) -> AbstractAsyncContextManager[MysqlConnection]:
+        """Lend a connection; one that comes back with an exception is cut."""
+        return self._pool.borrow()
 
     async def ask(self, statements: str, seconds: float | None = None) -> Sequence[Rows]:
-        """Run statements that may well be run twice, and once more if the connection turns out to be dead.
+        """Run statements that may be run twice, and once more if the connection was dead.
 
         Raises:
             StoreError: They failed.
         """
         seconds = self._options.timeout if seconds is None else seconds
-        try:
-            return await self._ask(statements, seconds)
-        except TROUBLE as problem:
-            if code_of(problem) not in LOST:
-                raise translated(problem, self._options.name) from problem
-        self.forget_idle()  # the server went away, and all of them with it
-        try:
-            return await self._ask(statements, seconds)
-        except TROUBLE as problem:
-            raise translated(problem, self._options.name) from problem
-
-    async def _ask(self, statements: str, seconds: float) -> Sequence[Rows]:
-        async with self.borrow() as link:
-            return await link.run(statements, seconds)
-
-    def forget_idle(self) -> None:
-        """Cut the links that nobody has."""
-        while self._idle:
-            self._idle.pop().drop()
+        for is_last in (False, True):
+            try:
+                async with self._pool.borrow() as connection:
+                    return await connection.run(statements, seconds)
+            except DRIVER_ERRORS as error:
+                if is_last or code_of(error) not in LOST:
+                    raise translated(error, self._options.name) from error
+            await self._pool.drop_idle()  # the server went away, and all of them with it
+        raise AssertionError  # the second try returns or raises
 
     async def aclose(self) -> None:
-        """Close the links that nobody has; those that are lent are cut when they come back."""
-        self._is_closed = True
-        while self._idle:
-            await self._idle.pop().aclose()
+        """Close the connections that are not in use; the others are cut when they come back."""
+        await self._pool.aclose()
         await asyncio.sleep(0)  # those that were cut close their sockets on the next turn of the loop
 
 
@@ -453,19 +418,12 @@ _ASKED: Final = (
 _OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 
 
-class NotDurableWarning(UserWarning):
-    """The server is set to answer before a commit is on its disk: a crash of its machine can undo what was answered.
-
-    Set ``innodb_flush_log_at_trx_commit=1`` and, with a binary log, ``sync_binlog=1``.
-    """
-
-
 async def settings_of(link: MysqlConnection, options: MysqlOptions) -> Mapping[str, str]:
     """Ask for the settings that matter."""
     named = ",".join(f"'{name}'" for name in _ASKED)
     try:
         [rows] = await link.run(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})", options.timeout)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         raise translated(problem, options.name) from problem
     return {str(name).lower(): str(value) for name, value in rows}
 
@@ -488,14 +446,6 @@ def weakness_of(settings: Mapping[str, str]) -> str:
     """Return which settings let the server answer before a commit is on its disk; empty if none does."""
     weak = [each for each in ("innodb_flush_log_at_trx_commit", "sync_binlog") if _is_weak(settings, each)]
     return " and ".join(f"{each}={settings[each]}" for each in weak)
-
-
-def tell_weakness(weakness: str, name: str, hooks: Hooks) -> None:
-    """Warn of a server that keeps what was committed only while its machine runs."""
-    problem = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
-    if hooks:
-        hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=name, problem=problem))
-    warnings.warn(NotDurableWarning(f"{name}: {problem}"), stacklevel=2)
 
 
 def packet_of(settings: Mapping[str, str]) -> int:

@@ -14,18 +14,18 @@ from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
 from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreBusyError, StoreError, WorkTimeoutError
 from standfast.events import NO_HOOKS
 from standfast.keys import RecordKey
-from standfast.stores.backend import Batching, WorkRider
+from standfast.stores.backend import Batching, WorkRider, moved_error, pages
 from standfast.stores.fold import as_exception
 from standfast.stores.mysql import sql
 from standfast.stores.mysql import sql as schema
 from standfast.stores.mysql.connection import (
     DEADLOCK,
+    DRIVER_ERRORS,
     DUPLICATE,
     LOCK_TIMEOUT,
     LOST,
     NOT_SENT,
     NULL_REFUSED,
-    TROUBLE,
     MysqlPool,
     check,
     code_of,
@@ -33,24 +33,22 @@ from standfast.stores.mysql.connection import (
     packet_of,
     session_of,
     settings_of,
-    tell_weakness,
     translated,
     weakness_of,
 )
 from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
 from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Delete, Put, Record, Snapshot, Worked
+from standfast.stores.remote.connection import warn_not_durable
 from standfast.stores.remote.server import Intent, Landed, PushesNothing, Row, SeesNoDeaths, WriteRefused, Written
-from standfast.stores.transfer import moved_error, pages
 from standfast.stores.validation import check_commit, in_window
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from standfast.events import Hooks
-    from standfast.stores.backend import Outcome
+    from standfast.stores.backend import Outcome, Scan
     from standfast.stores.mysql.connection import MysqlConnection, MysqlOptions, MysqlTables, Rows
     from standfast.stores.protocol import Change
-    from standfast.stores.transfer import Scan
 
 
 # --- moving everything in a database -------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ class MysqlWriter:
         async with self._links.borrow() as link:
             try:
                 await self._send(link, intent, answers)
-            except TROUBLE as problem:
+            except DRIVER_ERRORS as problem:
                 if code_of(problem) == NULL_REFUSED and len(answers) == BEFORE_COUNTING:
                     return await see_why(link, intent, self._options)
                 await link.undo(self._options.timeout)
@@ -245,7 +243,7 @@ class MysqlWriter:
             await link.run(packet, self._options.timeout, answers)
         try:
             await link.run(last, self._options.timeout, answers)
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if is_certain(problem):
                 raise
             attempt = f"{intent.handle}.{intent.number}"
@@ -278,7 +276,7 @@ async def see_why(link: MysqlConnection, intent: Intent, options: MysqlOptions) 
     ]
     try:
         facts, counted, rows, _ = await link.run(";".join(asked), options.timeout)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         raise translated(problem, options.name) from problem
     at, first, lowest, frozen = facts[0]
     if frozen:
@@ -365,7 +363,7 @@ class MysqlWork:
         try:
             await cursor.execute(statement, tuple(parameters) or None)
             return list(await cursor.fetchall()) if cursor.description else []
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             raise self._told(problem) from problem
 
     async def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
@@ -373,7 +371,7 @@ class MysqlWork:
         cursor = self._open().connection.cursor()
         try:
             await cursor.executemany(statement, [tuple(each) for each in parameters])
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             raise self._told(problem) from problem
 
     def _told(self, problem: Exception) -> Exception:
@@ -425,7 +423,7 @@ class MysqlWorkRunner:
                     await link.undo(self._options.timeout)
                 else:
                     link.drop()  # which settings of the session the work has changed, nobody knows
-            except TROUBLE as problem:
+            except DRIVER_ERRORS as problem:
                 raise translated(problem, self._options.name) from problem
         return outcome
 
@@ -487,7 +485,7 @@ class MysqlWorkRunner:
         """See that it is still the same transaction, and put settings back that the work may have changed."""
         try:
             await link.run(f"RELEASE SAVEPOINT sf;{session_of(self._options)}", self._options.timeout)
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if code_of(problem) == _NO_SAVEPOINT:
                 raise StoreError(self._options.name, _ENDED) from problem
             raise translated(problem, self._options.name) from problem
@@ -508,7 +506,7 @@ class MysqlWorkRunner:
         try:
             for packet in sql.packets(statements, self._longest):
                 await link.run(packet, self._options.timeout, answers)
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if code_of(problem) not in {NULL_REFUSED, DUPLICATE}:
                 raise
             return await self._refused(link, intent, is_judged=len(answers) < _BEFORE_WRITING), {}
@@ -528,7 +526,7 @@ class MysqlWorkRunner:
     async def _commit(self, link: MysqlConnection, job: _Work) -> None:
         try:
             await link.run("COMMIT", self._options.timeout)
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if is_certain(problem):
                 raise
             unknown = translated(problem, self._options.name)
@@ -583,7 +581,8 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
         await links.aclose()
         raise
     if weakness := weakness_of(settings):
-        tell_weakness(weakness, options.name, hooks)
+        settings_at_fault = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
+        warn_not_durable(options.name, settings_at_fault, hooks)
     return MysqlServer(options, links, settings)
 
 

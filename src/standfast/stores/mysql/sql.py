@@ -19,7 +19,7 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores.mysql.connection import NO_TABLE, TROUBLE, code_of, translated
+from standfast.stores.mysql.connection import DRIVER_ERRORS, NO_TABLE, code_of, translated
 from standfast.stores.protocol import ABSENT
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def prepare(link: MysqlConnection, options: MysqlOptions) -> None:
 async def _version(link: MysqlConnection, options: MysqlOptions) -> int:
     try:
         [rows] = await link.run(f"SELECT number FROM {options.names.facts} WHERE name='schema'", options.timeout)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         if code_of(problem) == NO_TABLE:
             return 0
         raise translated(problem, options.name) from problem
@@ -107,7 +107,7 @@ async def _migrate(link: MysqlConnection, options: MysqlOptions) -> None:
         for statement in _steps(await _version(link, options), options.names):
             await link.run(statement, PATIENCE)
         await link.run(f"DO RELEASE_LOCK('standfast.{place}')", options.timeout)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         raise translated(problem, options.name) from problem
 
 
@@ -128,7 +128,7 @@ async def _check_engine(link: MysqlConnection, options: MysqlOptions) -> None:
     asked = f"SELECT DISTINCT engine FROM information_schema.tables WHERE {where}"
     try:
         [rows] = await link.run(asked, options.timeout)
-    except TROUBLE as problem:
+    except DRIVER_ERRORS as problem:
         raise translated(problem, options.name) from problem
     engines = {str(row[0]) for row in rows}
     if engines != {"InnoDB"}:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import functools
-import hashlib
-import itertools
-import random
-from typing import TYPE_CHECKING, Any, Final, final
+import re
+import ssl
+import urllib.parse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import asyncpg
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from standfast.clock import Instant
 from standfast.errors import (
     OutcomeUnknownError,
     StoreClosedError,
@@ -25,23 +24,121 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.keys import RecordKey
-from standfast.stores.protocol import ABSENT, Record, Snapshot
-from standfast.stores.remote.server import WriteRefused, Written
-from standfast.stores.transfer import EXPORTED, moved_error
-from standfast.stores.url import tls_error
+from standfast.stores.backend import EXPORTED, moved_error
+from standfast.stores.postgresql.statements import channels, data_of
+from standfast.stores.remote.connection import Backoff
+from standfast.stores.url import Address, tls_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 
-    from standfast.stores.postgresql import PostgresOptions, PostgresTarget
-    from standfast.stores.remote.server import Intent, Listener, Message, Row
+    from standfast.stores.remote.server import Listener
 
     Connection = asyncpg.Connection[asyncpg.Record]
     Rows = list[asyncpg.Record]
     Run = Callable[..., Awaitable[Rows]]
     Fields = Iterable[Any]
     """A row, as any driver returns it."""
+
+
+# --- where a PostgreSQL server is, and how it is to be used: what a URL says ---------------------------------------
+
+PORT: Final = 5432
+KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls", "tls_ca")
+
+_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
+
+
+class PostgresTarget(Struct, frozen=True):
+    """Where to connect, and as whom. Its ``repr`` shows no password."""
+
+    host: str
+    port: int
+    user: str | None
+    password: str | Callable[[], str] | None
+    database: str | None
+    tls: ssl.SSLContext | None
+
+    def __repr__(self) -> str:
+        return f"PostgresTarget({self.host}:{self.port}/{self.database})"
+
+
+class PostgresOptions(Struct, frozen=True):
+    """How to use the server.
+
+    Attributes:
+        target: Where it is; perhaps a pooler in front of it.
+        listening: Where to listen for hints: without a pooler in between. None: as ``target``.
+        schema: The schema that everything of this store lies in.
+        timeout: The most seconds that a call may take.
+        connect_timeout: The most seconds that connecting may take.
+        pooler: ``transaction`` if sessions end with transactions; ``auto`` finds out.
+        migrate: Whether to create or change the schema where that is needed; otherwise it is only looked at.
+        lifeline: Whether others may see by a session of this process that it has died, where there is a direct one.
+    """
+
+    target: PostgresTarget
+    listening: PostgresTarget | None = None
+    schema: str = "standfast"
+    timeout: float = 5.0
+    connect_timeout: float = 5.0
+    pooler: Literal["auto", "none", "transaction"] = "auto"
+    migrate: bool = True
+    lifeline: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would have to be escaped, or that PostgreSQL would cut off."""
+        if not _IDENTIFIER.fullmatch(self.schema):
+            raise ValueError("a schema is up to 31 of a-z, 0-9 and _, and begins with no digit")
+
+
+def read_options(address: Address) -> PostgresOptions:
+    """Read the URL of a server."""
+    host, port = address.host(PORT)
+    password = None if address.password is None else lambda: address.password or ""  # asked for each connection
+    target = PostgresTarget(host, port, address.user, password, address.path() or None, address.tls(default=False))
+    listen = address.take_text("listen")
+    pooler = address.take_choice("pooler", ("auto", "none", "transaction"), "auto")
+    options = PostgresOptions(
+        target,
+        _listening(address, target, listen) if listen else None,
+        address.take("schema", _identifier, "standfast", "up to 31 of a-z, 0-9 and _, beginning with no digit"),
+        _limit(address, "timeout"),
+        _limit(address, "connect_timeout"),
+        "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
+        address.take_flag("migrate", default=True),
+        address.take_flag("lifeline", default=True),
+    )
+    address.finish(*KNOWN)
+    return options
+
+
+def _limit(address: Address, name: str) -> float:
+    given = address.take_seconds(name, 5.0)
+    if given <= 0:
+        raise address.refuse(f"{name} is longer than nothing")
+    return given
+
+
+def _identifier(given: str) -> str:
+    if not _IDENTIFIER.fullmatch(given):
+        raise ValueError(given)
+    return given
+
+
+def _listening(address: Address, target: PostgresTarget, listen: str) -> PostgresTarget:
+    """Return the target of ``listen=``: ``host:port``, or a URL whose parts replace those of the main one."""
+    try:
+        parts = urllib.parse.urlsplit(listen if "://" in listen else f"//{listen}")
+        direct = structs.replace(target, host=parts.hostname or target.host, port=parts.port or PORT)
+    except ValueError:
+        raise address.refuse("listen is host:port, or a URL") from None
+    if parts.username is not None:
+        direct = structs.replace(direct, user=urllib.parse.unquote(parts.username))
+    if parts.password is not None:
+        direct = structs.replace(direct, password=urllib.parse.unquote(parts.password))
+    database = urllib.parse.unquote(parts.path.removeprefix("/"))
+    return structs.replace(direct, database=database) if database else direct
 
 
 # --- errors of the driver and of the server, translated once, at the edge ------------------------------------------
@@ -139,8 +236,6 @@ def _words(problem: BaseException) -> str:
 
 # --- one connection, opened when it is needed and again when it is lost --------------------------------------------
 
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 3.0
 CLOSED_WITHIN: Final = 2.0
 OLDEST: Final = 140_000
 
@@ -222,8 +317,7 @@ class PostgresConnection:
         self._waiting = 0
         self._session: PostgresSession | None = None
         self._prepared: dict[str, Run] = {}
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
-        self._failures, self._not_before = 0, 0.0
+        self._backoff: Final = Backoff()
         self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
 
@@ -322,21 +416,14 @@ class PostgresConnection:
         if self._session is not None and not self._session.connection.is_closed():
             return self._session
         self._drop()
-        await self._wait_until_allowed()
+        await self._backoff.wait()
         try:
             self._session = await self._open()
         except StoreError:
-            self._failures += 1
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures, 10))
-            self._not_before = self._loop.time() + self._random.uniform(pause / 2, pause)
+            self._backoff.failed()
             raise
-        self._failures = 0
+        self._backoff.succeeded()
         return self._session
-
-    async def _wait_until_allowed(self) -> None:
-        pause = self._not_before - self._loop.time()
-        if pause > 0:
-            await asyncio.sleep(pause)
 
     def _judge(self, problem: BaseException) -> None:
         """Give the connection up after anything that was not an answer of the server, or was its last."""
@@ -375,202 +462,6 @@ async def hang_up(connection: Connection) -> None:
         raise
 
 
-# --- the calls of the store's SQL functions: their text, their parameters, and what their answers mean -------------
-#
-# Nothing here knows a driver: the same calls can be made over any connection to the database.
-
-_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_READ: Final = (
-    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
-    " LEFT JOIN @.records AS r ON r.key = ANY ($1::bytea[]) AND (r.expires_at IS NULL OR r.expires_at > t.at)"
-)
-_SCAN: Final = (
-    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
-    " LEFT JOIN LATERAL (SELECT * FROM @.records AS r WHERE r.key >= $1 AND r.key < $2"
-    " AND (r.expires_at IS NULL OR r.expires_at > t.at) ORDER BY r.key LIMIT $3) AS r ON true ORDER BY r.key"
-)
-_WRITTEN: Final = 0
-
-
-@final
-class PostgresStatements:
-    """The texts of all statements, for one schema."""
-
-    __slots__ = (
-        "audience",
-        "close_attempt",
-        "forget",
-        "hold",
-        "look_closely",
-        "mark",
-        "next_generation",
-        "notify",
-        "raise_versions",
-        "read",
-        "reserve",
-        "scan",
-        "scan_back",
-        "store_here",
-        "subscribe",
-        "sweep",
-        "write",
-    )
-
-    def __init__(self, schema: str) -> None:
-        at = functools.partial(_in, schema)
-        self.write: Final = at(
-            "SELECT * FROM @.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
-        )
-        self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
-        self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
-        self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
-        self.reserve: Final = at("SELECT nextval('@.versions'::regclass) FROM generate_series(1, $1::int)")
-        self.forget: Final = at(
-            "WITH gone AS (DELETE FROM @.topics WHERE handle = $1) DELETE FROM @.attempts WHERE handle = $1"
-        )
-        self.read: Final = at(_READ)
-        self.scan: Final = at(_SCAN)
-        self.scan_back: Final = at(_SCAN.replace("ORDER BY r.key", "ORDER BY r.key DESC"))
-        self.sweep: Final = at("SELECT @.sweep($1)")
-        self.subscribe: Final = at("SELECT @.subscribe($1, $2, $3)")
-        self.next_generation: Final = at("SELECT nextval('@.generations'::regclass)")
-        self.audience: Final = at("SELECT * FROM @.audience()")
-        self.notify: Final = (
-            "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
-        )
-        # What handles have written is counted in the same transactions; a sequence would run ahead of them.
-        self.mark: Final = at("SELECT bit_xor(hashtextextended(handle || number, 0)) FROM @.attempts")
-        self.raise_versions: Final = at("SELECT @.raise_versions()")
-        self.store_here: Final = at("SELECT @.store_here()")
-
-
-def _in(schema: str, statement: str) -> str:
-    return statement.replace("@", f'"{schema}"')
-
-
-# --- writing -----------------------------------------------------------------------------------------------------
-
-
-def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
-    """Return the parameters of ``write`` for an intent."""
-    guards, puts, messages = intent.guards, intent.puts, intent.messages
-    keys, expected = list(guards), list(guards.values())
-    absent = expected.count(ABSENT)
-    rows: Sequence[Row | None] = puts
-    locks, draws, made = None, [row.draw + 1 for row in puts], absent
-    if len(puts) != len(keys):  # else all of them are put, in the same order
-        locks, rows, draws = _beside_others(keys, intent)
-        made = sum([guards[row.key] == ABSENT for row in puts]) if absent else 0
-    ends = [None if row is None else row.expires_at for row in rows]
-    return (
-        intent.handle,
-        intent.number,
-        keys,
-        expected,
-        len(expected) - absent,
-        locks,
-        [None if row is None else row.value for row in rows],
-        draws,
-        None if ends.count(None) == len(ends) else ends,
-        made,
-        len(puts) - made,
-        len(intent.deletes),
-        intent.draws,
-        intent.exact or None,
-        intent.after,
-        intent.before,
-        [channel(schema, message.topic) for message in messages] or None,
-        [payload(message) for message in messages] or None,
-    )
-
-
-def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int] | None, list[Row | None], list[int]]:
-    """Return how to lock the keys, what to put at each, and what becomes of each, where some are not put."""
-    puts, gone = {row.key: row for row in intent.puts}, frozenset(intent.deletes)
-    rows = [puts.get(key) for key in keys]
-    draws = [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)]
-    return lock_runs([draw != 0 for draw in draws]), rows, draws
-
-
-def lock_runs(writes: Sequence[bool]) -> list[int] | None:
-    """Say how to lock keys in their order: so many to write (positive), so many to compare (negative), and so on.
-
-    None: all of them are to be written.
-    """
-    if all(writes):
-        return None
-    lengths = [(is_written, len(list(run))) for is_written, run in itertools.groupby(writes)]
-    return [length if is_written else -length for is_written, length in lengths]
-
-
-def written(answer: Fields, intent: Intent) -> Written | WriteRefused:
-    """Return what ``write`` answered."""
-    status, at, drawn, generation, *lost = answer
-    if status == _WRITTEN:
-        return Written(Instant(at), tuple(drawn), generation)
-    return WriteRefused(Instant(at), lost_records(list(intent.guards), lost))
-
-
-def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Record | None]:
-    """Return the live records of the keys whose guards did not hold."""
-    places, values, versions, ends = lost
-    current: dict[RecordKey, Record | None] = {}
-    for place, value, version, end in zip(places or (), values or (), versions or (), ends or (), strict=True):
-        key = keys[place - 1]
-        current[key] = None if version is None else Record(key, value, version, None if end is None else Instant(end))
-    return current
-
-
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
-def records(rows: Iterable[Fields]) -> tuple[Instant, dict[RecordKey, Record]]:
-    """Return the time and the records of ``read`` or ``scan``."""
-    at, found = 0, dict[RecordKey, Record]()
-    for at, encoded, value, version, ends in rows:  # noqa: B007 -- the time is the same in all of them
-        if encoded is not None:
-            key = RecordKey.from_encoded(encoded)
-            found[key] = Record(key, value, version, None if ends is None else Instant(ends))
-    return Instant(at), found
-
-
-def page(rows: Iterable[Fields], limit: int, *, reverse: bool) -> Snapshot:
-    """Return a page of a scan that was asked for one record more than fits."""
-    at, found = records(rows)
-    if len(found) <= limit:
-        return Snapshot(at, found)
-    found.popitem()
-    last = next(reversed(found))
-    return Snapshot(at, found, last if reverse else last.successor())
-
-
-# --- hints -------------------------------------------------------------------------------------------------------
-
-
-def channel(schema: str, topic: bytes) -> str:
-    """Return the name of the channel of a topic: short enough for PostgreSQL, whatever the topic is."""
-    digest = hashlib.blake2b(topic, digest_size=20, key=schema.encode())
-    return f"sf_{digest.hexdigest()}"
-
-
-def channels(schema: str, topics: Iterable[bytes]) -> Mapping[str, bytes]:
-    """Return the channels of topics."""
-    return {channel(schema, topic): topic for topic in topics}
-
-
-def payload(message: Message) -> str:
-    """Return the data of a message as text, which is what a channel takes."""
-    return base64.b64encode(message.data).decode()
-
-
-def data_of(text: str) -> bytes:
-    """Return the data of a message that was heard; what nobody of us sent means: look at everything."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        return b""
-
-
 # --- hearing what the server pushes: a connection that listens, looked after for as long as the handle is open -----
 
 KEEPALIVE: Final = 10.0
@@ -586,7 +477,7 @@ class PostgresSubscriber:
     ) -> None:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
+        self._backoff: Final = Backoff()
         self._lock: Final = asyncio.Lock()
         self._wanted: frozenset[str] = frozenset()
         self._heard: set[str] = set()
@@ -654,16 +545,15 @@ class PostgresSubscriber:
 
     async def _keep(self) -> None:
         """Notice a connection that is gone, and listen again."""
-        pause = FIRST_PAUSE
         while True:
             if await self._is_fine():
-                pause = FIRST_PAUSE
+                self._backoff.succeeded()
                 continue
             try:
                 await self._catch_up()
             except (*DRIVER_ERRORS, StoreError):
-                await asyncio.sleep(self._random.uniform(pause / 2, pause))
-                pause = min(LONGEST_PAUSE, pause * 2)
+                self._backoff.failed()
+                await self._backoff.wait()
 
     async def _is_fine(self) -> bool:
         """Wait for a while; tell whether the connection is there at the end of it."""

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import asyncpg
 
 from standfast.stores.liveness import ProcessLiveness, Suspicion, now, run_in_forked_child
-from standfast.stores.postgresql.connection import DRIVER_ERRORS, PostgresStatements, code_of, hang_up
+from standfast.stores.postgresql.connection import DRIVER_ERRORS, code_of, hang_up
+from standfast.stores.postgresql.statements import PostgresStatements
 from standfast.threads import start_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from standfast.stores.postgresql import PostgresOptions
-    from standfast.stores.postgresql.connection import Connection
+    from standfast.stores.postgresql.connection import Connection, PostgresOptions
 
 
 # --- the session that a lifeline is tied to ------------------------------------------------------------------------

@@ -21,26 +21,20 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import CommitRider
+from standfast.stores.backend import CommitRider, moved_error
 from standfast.stores.fold import as_exception
 from standfast.stores.postgresql.connection import (
     ATTEMPT_CLOSED,
     CREATED_MEANWHILE,
     DRIVER_ERRORS,
-    channel,
     code_of,
-    lock_runs,
-    lost_records,
-    payload,
     translate,
     translate_write,
-    write_parameters,
-    written,
 )
+from standfast.stores.postgresql.statements import channel, lock_runs, lost_records, payload, write_parameters, written
 from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Delete, Put, Record, Snapshot, Worked
 from standfast.stores.remote.server import Audience, Intent, Row, WriteRefused
 from standfast.stores.remote.subscriptions import KnownTopics
-from standfast.stores.transfer import moved_error
 from standfast.stores.user_transactions import Question, sqlstate_of
 from standfast.stores.validation import check_commit, check_read, in_window
 
@@ -50,13 +44,8 @@ if TYPE_CHECKING:
     import asyncpg
 
     from standfast.stores.backend import Outcome, WorkRider
-    from standfast.stores.postgresql import PostgresOptions
-    from standfast.stores.postgresql.connection import (
-        Connection,
-        PostgresConnection,
-        PostgresSession,
-        PostgresStatements,
-    )
+    from standfast.stores.postgresql.connection import Connection, PostgresConnection, PostgresOptions, PostgresSession
+    from standfast.stores.postgresql.statements import PostgresStatements
     from standfast.stores.protocol import Capabilities, Change
     from standfast.stores.remote.server import Message
     from standfast.stores.user_transactions import Talk

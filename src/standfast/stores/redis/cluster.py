@@ -3,24 +3,90 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from redis.exceptions import AskError, MovedError, NoScriptError
 
-from standfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of, translate
+from standfast.clock import monotonic
+from standfast.errors import OutcomeUnknownError, StoreError, StoreRewoundError, StoreUnavailableError
+from standfast.stores.redis.connection import (
+    LOSSES,
+    REFUSALS,
+    NotSentError,
+    RedisConnection,
+    RedisPool,
+    ReplyLostError,
+    code_of,
+    translate,
+)
 from standfast.stores.redis.scripts import pack
+from standfast.stores.remote.connection import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from standfast.stores.redis import RedisOptions
-    from standfast.stores.redis.connection import Dialer, Reply
+    from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
     from standfast.stores.redis.scripts import Argument, RedisKeys, Script
-    from standfast.stores.redis.server import RewindDetector
+    from standfast.stores.remote.server import Listener
 
     Place = tuple[str, int]
+
+
+# --- what a process has seen of a server, so that it notices when acknowledged data is gone ------------------------
+#
+# A restart without the last writes, a replica that was promoted before it had them, a restored backup, a flush: the
+# server says nothing. But the last version of a namespace is then lower than one that was seen, or the server has
+# counted fewer attempts of a handle than it has acknowledged. Scripts compare both before they do anything.
+
+REMEMBERED_FOR: Final = 86_400.0
+"""Attempts are removed from a server after a week; what was acknowledged a day ago is not insisted on any more."""
+
+
+@final
+class RewindDetector:
+    """Shared by all handles that came from one; it may be used from several threads."""
+
+    __slots__ = ("_acknowledged", "_problem", "_store", "_versions")
+
+    def __init__(self, store: str) -> None:
+        self._store: Final = store
+        self._versions: Final[dict[bytes, int]] = {}
+        self._acknowledged: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
+        self._problem = ""
+
+    def version(self, names: RedisKeys) -> int:
+        """Return the last version that was seen of a namespace; raises if something is known to be gone."""
+        if self._problem:
+            raise StoreRewoundError(self._store, self._problem)
+        return self._versions.get(names.namespace, 0)
+
+    def note(self, names: RedisKeys, version: int) -> None:
+        """Take notice of the last version of a namespace."""
+        if version > self._versions.get(names.namespace, 0):
+            self._versions[names.namespace] = version
+
+    def acknowledged(self, names: RedisKeys, handle: str) -> int:
+        """Return the last attempt of a handle that the server must have counted; 0 if there is none."""
+        number, at = self._acknowledged.get((names.attempts, handle), (0, 0.0))
+        return number if number and monotonic() - at < REMEMBERED_FOR else 0
+
+    def acknowledge(self, names: RedisKeys, handle: str, number: int) -> None:
+        """Take notice of an attempt that the server has counted."""
+        self._acknowledged[names.attempts, handle] = (number, monotonic())
+
+    def forget(self, names: RedisKeys, handle: str) -> None:
+        """Forget a handle that is being closed."""
+        self._acknowledged.pop((names.attempts, handle), None)
+
+    def rewound(self, names: RedisKeys, version: int) -> StoreRewoundError:
+        """Return the error for data that is gone; from now on every call raises it."""
+        seen = self._versions.get(names.namespace, 0)
+        self._problem = (
+            f"acknowledged data is missing in {names.head!r}: version {seen} was seen and the server is at {version}"
+        )
+        return StoreRewoundError(self._store, self._problem)
 
 
 # --- calling scripts: by hash, at the right server, and again only where that does no harm -------------------------
@@ -301,3 +367,121 @@ def _range(entry: list[Any], asked: Place) -> tuple[int, int, Place]:
     first, last, primary = entry[0], entry[1], entry[2]
     host = primary[0].decode() if primary[0] else ""
     return first, last, (asked[0] if host in {"", "?"} else host, primary[1])
+
+
+# --- listening: one connection for what the server publishes, watched by pings and opened again when it breaks -----
+
+PING_EVERY: Final = 10.0
+_PARTS: Final = 3  # of what is published: the kind, the channel, the data
+
+
+@final
+class RedisSubscriber:
+    """Hears what is published to some channels, for as long as the handle is open."""
+
+    def __init__(self, dialer: Dialer, routes: Routes) -> None:
+        self._dialer, self._routes = dialer, routes
+        self._listener: Listener | None = None
+        self._channels: Final[set[bytes]] = set()
+        self._confirmed: Final[set[bytes]] = set()
+        self._line: RedisConnection | None = None
+        self._moved: Final = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._backoff: Final = Backoff()
+        self._heard_at = 0.0
+        self._was_cut = False
+
+    def listen(self, listener: Listener) -> None:
+        """Hand everything to ``listener``. The connection is opened now: the first who waits shall not wait for it."""
+        self._listener = listener
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def change(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        """Hear more channels and fewer; returns when the server has confirmed it."""
+        added, removed = list(added), list(removed)
+        self._channels.update(added)
+        self._channels.difference_update(removed)
+        if self._line is not None:
+            await self._send(self._line, added, removed)
+        await self._until_confirmed()
+
+    async def _send(self, line: RedisConnection, added: list[bytes], removed: list[bytes]) -> None:
+        parts = [pack(b"SUBSCRIBE", *added)] if added else []
+        parts += [pack(b"UNSUBSCRIBE", *removed)] if removed else []
+        if parts:
+            with contextlib.suppress(*LOSSES):  # then it is opened again, with all channels
+                await line.send(b"".join(parts))
+
+    async def _until_confirmed(self) -> None:
+        try:
+            async with asyncio.timeout(self._dialer.timeout), self._moved:
+                await self._moved.wait_for(lambda: self._channels <= self._confirmed)
+        except TimeoutError:
+            raise StoreUnavailableError(self._dialer.name, "it does not confirm what is listened to") from None
+
+    # --- the connection ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._backoff.wait()
+            try:
+                self._line = await self._dialer.dial(*await self._routes.place())
+                await self._send(self._line, list(self._channels), [])
+                await self._hear(self._line)
+            except (*REFUSALS, *LOSSES, StoreError, TimeoutError):
+                self._backoff.failed()
+                self._was_cut = True
+                await self._routes.look_again()
+            finally:
+                line, self._line = self._line, None
+                self._confirmed.clear()
+                if line is not None:
+                    await line.aclose()
+
+    async def _hear(self, line: RedisConnection) -> None:
+        """Hear messages until the connection breaks, or is silent although it was pinged."""
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        pinging = loop.create_task(self._ping(line))
+        try:
+            while True:
+                message = await line.receive()
+                self._heard_at = loop.time()
+                self._backoff.succeeded()
+                await self._take(message)
+        finally:
+            pinging.cancel()
+
+    async def _ping(self, line: RedisConnection) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(*LOSSES):
+            while True:
+                await asyncio.sleep(PING_EVERY)
+                asked_at = loop.time()
+                await line.send(pack(b"PING"))
+                await asyncio.sleep(self._dialer.timeout)
+                if self._heard_at < asked_at:
+                    break
+        await line.aclose()  # whoever reads from it notices
+
+    async def _take(self, message: Reply) -> None:
+        kind = message[0] if len(message) == _PARTS else b""
+        if kind == b"message" and self._listener is not None:
+            self._listener.take(message[2])
+        elif kind in {b"subscribe", b"unsubscribe"}:
+            async with self._moved:
+                (self._confirmed.add if kind == b"subscribe" else self._confirmed.discard)(message[1])
+                self._moved.notify_all()
+            self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        """After a cut, once everything is listened to again: messages may have been missed meanwhile."""
+        if self._was_cut and self._channels <= self._confirmed and self._listener is not None:
+            self._was_cut = False
+            self._listener.take_loss()
+
+    async def aclose(self) -> None:
+        """Hear nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import functools
 import re
+import ssl
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
+from msgspec import Struct
 from redis import exceptions
 from redis.asyncio import Connection
 
@@ -20,19 +22,89 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.redis.scripts import pack
+from standfast.stores.remote.connection import ConnectionPool
 from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from standfast.stores.redis import RedisOptions
-    from standfast.stores.redis.cluster import Routes
-    from standfast.stores.remote.server import Listener
     from standfast.stores.url import Address
 
     Meaning = tuple[type[StoreError], str]
+
+
+# --- the options of a Redis URL ------------------------------------------------------------------------------------
+
+DEFAULT_PORT: Final = 6379
+_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
+_KNOWN: Final = (
+    "prefix",
+    "timeout",
+    "connect_timeout",
+    "pool",
+    "replicas",
+    "cluster",
+    "durable",
+    "unchecked",
+    "tls",
+    "tls_ca",
+)
+
+
+class RedisOptions(Struct, frozen=True):
+    """What a URL asks for. It holds no secret."""
+
+    hosts: tuple[tuple[str, int], ...]
+    database: int = 0
+    prefix: str = "standfast"
+    timeout: float = 5.0
+    connect_timeout: float = 5.0
+    pool: int = 8
+    replicas: int = 0
+    """How many replicas must have a commit before it is answered."""
+    cluster: bool = False
+    """Whether all keys of a namespace must lie in one slot; found out if the server is a cluster's node."""
+    durable: str = "check"
+    """Whether to look at the server's persistence, or what to believe of it: ``true``, ``false``."""
+    unchecked: bool = False
+    """Whether to go on where the server does not tell its eviction policy."""
+    tls: ssl.SSLContext | None = None
+
+
+def read_options(address: Address) -> RedisOptions:
+    """Read the options of ``address``; raises ``InvalidUrlError``."""
+    options = RedisOptions(
+        hosts=tuple(address.hosts(DEFAULT_PORT)),
+        database=_database(address),
+        prefix=address.take("prefix", _prefix, "standfast", "a-z, 0-9 and _, up to 31 of them, no digit first"),
+        timeout=address.take_seconds("timeout", 5.0),
+        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        pool=address.take_count("pool", 8, most=1_000),
+        replicas=address.take_count("replicas", 0, most=100),
+        cluster=address.take_flag("cluster", default=False),
+        durable=address.take_choice("durable", ("check", "true", "false"), "check"),
+        unchecked=address.take_flag("unchecked", default=False),
+        tls=address.tls(default=address.scheme in {"rediss", "valkeys"}),
+    )
+    address.finish(*_KNOWN)
+    if options.database and options.cluster:
+        raise address.refuse("a cluster has database 0 only")
+    return options
+
+
+def _prefix(given: str) -> str:
+    if not _PREFIX.fullmatch(given):
+        raise ValueError(given)
+    return given
+
+
+def _database(address: Address) -> int:
+    path = address.path()
+    if not path:
+        return 0
+    if not (path.isascii() and path.isdigit()):
+        raise address.refuse("the database is a number, for example redis://localhost:6379/0")
+    return int(path)
 
 
 # --- from what the driver and the server say to the errors of this library -----------------------------------------
@@ -126,8 +198,6 @@ def translate(store: str, problem: BaseException) -> StoreError:
 Reply: TypeAlias = Any
 """What a server answers: bytes, a number, None, a list of those, or an exception for a refusal."""
 
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 2.0
 _CLOSED_WITHIN: Final = 1.0
 
 
@@ -184,6 +254,17 @@ class RedisConnection(Connection):
         if self._writer is not None:
             self._writer.transport.abort()
 
+    async def aclose(self) -> None:
+        """Close it, whatever state it is in."""
+        self.abort()
+        with contextlib.suppress(*LOSSES, TimeoutError):
+            async with asyncio.timeout(_CLOSED_WITHIN):
+                await self.disconnect()
+
+    async def discard(self) -> None:
+        """Close it: what is in its pipe is not known."""
+        await self.aclose()
+
 
 @final
 class Dialer:
@@ -216,7 +297,7 @@ class Dialer:
         except (*LOSSES, TimeoutError) as problem:
             raise await self._failed(line, problem) from problem
         except BaseException:
-            await hang_up(line)
+            await line.aclose()
             raise
         return line
 
@@ -234,7 +315,7 @@ class Dialer:
         return RedisConnection(self._options.tls, settings)
 
     async def _failed(self, line: RedisConnection, problem: BaseException) -> StoreError:
-        await hang_up(line)
+        await line.aclose()
         if isinstance(problem, REFUSALS):
             return translate(self.name, problem)
         said = self._slowness if isinstance(problem, TimeoutError) else str(problem)[:300]
@@ -246,113 +327,52 @@ class Dialer:
         return "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
 
 
-async def hang_up(line: RedisConnection) -> None:
-    """Close a connection, whatever state it is in."""
-    line.abort()
-    with contextlib.suppress(*LOSSES, TimeoutError):
-        async with asyncio.timeout(_CLOSED_WITHIN):
-            await line.disconnect()
-
-
-@final
-class Pauses:
-    """How long to wait before connecting again: longer each time, and not everybody at once."""
-
-    __slots__ = ("_failures", "_not_before", "_random")
-
-    def __init__(self) -> None:
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
-        self._failures = 0
-        self._not_before = 0.0
-
-    async def wait(self) -> None:
-        """Wait until it is time to try again."""
-        left = self._not_before - asyncio.get_running_loop().time()
-        if left > 0:
-            await asyncio.sleep(left)
-
-    def note(self, *, connected: bool) -> None:
-        """Take notice of how it went."""
-        self._failures = 0 if connected else self._failures + 1
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures, 10))
-        pause = 0.0 if connected else self._random.uniform(longest / 2, longest)
-        self._not_before = asyncio.get_running_loop().time() + pause
-
-
 @final
 class RedisPool:
     """The connections of one handle to one server."""
 
     def __init__(self, dialer: Dialer, host: str, port: int, size: int) -> None:
-        self._dialer, self._host, self._port = dialer, host, port
-        self._idle: Final[list[RedisConnection]] = []
-        self._room: Final = asyncio.Semaphore(size)
-        self._pauses: Final = Pauses()
-        self._is_closed = False
+        self._timeout: Final = dialer.timeout
+        self._pool: Final = ConnectionPool(dialer.name, size, functools.partial(dialer.dial, host, port))
 
     async def call(self, command: bytes, replies: int = 1) -> list[Reply]:
         """Send a command, or several packed together; return what was answered, refusals as exceptions.
 
         Raises ``NotSentError`` or ``ReplyLostError`` if there is no answer in time, ``StoreUnavailableError`` or
-        ``UnsuitableStoreError`` if there is no connection to be had.
+        ``UnsuitableStoreError`` if no connection can be made.
         """
-        line: RedisConnection | None = None
-        is_sent = False
-        async with self._room:
-            deadline = asyncio.get_running_loop().time() + self._dialer.timeout
+        pool = self._pool
+        connection: RedisConnection | None = None
+        async with pool.room:  # as borrow() does, without a generator around every call
+            deadline = asyncio.get_running_loop().time() + self._timeout
             try:
-                line = self._at_hand() or await self._take(deadline)
-                is_sent = True
-                answers = await line.exchange(command, replies, deadline)
-            except (*LOSSES, TimeoutError) as problem:
-                await self._break(line)
-                raise _lost(problem, is_sent=is_sent) from problem
+                connection = pool.at_hand()
+                if connection is None:
+                    async with asyncio.timeout_at(deadline):
+                        connection = await pool.take()
+                answers = await connection.exchange(command, replies, deadline)
+            except (*LOSSES, TimeoutError) as error:
+                said = "no answer in time" if isinstance(error, TimeoutError) else str(error)[:300]
+                if connection is None:
+                    await pool.drop_idle()
+                    raise NotSentError(said) from error
+                await connection.aclose()
+                await pool.drop_idle()
+                raise ReplyLostError(said) from error
             except BaseException:
-                if line is not None:
-                    await hang_up(line)
+                if connection is not None:
+                    await connection.aclose()
                 raise
-            if line.is_alive and not self._is_closed:
-                self._idle.append(line)
-            else:
-                await hang_up(line)
+            await pool.give(connection)
             return answers
 
-    def _at_hand(self) -> RedisConnection | None:
-        return self._idle.pop() if self._idle and self._idle[-1].is_alive else None
-
-    async def _take(self, deadline: float) -> RedisConnection:
-        async with asyncio.timeout_at(deadline):
-            while self._idle:
-                line = self._idle.pop()
-                if line.is_alive:
-                    return line
-                await hang_up(line)
-            return await self._dial()
-
-    async def _dial(self) -> RedisConnection:
-        await self._pauses.wait()
-        try:
-            line = await self._dialer.dial(self._host, self._port)
-        except Exception:
-            self._pauses.note(connected=False)
-            raise
-        self._pauses.note(connected=True)
-        return line
-
-    async def _break(self, line: RedisConnection | None) -> None:
-        if line is not None:
-            await hang_up(line)
-        await self.drop_idle()  # where one broke the others most likely have, too
-
     async def drop_idle(self) -> None:
-        """Close the connections that nobody uses, so that new ones are opened: perhaps to another server."""
-        while self._idle:
-            await hang_up(self._idle.pop())
+        """Close the connections that are not in use, so that new ones are opened: perhaps to another server."""
+        await self._pool.drop_idle()
 
     async def aclose(self) -> None:
         """Close everything."""
-        self._is_closed = True
-        await self.drop_idle()
+        await self._pool.aclose()
 
 
 async def _reply(parser: Any) -> Reply:  # noqa: ANN401 -- the driver's parser, which has no public type
@@ -360,126 +380,3 @@ async def _reply(parser: Any) -> Reply:  # noqa: ANN401 -- the driver's parser, 
         return await parser.read_response(disable_decoding=True)
     except REFUSALS as refusal:
         return refusal
-
-
-def _lost(problem: BaseException, *, is_sent: bool) -> Exception:
-    said = "no answer in time" if isinstance(problem, TimeoutError) else str(problem)[:300]
-    return ReplyLostError(said) if is_sent else NotSentError(said)
-
-
-# --- listening: one connection for what the server publishes, watched by pings and opened again when it breaks -----
-
-PING_EVERY: Final = 10.0
-_PARTS: Final = 3  # of what is published: the kind, the channel, the data
-
-
-@final
-class RedisSubscriber:
-    """Hears what is published to some channels, for as long as the handle is open."""
-
-    def __init__(self, dialer: Dialer, routes: Routes) -> None:
-        self._dialer, self._routes = dialer, routes
-        self._listener: Listener | None = None
-        self._channels: Final[set[bytes]] = set()
-        self._confirmed: Final[set[bytes]] = set()
-        self._line: RedisConnection | None = None
-        self._moved: Final = asyncio.Condition()
-        self._task: asyncio.Task[None] | None = None
-        self._pauses: Final = Pauses()
-        self._heard_at = 0.0
-        self._was_cut = False
-
-    def listen(self, listener: Listener) -> None:
-        """Hand everything to ``listener``. The connection is opened now: the first who waits shall not wait for it."""
-        self._listener = listener
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def change(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
-        """Hear more channels and fewer; returns when the server has confirmed it."""
-        added, removed = list(added), list(removed)
-        self._channels.update(added)
-        self._channels.difference_update(removed)
-        if self._line is not None:
-            await self._send(self._line, added, removed)
-        await self._until_confirmed()
-
-    async def _send(self, line: RedisConnection, added: list[bytes], removed: list[bytes]) -> None:
-        parts = [pack(b"SUBSCRIBE", *added)] if added else []
-        parts += [pack(b"UNSUBSCRIBE", *removed)] if removed else []
-        if parts:
-            with contextlib.suppress(*LOSSES):  # then it is opened again, with all channels
-                await line.send(b"".join(parts))
-
-    async def _until_confirmed(self) -> None:
-        try:
-            async with asyncio.timeout(self._dialer.timeout), self._moved:
-                await self._moved.wait_for(lambda: self._channels <= self._confirmed)
-        except TimeoutError:
-            raise StoreUnavailableError(self._dialer.name, "it does not confirm what is listened to") from None
-
-    # --- the connection ----------------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        while True:
-            await self._pauses.wait()
-            try:
-                self._line = await self._dialer.dial(*await self._routes.place())
-                await self._send(self._line, list(self._channels), [])
-                await self._hear(self._line)
-            except (*REFUSALS, *LOSSES, StoreError, TimeoutError):
-                self._pauses.note(connected=False)
-                self._was_cut = True
-                await self._routes.look_again()
-            finally:
-                line, self._line = self._line, None
-                self._confirmed.clear()
-                if line is not None:
-                    await hang_up(line)
-
-    async def _hear(self, line: RedisConnection) -> None:
-        """Hear messages until the connection breaks, or is silent although it was pinged."""
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        pinging = loop.create_task(self._ping(line))
-        try:
-            while True:
-                message = await line.receive()
-                self._heard_at = loop.time()
-                self._pauses.note(connected=True)
-                await self._take(message)
-        finally:
-            pinging.cancel()
-
-    async def _ping(self, line: RedisConnection) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(*LOSSES):
-            while True:
-                await asyncio.sleep(PING_EVERY)
-                asked_at = loop.time()
-                await line.send(pack(b"PING"))
-                await asyncio.sleep(self._dialer.timeout)
-                if self._heard_at < asked_at:
-                    break
-        await hang_up(line)  # whoever reads from it notices
-
-    async def _take(self, message: Reply) -> None:
-        kind = message[0] if len(message) == _PARTS else b""
-        if kind == b"message" and self._listener is not None:
-            self._listener.take(message[2])
-        elif kind in {b"subscribe", b"unsubscribe"}:
-            async with self._moved:
-                (self._confirmed.add if kind == b"subscribe" else self._confirmed.discard)(message[1])
-                self._moved.notify_all()
-            self._tell_loss()
-
-    def _tell_loss(self) -> None:
-        """After a cut, once everything is listened to again: messages may have been missed meanwhile."""
-        if self._was_cut and self._channels <= self._confirmed and self._listener is not None:
-            self._was_cut = False
-            self._listener.take_loss()
-
-    async def aclose(self) -> None:
-        """Hear nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from msgspec import Struct
 
-from standfast.clock import Instant, monotonic
-from standfast.errors import AttemptClosedError, StoreError, StoreRewoundError
+from standfast.clock import Instant
+from standfast.errors import AttemptClosedError, StoreError, StoreReadOnlyError, UnsuitableStoreError
 from standfast.ids import new_id
 from standfast.keys import RecordKey
-from standfast.stores.backend import Batching
-from standfast.stores.protocol import ABSENT, Record, Snapshot
-from standfast.stores.redis.cluster import Cluster, OneServer, ScriptCaller
-from standfast.stores.redis.connection import NotSentError, RedisSubscriber, ReplyLostError
+from standfast.stores.backend import EXPORTED, OPEN, Batching, moved_error, pages
+from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from standfast.stores.redis.cluster import Cluster, OneServer, RedisSubscriber, RewindDetector, ScriptCaller
+from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of
 from standfast.stores.redis.scripts import (
     AUDIENCE,
     CLOSE,
     FORGET,
     LOAD,
     MARK,
+    PROBE,
     READ,
     RESERVE,
     SCAN,
@@ -32,19 +33,97 @@ from standfast.stores.redis.scripts import (
     pack,
     slot_of,
 )
+from standfast.stores.remote.connection import warn_not_durable
 from standfast.stores.remote.server import Audience, Landed, SeesNoDeaths, SharesNoTransaction, WriteRefused, Written
-from standfast.stores.transfer import EXPORTED, OPEN, moved_error, pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from standfast.errors import StoreMovedError
-    from standfast.stores.protocol import Capabilities
-    from standfast.stores.redis import RedisFacts, RedisOptions
-    from standfast.stores.redis.connection import Dialer, Reply
+    from standfast.events import Hooks
+    from standfast.stores.backend import Scan
+    from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
     from standfast.stores.redis.scripts import Argument
     from standfast.stores.remote.server import Intent, Listener, Message
-    from standfast.stores.transfer import Scan
+
+
+# --- looking at a server when it is opened: whether it would drop records, and what it keeps through a power cut ---
+
+
+class RedisFacts(Struct, frozen=True):
+    """What a server has told of itself."""
+
+    is_cluster: bool
+    durable: bool
+
+    def capabilities(self) -> Capabilities:
+        """Return what the store can do on it."""
+        return Capabilities(backend="redis", atomic=True, durable=self.durable, reach="network", wakes="push")
+
+
+_SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
+_SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
+_UNTOLD: Final = "it does not tell whether it syncs its append-only file before it answers"
+
+
+async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
+    """Look at a server, refuse it where it would drop records, and warn where it would lose them."""
+    info = await _info(calls, pool, name, options)
+    if info.get("role", "master") != "master":
+        raise StoreReadOnlyError(name, "this server is a replica; the URL must name the primary")
+    _check_eviction(info, name, options)
+    problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
+    if problem and options.durable == "check":
+        warn_not_durable(name, problem, hooks)
+    return RedisFacts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
+
+
+async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:
+    answer = await calls.ask(pool, "INFO")
+    if isinstance(answer, bytes):
+        pairs = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
+        return {pair[0]: pair[2] for pair in pairs if pair[1]}
+    if code_of(answer) != "NOPERM":
+        raise calls.refused(answer)
+    if options.unchecked:
+        return {}
+    raise UnsuitableStoreError(
+        name, "this user may not see INFO, which tells the eviction policy: ACL SETUSER ... +info, or ?unchecked=true"
+    )
+
+
+def _check_eviction(info: dict[str, str], name: str, options: RedisOptions) -> None:
+    """Refuse a policy that drops any key. One that drops keys with a time to live has none of ours to drop."""
+    policy = info.get("maxmemory_policy", "")
+    if policy.startswith("allkeys"):
+        raise UnsuitableStoreError(
+            name,
+            f"with {policy} the server drops records when memory runs short: CONFIG SET maxmemory-policy noeviction",
+        )
+    if not policy and not options.unchecked:
+        raise UnsuitableStoreError(
+            name, "the server does not tell its eviction policy; if it drops no keys, say so by ?unchecked=true"
+        )
+
+
+async def _persistence(calls: ScriptCaller, pool: RedisPool, info: dict[str, str]) -> str:
+    """Return what may get lost; empty if nothing that was answered does."""
+    if info.get("aof_enabled", "0") == "0":
+        return f"{_SINCE_SNAPSHOT}: CONFIG SET appendonly yes, and CONFIG SET appendfsync always"
+    answer: Any = await calls.ask(pool, "CONFIG", "GET", "appendfsync")
+    if not isinstance(answer, list) or not answer:
+        return f"{_UNTOLD}: ?durable=true if you know that it does"
+    return "" if answer[1] == b"always" else f"{_SOMETIMES}: CONFIG SET appendfsync always"
+
+
+async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
+    """Find out before anything is written whether this user may do all that is needed: no script stops half-way."""
+    names = RedisKeys(b"", options.prefix, options.database, one_slot=True)
+    keys = (names.head, names.records, names.order)
+    try:
+        await calls.run(PROBE, names, keys, (names.channel,))
+    except UnsuitableStoreError as problem:
+        raise UnsuitableStoreError(problem.store, problem.problem) from None
 
 
 # --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
@@ -238,61 +317,6 @@ def _page(at: Instant, found: dict[RecordKey, Record], limit: int, stopped: byte
         last = None if stopped is None else RecordKey.from_encoded(stopped)
     more = last if last is None or reverse else last.successor()
     return Snapshot(at, {record.key: record for record in records[:limit]}, more)
-
-
-# --- what a process has seen of a server, so that it notices when acknowledged data is gone ------------------------
-#
-# A restart without the last writes, a replica that was promoted before it had them, a restored backup, a flush: the
-# server says nothing. But the last version of a namespace is then lower than one that was seen, or the server has
-# counted fewer attempts of a handle than it has acknowledged. Scripts compare both before they do anything.
-
-REMEMBERED_FOR: Final = 86_400.0
-"""Attempts are removed from a server after a week; what was acknowledged a day ago is not insisted on any more."""
-
-
-@final
-class RewindDetector:
-    """Shared by all handles that came from one; it may be used from several threads."""
-
-    __slots__ = ("_acknowledged", "_problem", "_store", "_versions")
-
-    def __init__(self, store: str) -> None:
-        self._store: Final = store
-        self._versions: Final[dict[bytes, int]] = {}
-        self._acknowledged: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
-        self._problem = ""
-
-    def version(self, names: RedisKeys) -> int:
-        """Return the last version that was seen of a namespace; raises if something is known to be gone."""
-        if self._problem:
-            raise StoreRewoundError(self._store, self._problem)
-        return self._versions.get(names.namespace, 0)
-
-    def note(self, names: RedisKeys, version: int) -> None:
-        """Take notice of the last version of a namespace."""
-        if version > self._versions.get(names.namespace, 0):
-            self._versions[names.namespace] = version
-
-    def acknowledged(self, names: RedisKeys, handle: str) -> int:
-        """Return the last attempt of a handle that the server must have counted; 0 if there is none."""
-        number, at = self._acknowledged.get((names.attempts, handle), (0, 0.0))
-        return number if number and monotonic() - at < REMEMBERED_FOR else 0
-
-    def acknowledge(self, names: RedisKeys, handle: str, number: int) -> None:
-        """Take notice of an attempt that the server has counted."""
-        self._acknowledged[names.attempts, handle] = (number, monotonic())
-
-    def forget(self, names: RedisKeys, handle: str) -> None:
-        """Forget a handle that is being closed."""
-        self._acknowledged.pop((names.attempts, handle), None)
-
-    def rewound(self, names: RedisKeys, version: int) -> StoreRewoundError:
-        """Return the error for data that is gone; from now on every call raises it."""
-        seen = self._versions.get(names.namespace, 0)
-        self._problem = (
-            f"acknowledged data is missing in {names.head!r}: version {seen} was seen and the server is at {version}"
-        )
-        return StoreRewoundError(self._store, self._problem)
 
 
 # --- topics on Redis: who listens to what lies in each namespace, and each has its own generation ------------------

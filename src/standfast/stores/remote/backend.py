@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, final
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.errors import StoreError
 from standfast.events import NO_HOOKS, Swept
+from standfast.stores.backend import transfer_of
 from standfast.stores.group_commit import GroupedStore, own_copy
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Snapshot
 from standfast.stores.remote.subscriptions import RemoteSubscriptions
 from standfast.stores.remote.writer import RemoteWriter
-from standfast.stores.transfer import transfer_of
 from standfast.stores.user_transactions import user_transactions_of
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Batching, Subscriber
+    from standfast.stores.backend import Applied, Batch, Batching, Subscriber, Transfer
     from standfast.stores.protocol import Capabilities, Wake
     from standfast.stores.remote.server import DatabaseServer
-    from standfast.stores.transfer import Transfer
     from standfast.stores.user_transactions import UserTransactions
 
     Read = Callable[[Sequence[RecordKey]], Awaitable[Snapshot]]

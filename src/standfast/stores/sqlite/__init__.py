@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import apsw
-from msgspec import Struct, structs
+from msgspec import structs
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import StoreBusyError
@@ -15,17 +15,20 @@ from standfast.events import NO_HOOKS
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities
 from standfast.stores.sqlite.backend import SqliteBackend, tell_clock_step
-from standfast.stores.sqlite.database import Database, SqliteWork, is_off, read_anchor, translate, write_anchor
-from standfast.stores.sqlite.file import (
+from standfast.stores.sqlite.connection import (
     OldSqliteWarning,
+    SharedFile,
     connect,
     disconnect,
     ensure_schema,
-    prepare,
-    refuse_others,
+    share,
+    share_again,
+    unshare,
     warn_of_old_library,
 )
-from standfast.stores.sqlite.locks import SUPPORTED, SharedFile, share, share_again, unshare
+from standfast.stores.sqlite.database import Database, SqliteWork, is_off, read_anchor, translate, write_anchor
+from standfast.stores.sqlite.file import SqliteOptions, prepare, refuse_others
+from standfast.stores.sqlite.locks import SUPPORTED
 from standfast.threads import Lane
 
 if TYPE_CHECKING:
@@ -33,33 +36,10 @@ if TYPE_CHECKING:
 
     from standfast.clock import Clock
     from standfast.events import Hooks
+    from standfast.stores.sqlite.connection import SqliteConnection
     from standfast.stores.sqlite.database import ClockStep, StoreTime
-    from standfast.stores.sqlite.file import SqliteConnection
 
 __all__ = ["CAPABILITIES", "OldSqliteWarning", "SqliteBackend", "SqliteOptions", "SqliteWork", "open_sqlite"]
-
-
-# --- what can be chosen for an SQLite store, in its URL or in code -------------------------------------------------
-
-
-class SqliteOptions(Struct, frozen=True):
-    """Settings of one handle.
-
-    Attributes:
-        busy_seconds: How long a commit waits for its turn before it is refused (``?busy=5s``).
-        network: ``"allow"`` opens a file on a network file system all the same (``?network=allow``).
-        others: ``"allow"`` opens a file that other users can change (``?others=allow``).
-        commits: Where commits run: on the loop when that is quick, or always on the loop or a thread.
-        folder: ``"create"`` makes the folders above the file if they are missing (``?folder=create``).
-        hints: ``"machine"`` rings other processes; ``"process"`` keeps hints inside this one.
-    """
-
-    busy_seconds: float = 5.0
-    network: Literal["refuse", "allow"] = "refuse"
-    others: Literal["refuse", "allow"] = "refuse"
-    commits: Literal["auto", "loop", "thread"] = "auto"
-    hints: Literal["machine", "process"] = "machine"
-    folder: Literal["refuse", "create"] = "refuse"
 
 
 # --- SQLite, the embedded default: one file, for all processes of one machine --------------------------------------

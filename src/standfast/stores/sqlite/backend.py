@@ -21,9 +21,8 @@ from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyE
 from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, Swept
 from standfast.stores.backend import WorkRider
 from standfast.stores.liveness import ForkGuard
+from standfast.stores.sqlite.connection import connect, disconnect, unshare
 from standfast.stores.sqlite.database import TOLERANCE, SqliteTransfer
-from standfast.stores.sqlite.file import connect, disconnect
-from standfast.stores.sqlite.locks import unshare
 from standfast.stores.sqlite.wakeups import WakeSockets, is_supported
 from standfast.threads import Lane
 
@@ -34,10 +33,9 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
-    from standfast.stores.sqlite import SqliteOptions
+    from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
     from standfast.stores.sqlite.database import ClockStep, Database
-    from standfast.stores.sqlite.file import SqliteConnection
-    from standfast.stores.sqlite.locks import SharedFile
+    from standfast.stores.sqlite.file import SqliteOptions
 
     Again = Callable[[], Coroutine[Any, Any, "SqliteBackend"]]
 

@@ -29,21 +29,18 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import Applied, Batch, WorkRider
+from standfast.stores.backend import OPEN, Applied, Batch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
-from standfast.stores.sqlite.file import connect, disconnect, transaction
-from standfast.stores.transfer import OPEN, moved_error, pages
+from standfast.stores.sqlite.connection import connect, disconnect, transaction
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from standfast.stores.backend import Rider
+    from standfast.stores.backend import Rider, Scan
     from standfast.stores.protocol import Change
-    from standfast.stores.sqlite.file import SqliteConnection
-    from standfast.stores.sqlite.locks import SharedFile
-    from standfast.stores.transfer import Scan
+    from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
 
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""

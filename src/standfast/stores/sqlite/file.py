@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import grp
 import os
@@ -14,21 +13,16 @@ import stat
 import sys
 import threading
 import urllib.parse
-import warnings
-from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, final
+from typing import TYPE_CHECKING, Final, Literal, cast, final
 
-import apsw
+from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import (
     ForeignHandleError,
-    FormatTooNewError,
     InvalidUrlError,
     NetworkFilesystemError,
     StandfastError,
-    StoreBusyError,
-    StoreCorruptError,
     StoreFullError,
     StoreGoneError,
     StoreReadOnlyError,
@@ -38,74 +32,30 @@ from standfast.errors import (
 from standfast.stores.liveness import run_in_forked_child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-
-    from standfast.stores.sqlite import SqliteOptions
-    from standfast.stores.sqlite.locks import SharedFile
+    from collections.abc import Generator
 
 
-# --- the driver as this store uses it, with types that a strict checker can follow ---------------------------------
+# --- what can be chosen for an SQLite store, in its URL or in code -------------------------------------------------
 
 
-class SqliteRows(Protocol):
-    """What a statement returns."""
+class SqliteOptions(Struct, frozen=True):
+    """Settings of one handle.
 
-    @property
-    def get(self) -> Any:  # noqa: ANN401 -- whatever the one column of the one row holds
-        """The only value of the only row, or None."""
-        ...
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows."""
-        ...
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
-
-
-class SqliteConnection(Protocol):
-    """The part of ``apsw.Connection`` that is used here."""
-
-    authorizer: Callable[[int, str | None, str | None, str | None, str | None], int] | None
-
-    @property
-    def in_transaction(self) -> bool: ...  # noqa: D102 -- as in apsw
-    def execute(self, statements: str, bindings: Sequence[Any] | None = None, /) -> SqliteRows: ...  # noqa: D102 -- as in apsw
-    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> SqliteRows: ...  # noqa: D102 -- as in apsw
-    def pragma(self, name: str, value: int | str | None = None, /) -> Any: ...  # noqa: ANN401, D102 -- as in apsw
-    def readonly(self, name: str, /) -> bool: ...  # noqa: D102 -- as in apsw
-    def changes(self) -> int: ...  # noqa: D102 -- as in apsw
-    def set_busy_timeout(self, milliseconds: int, /) -> None: ...  # noqa: D102 -- as in apsw
-    def set_wal_hook(self, hook: Callable[[Any, str, int], int] | None, /) -> None: ...  # noqa: D102 -- as in apsw
-    def set_progress_handler(self, handler: Callable[[], bool] | None, steps: int = 100, /) -> None: ...  # noqa: D102 -- as in apsw
-    def wal_checkpoint(self, dbname: str | None = None, mode: int = 0) -> tuple[int, int]: ...  # noqa: D102 -- as in apsw
-    def config(self, option: int, value: int, /) -> int: ...  # noqa: D102 -- as in apsw
-    def file_control(self, dbname: str, option: int, pointer: int, /) -> bool: ...  # noqa: D102 -- as in apsw
-    def close(self) -> None: ...  # noqa: D102 -- as in apsw
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
-
-
-def open_connection(path: str) -> SqliteConnection:
-    """Open an existing database for reading and writing, refusing symbolic links."""
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-    return cast("SqliteConnection", apsw.Connection(path, flags=flags))
-
-
-@contextlib.contextmanager
-def transaction(connection: SqliteConnection) -> Generator[None]:
-    """Commit what is done inside, or undo it.
-
-    Unlike the driver's own, it shows the error that made SQLite undo everything by itself, not that nothing was left
-    to be undone.
+    Attributes:
+        busy_seconds: How long a commit waits for its turn before it is refused (``?busy=5s``).
+        network: ``"allow"`` opens a file on a network file system all the same (``?network=allow``).
+        others: ``"allow"`` opens a file that other users can change (``?others=allow``).
+        commits: Where commits run: on the loop when that is quick, or always on the loop or a thread.
+        folder: ``"create"`` makes the folders above the file if they are missing (``?folder=create``).
+        hints: ``"machine"`` rings other processes; ``"process"`` keeps hints inside this one.
     """
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+
+    busy_seconds: float = 5.0
+    network: Literal["refuse", "allow"] = "refuse"
+    others: Literal["refuse", "allow"] = "refuse"
+    commits: Literal["auto", "loop", "thread"] = "auto"
+    hints: Literal["machine", "process"] = "machine"
+    folder: Literal["refuse", "create"] = "refuse"
 
 
 # --- which file system a folder lies on, as Linux tells it ---------------------------------------------------------
@@ -544,165 +494,3 @@ def _as_path(given: object, *, uri: bool) -> str | None:
     if address.startswith("//"):  # an authority, which may be empty or localhost
         address = "/" + address[2:].partition("/")[2]
     return urllib.parse.unquote(address)
-
-
-# --- connections as this store needs them, and the schema they find ------------------------------------------------
-
-APPLICATION_ID: Final = 0x53464153
-"""Marks a database as Standfast's own: "SFAS"."""
-
-FORMAT: Final = 1
-"""The newest schema that this version reads and writes."""
-
-SAFE_SQLITE: Final = (3, 51, 3)
-"""Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
-
-_PREGROWN_LOG: Final = 8 * 1024 * 1024
-_ZEROS: Final = bytes(64 * 1024)
-_LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
-
-
-class OldSqliteWarning(RuntimeWarning):
-    """The SQLite library in use can damage a database that several processes write to.
-
-    Install an ``apsw`` that brings SQLite 3.51.3 or newer; one that was built against the system's library may not.
-    Until then let only one process use the file.
-    """
-
-
-def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
-    """Tell whether the SQLite in use is past the known WAL corruption."""
-    return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
-
-
-def warn_of_old_library(version: str = apsw.sqlite_lib_version()) -> None:
-    """Give an :class:`OldSqliteWarning` if the SQLite in use is one to be warned of."""
-    if not library_is_safe(version):
-        message = f"SQLite {version} can damage a file that several processes write to; install apsw 3.51.3 or newer"
-        warnings.warn(OldSqliteWarning(message), stacklevel=3)
-
-
-def connect(file: SharedFile, *, busy_seconds: float) -> SqliteConnection:
-    """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
-    with file.lock:
-        file.guard.check()
-        before = file.guard.present()
-        connection = open_connection(file.path)
-        try:
-            connection.set_busy_timeout(round(busy_seconds * 1000))
-            _refuse_read_only(file.path, connection)
-            _is_ready(file.path, connection)  # refuses what is not ours before anything of it is changed
-            _use_log(file, connection, busy_seconds)
-            _configure(connection)
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            file.guard.opened(before)
-        file.connections.append(connection)
-    return connection
-
-
-def _refuse_read_only(path: str, connection: SqliteConnection) -> None:
-    # SQLite is content with less than it was asked for, and fails when it has something to write.
-    if connection.readonly("main"):
-        raise StoreReadOnlyError(path, "it cannot be written to; fix the permissions of the file")
-    for ending in SIDE_FILES:
-        if os.path.exists(path + ending) and not os.access(path + ending, os.W_OK):  # noqa: PTH110 -- plain text, like all paths here
-            raise StoreReadOnlyError(path, f"its {ending} file cannot be written to; fix the permissions of that file")
-
-
-def _use_log(file: SharedFile, connection: SqliteConnection, busy_seconds: float) -> None:
-    # Asked before it is set: setting it while others have the file open takes locks, and only one of them may.
-    if connection.pragma("journal_mode") == "wal":
-        return
-    if not file.turn.take_within(busy_seconds):
-        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
-    try:
-        connection.pragma("journal_mode", "wal")
-    finally:
-        file.turn.give()
-
-
-def _configure(connection: SqliteConnection) -> None:
-    connection.pragma("synchronous", "full")
-    if sys.platform == "darwin":
-        connection.pragma("fullfsync", 1)
-    connection.pragma("wal_autocheckpoint", 0)
-    connection.pragma("journal_size_limit", _LONGEST_KEPT_LOG)
-    connection.pragma("trusted_schema", 0)
-    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    keep = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
-
-
-def disconnect(file: SharedFile, connection: SqliteConnection) -> None:
-    """Close a connection and forget its descriptors."""
-    with file.lock:
-        connection.close()
-        file.connections.remove(connection)
-        file.guard.closed()
-
-
-def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_seconds: float) -> None:
-    """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
-    with file.new_section():
-        is_ready = _is_ready(file.path, connection)
-    if is_ready and _log_is_grown(file.path):
-        return
-    if not file.turn.take_within(busy_seconds):
-        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
-    try:
-        if not _is_ready(file.path, connection):
-            _create_schema(connection)
-        if not _log_is_grown(file.path):
-            _grow_log(file.path, connection)
-    finally:
-        file.turn.give()
-
-
-def _is_ready(path: str, connection: SqliteConnection) -> bool:
-    with connection:  # one snapshot: another process may be creating the schema right now
-        application, version = connection.pragma("application_id"), connection.pragma("user_version")
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if application == APPLICATION_ID and version > FORMAT:
-        raise FormatTooNewError(path, version, FORMAT)
-    if application == APPLICATION_ID and version == FORMAT:
-        return True
-    if application or version or tables:
-        raise StoreCorruptError(path, "it is a database of another program; name a file of Standfast's own")
-    return False
-
-
-def _create_schema(connection: SqliteConnection) -> None:
-    script = resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text()
-    with transaction(connection):
-        connection.execute(script)
-        connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("user_version", FORMAT)
-
-
-def _log_is_grown(path: str) -> bool:
-    # Whoever closes the file as the last one empties the log, or removes it.
-    try:
-        return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
-    except OSError:
-        return False
-
-
-def _grow_log(path: str, connection: SqliteConnection) -> None:
-    """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
-
-    Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
-    """
-    with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_our_own():
-        descriptor = os.open(f"{path}-wal", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        before = size = os.fstat(descriptor).st_size
-        try:
-            while size < _PREGROWN_LOG:
-                size += os.pwrite(descriptor, _ZEROS, size)
-            os.fsync(descriptor)
-        except OSError:  # what room there is is needed for records
-            os.ftruncate(descriptor, before)
-        finally:
-            os.close(descriptor)

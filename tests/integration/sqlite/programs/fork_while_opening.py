@@ -17,8 +17,8 @@ from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from standfast.clock import Clock
+    from standfast.stores.sqlite.connection import SqliteConnection
     from standfast.stores.sqlite.database import StoreTime
-    from standfast.stores.sqlite.file import SqliteConnection
 
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT max(i) FROM n"
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from standfast.keys import RecordKey
-from standfast.stores.sqlite.file import open_connection
+from standfast.stores.sqlite.connection import open_connection
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 

@@ -12,8 +12,7 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores.backend import CommitRider, UpdateRider
 from standfast.stores.protocol import Check, Decision, Delete, Put, Record, Wake
-from standfast.stores.remote.planner import plan, plan_independent
-from standfast.stores.remote.writer import RecordCache
+from standfast.stores.remote.planner import RecordCache, plan, plan_independent
 from tests.unit.stores.remote.table import CAPABILITIES
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from standfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
 from standfast.stores.fold import fold_in_order
 from standfast.stores.protocol import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record
 from standfast.stores.remote import RemoteBackend
-from standfast.stores.remote.planner import UNDRAWN, plan, wants_reserve
-from standfast.stores.remote.writer import RecordCache
+from standfast.stores.remote.planner import UNDRAWN, RecordCache, plan, wants_reserve
 from standfast.testing import VirtualClock
 from tests.unit.stores.remote.table import CAPABILITIES, Table, TableServer
 

@@ -9,7 +9,7 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Decision, Put
 from standfast.stores.remote import open_remote
-from standfast.stores.remote.writer import RecordCache
+from standfast.stores.remote.planner import RecordCache
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
 from standfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
+from standfast.ids import new_id
 from standfast.keys import RecordKey
+from standfast.stores.backend import OPEN, moved_error, pages
 from standfast.stores.mongodb.connection import (
     APP_NAME,
+    DRIVER_ERRORS,
     DUPLICATE_KEY,
     DURABLE,
-    TROUBLE,
+    HERE,
+    SNAPSHOT,
     code_of,
     commit_is_unknown,
     is_duplicate,
@@ -27,9 +31,8 @@ from standfast.stores.mongodb.connection import (
     translate,
     unknown,
 )
-from standfast.stores.protocol import ABSENT, Record
+from standfast.stores.protocol import ABSENT, Record, Snapshot
 from standfast.stores.remote.server import WriteRefused, Written
-from standfast.stores.transfer import OPEN, moved_error, pages
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -37,11 +40,9 @@ if TYPE_CHECKING:
 
     from pymongo.asynchronous.client_session import AsyncClientSession
 
+    from standfast.stores.backend import Scan
     from standfast.stores.mongodb.connection import MongoConnection
-    from standfast.stores.mongodb.server import MongoReader, MongoVersions
-    from standfast.stores.protocol import Snapshot
     from standfast.stores.remote.server import Intent, Message, Row
-    from standfast.stores.transfer import Scan
 
     Document = dict[str, Any]
 
@@ -76,7 +77,7 @@ class AbandonedTransactions:
         if now - lost_since < FIRST_LOOK or now - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = now
-        with contextlib.suppress(*TROUBLE):  # then the server ends them, in its own time
+        with contextlib.suppress(*DRIVER_ERRORS):  # then the server ends them, in its own time
             async with asyncio.timeout(self._connection.options.timeout):
                 await self._end_all()
 
@@ -328,7 +329,7 @@ class MongoTransfer:
                 await self._connection.command(command)
         except TimeoutError:
             return False
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if getattr(problem, "timeout", False):  # the server's own: a document was locked for all of the time
                 return False
             raise translate(self._connection.name, problem) from problem
@@ -361,6 +362,127 @@ def _written(record: Record) -> Document:
     if record.expires_at is not None:
         document["expires_at"] = record.expires_at
     return {"q": {"_id": to_id(record.key)}, "u": document, "upsert": True}
+
+
+# --- versions: drawn from one counter, outside of the transactions that use them, a few in advance -----------------
+#
+# A record that exists is at the highest version that its key ever had, so any number above that will do. A key that
+# has no record may have had one; its number must be drawn when the snapshot of the transaction is there already. See
+# the decision record on MongoDB for why that is enough.
+
+SPARE: Final = 100
+"""How many are drawn in advance. Below the microseconds that a draw takes: numbers are not to outrun the time."""
+
+
+@final
+class MongoVersions:
+    """The versions that one handle has drawn and not used."""
+
+    __slots__ = ("_connection", "_end", "_mine", "_next")
+
+    def __init__(self, connection: MongoConnection) -> None:
+        self._connection: Final = connection
+        self._mine: Final = new_id()
+        self._next = self._end = 0
+
+    async def take(self, intent: Intent, seen: dict[str, Any]) -> tuple[int, ...] | None:
+        """Return versions for ``intent``, given the counter as its snapshot has it; None if its own are stale."""
+        creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
+        if intent.exact:
+            is_last = seen["last"] == intent.exact[-1] and seen["drawn_by"] == self._mine
+            return intent.exact if is_last or not creates else None
+        if not intent.draws:
+            return ()
+        nobody_drew = seen["last"] == self._end - 1 and seen["drawn_by"] == self._mine
+        highest = max(intent.guards.values())
+        if self._end - self._next < intent.draws or self._next <= highest or (creates and not nobody_drew):
+            await self._draw(intent.draws + SPARE)
+        first = self._next
+        self._next += intent.draws
+        return tuple(range(first, self._next))
+
+    async def reserve(self, count: int) -> tuple[int, ...]:
+        """Draw ``count`` versions for one intent to come."""
+        last = await self._raise(count)
+        return tuple(range(last - count + 1, last + 1))
+
+    async def _draw(self, count: int) -> None:
+        last = await self._raise(count)
+        self._next, self._end = last - count + 1, last + 1
+
+    async def _raise(self, count: int) -> int:
+        """Raise the counter, to the server's time at least: a restored backup gives no version out again."""
+        raised = {"$set": {"last": {"$add": [{"$max": ["$last", NOW]}, count]}, "drawn_by": self._mine}}
+        reply = await self._connection.command(
+            {
+                "findAndModify": self._connection.records,
+                "query": {"_id": STORE},
+                "update": [raised],
+                "new": True,
+                "fields": {"last": 1},
+                "writeConcern": HERE,
+            }
+        )
+        return int(reply["value"]["last"])
+
+
+# --- reading: records in one snapshot of what most of the replica set has, from the primary ------------------------
+
+_FIELDS: Final = {"version": 1, "expires_at": 1, "value": 1, "now": NOW}
+
+
+@final
+class MongoReader:
+    """Reads of one handle."""
+
+    __slots__ = ("_connection", "_records")
+
+    def __init__(self, connection: MongoConnection) -> None:
+        self._connection: Final = connection
+        self._records: Final = connection.collection(connection.records)
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read the live records at ``keys``. The store's own document comes along, for the time."""
+        rows = await self._find({"_id": {"$in": [STORE, *map(to_id, keys)]}}, 0, 0)
+        at = Instant(int(rows[0]["now"]))
+        found = [record_of(row) for row in rows if row["_id"] != STORE and is_live(row, at)]
+        return Snapshot(at, {record.key: record for record in found})
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records in the order of their keys."""
+        wanted = [{"_id": {"$gte": to_id(start), "$lt": to_id(end)}}, {"_id": STORE}]
+        rows = await self._find({"$or": wanted, **UNEXPIRED}, -1 if reverse else 1, limit + 2)
+        found = [record_of(row) for row in rows if row["_id"] != STORE]
+        page = found[:limit]
+        return Snapshot(
+            Instant(int(rows[0]["now"])),
+            {record.key: record for record in page},
+            _rest(page, reverse=reverse) if len(found) > limit else None,
+        )
+
+    async def _find(self, wanted: Document, order: int, limit: int) -> list[Document]:
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                if self._connection.options.linearizable:
+                    return await self._find_and_confirm(wanted, order, limit)
+                records = self._records.with_options(read_concern=SNAPSHOT)
+                cursor = records.find(wanted, _FIELDS, limit=limit, sort=[("_id", order)] if order else None)
+                return await cursor.to_list()
+        except DRIVER_ERRORS as problem:
+            raise translate(self._connection.name, problem) from problem
+
+    async def _find_and_confirm(self, wanted: Document, order: int, limit: int) -> list[Document]:
+        """Read in a transaction: to commit it, the server must still be the primary for most of the set."""
+        async with self._connection.transaction() as session:
+            sort = [("_id", order)] if order else None
+            rows = await self._records.find(wanted, _FIELDS, limit=limit, sort=sort, session=session).to_list()
+            await session.commit_transaction()
+            return rows
+
+
+def _rest(page: list[Record], *, reverse: bool) -> RecordKey:
+    last = page[-1].key
+    return last if reverse else last.successor()
 
 
 # --- writing: an intent as one transaction, tried again for as long as it was certainly undone ---------------------
@@ -423,7 +545,7 @@ class MongoWriter:
             try:
                 async with asyncio.timeout_at(until):
                     done = await self._prepare(intent, session)
-            except TROUBLE as problem:
+            except DRIVER_ERRORS as problem:
                 raise self._undone(intent, problem) from problem
             if isinstance(done, Written):
                 await self._commit(session)
@@ -485,7 +607,7 @@ class MongoWriter:
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 await session.commit_transaction()
-        except TROUBLE as problem:
+        except DRIVER_ERRORS as problem:
             if commit_is_unknown(problem):
                 self._in_doubt = dict(session.session_id)
                 raise unknown(self._connection.name, problem) from problem

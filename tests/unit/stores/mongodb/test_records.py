@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
-from standfast.stores.mongodb.writes import (
+from standfast.stores.mongodb.records import (
     LARGEST_COMMAND,
     STORE,
     attempt_id,

@@ -8,18 +8,18 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from standfast.stores.sqlite import SqliteOptions, open_sqlite
-from standfast.stores.sqlite import file as connecting
+from standfast.stores.sqlite import connection as connecting
+from standfast.stores.sqlite import open_sqlite
 from standfast.stores.sqlite.backend import Upkeep
-from standfast.stores.sqlite.file import connect, disconnect, open_connection, prepare
-from standfast.stores.sqlite.locks import share, unshare
+from standfast.stores.sqlite.connection import connect, disconnect, open_connection, share, unshare
+from standfast.stores.sqlite.file import SqliteOptions, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from standfast.stores.sqlite.file import SqliteConnection
+    from standfast.stores.sqlite.connection import SqliteConnection
 
 
 async def open_and_close(path: Path) -> None:

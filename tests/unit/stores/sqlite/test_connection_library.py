@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import sqlite
-from standfast.stores.sqlite.file import OldSqliteWarning, library_is_safe, warn_of_old_library
+from standfast.stores.sqlite.connection import OldSqliteWarning, library_is_safe, warn_of_old_library
 from standfast.stores.url import open_store
 
 if TYPE_CHECKING:

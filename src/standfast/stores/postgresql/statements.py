@@ -1,0 +1,298 @@
+"""The SQL of the PostgreSQL store: its schema, and the calls of its functions with their parameters and answers."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import itertools
+import re
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.clock import Instant
+from standfast.errors import UnsuitableStoreError
+from standfast.keys import RecordKey
+from standfast.stores.protocol import ABSENT, Record, Snapshot
+from standfast.stores.remote.server import Intent, Message, Row, WriteRefused, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from standfast.stores.postgresql.connection import Connection
+
+    Fields = Iterable[Any]
+
+
+# --- the schema: created and changed by numbered files, forward only, by one process at a time ---------------------
+
+_FILE: Final = re.compile(r"(?P<number>[0-9]{4})_[a-z_]+\.sql", re.ASCII)
+
+FIXED_PLANS: Final = (
+    "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off"
+    " SET plan_cache_mode = force_generic_plan"
+)
+"""For functions on the way of every commit: by index, and planned once for a session."""
+
+
+def migrations(schema: str) -> list[tuple[int, str]]:
+    """Return the numbers and texts of all migrations, in their order."""
+    folder = resources.files("standfast.stores.postgresql").joinpath("migrations")
+    found = [(match["number"], each) for each in folder.iterdir() if (match := _FILE.fullmatch(each.name))]
+    return [(int(number), render(each.read_text("utf-8"), schema)) for number, each in sorted(found)]
+
+
+def render(text: str, schema: str) -> str:
+    """Return a migration for one schema."""
+    return text.replace("@schema@", f'"{schema}"').replace("@fixed_plans@", FIXED_PLANS)
+
+
+async def ensure_schema(connection: Connection, schema: str, name: str, *, migrate: bool, timeout: float) -> None:
+    """Bring the schema up to date, or check that it is; refuse one from the future."""
+    steps = migrations(schema)
+    newest = steps[-1][0]
+    present = await _present(connection, schema, timeout)
+    if present < newest and migrate:
+        await _migrate(connection, schema, steps, timeout)
+        present = await _present(connection, schema, timeout)
+    if present < newest:
+        raise UnsuitableStoreError(
+            name, f"its schema is at migration {present}, {newest} is needed; let its owner open it with migrate=true"
+        )
+    if present > newest:
+        raise UnsuitableStoreError(
+            name, f"its schema is at migration {present}, this version of Standfast knows {newest}; use a newer one"
+        )
+
+
+async def _present(connection: Connection, schema: str, timeout: float) -> int:
+    # Not to_regclass: it may have an outdated answer at hand if somebody else has just created the table.
+    find = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
+    if not await connection.fetchval(find, schema, timeout=timeout):
+        return 0
+    last = await connection.fetchval(f'SELECT max(number) FROM "{schema}".migrations', timeout=timeout)  # noqa: S608 -- a checked name
+    return last or 0
+
+
+async def _migrate(connection: Connection, schema: str, steps: list[tuple[int, str]], timeout: float) -> None:
+    """Apply what is missing in one transaction; whoever comes at the same time waits, and finds it done.
+
+    The lock goes with the transaction: also a pooler cannot leave it behind. Whatever fails is undone by closing the
+    connection.
+    """
+    await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", timeout=timeout)
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+    await connection.execute(lock, f"standfast migrations of {schema}", timeout=10 * timeout)
+    present = await _present(connection, schema, timeout)
+    if present == 0:
+        await connection.execute(first(schema), timeout=timeout)
+    for number, text in steps:
+        if number > present:
+            await connection.execute(text, timeout=10 * timeout)
+            note = f'INSERT INTO "{schema}".migrations (number) VALUES ($1)'  # noqa: S608 -- a checked name
+            await connection.execute(note, number, timeout=timeout)
+    await connection.execute("COMMIT", timeout=timeout)
+
+
+def first(schema: str) -> str:
+    """Return what makes a schema that no migration was applied to yet."""
+    return (
+        f'CREATE SCHEMA IF NOT EXISTS "{schema}";'
+        f' CREATE TABLE "{schema}".migrations (number int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())'
+    )
+
+
+# --- the calls of the store's SQL functions: their text, their parameters, and what their answers mean -------------
+#
+# Nothing here knows a driver: the same calls can be made over any connection to the database.
+
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_READ: Final = (
+    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
+    " LEFT JOIN @.records AS r ON r.key = ANY ($1::bytea[]) AND (r.expires_at IS NULL OR r.expires_at > t.at)"
+)
+_SCAN: Final = (
+    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
+    " LEFT JOIN LATERAL (SELECT * FROM @.records AS r WHERE r.key >= $1 AND r.key < $2"
+    " AND (r.expires_at IS NULL OR r.expires_at > t.at) ORDER BY r.key LIMIT $3) AS r ON true ORDER BY r.key"
+)
+_WRITTEN: Final = 0
+
+
+@final
+class PostgresStatements:
+    """The texts of all statements, for one schema."""
+
+    __slots__ = (
+        "audience",
+        "close_attempt",
+        "forget",
+        "hold",
+        "look_closely",
+        "mark",
+        "next_generation",
+        "notify",
+        "raise_versions",
+        "read",
+        "reserve",
+        "scan",
+        "scan_back",
+        "store_here",
+        "subscribe",
+        "sweep",
+        "write",
+    )
+
+    def __init__(self, schema: str) -> None:
+        at = functools.partial(_in, schema)
+        self.write: Final = at(
+            "SELECT * FROM @.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
+        )
+        self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
+        self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
+        self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
+        self.reserve: Final = at("SELECT nextval('@.versions'::regclass) FROM generate_series(1, $1::int)")
+        self.forget: Final = at(
+            "WITH gone AS (DELETE FROM @.topics WHERE handle = $1) DELETE FROM @.attempts WHERE handle = $1"
+        )
+        self.read: Final = at(_READ)
+        self.scan: Final = at(_SCAN)
+        self.scan_back: Final = at(_SCAN.replace("ORDER BY r.key", "ORDER BY r.key DESC"))
+        self.sweep: Final = at("SELECT @.sweep($1)")
+        self.subscribe: Final = at("SELECT @.subscribe($1, $2, $3)")
+        self.next_generation: Final = at("SELECT nextval('@.generations'::regclass)")
+        self.audience: Final = at("SELECT * FROM @.audience()")
+        self.notify: Final = (
+            "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
+        )
+        # What handles have written is counted in the same transactions; a sequence would run ahead of them.
+        self.mark: Final = at("SELECT bit_xor(hashtextextended(handle || number, 0)) FROM @.attempts")
+        self.raise_versions: Final = at("SELECT @.raise_versions()")
+        self.store_here: Final = at("SELECT @.store_here()")
+
+
+def _in(schema: str, statement: str) -> str:
+    return statement.replace("@", f'"{schema}"')
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
+    """Return the parameters of ``write`` for an intent."""
+    guards, puts, messages = intent.guards, intent.puts, intent.messages
+    keys, expected = list(guards), list(guards.values())
+    absent = expected.count(ABSENT)
+    rows: Sequence[Row | None] = puts
+    locks, draws, made = None, [row.draw + 1 for row in puts], absent
+    if len(puts) != len(keys):  # else all of them are put, in the same order
+        locks, rows, draws = _beside_others(keys, intent)
+        made = sum([guards[row.key] == ABSENT for row in puts]) if absent else 0
+    ends = [None if row is None else row.expires_at for row in rows]
+    return (
+        intent.handle,
+        intent.number,
+        keys,
+        expected,
+        len(expected) - absent,
+        locks,
+        [None if row is None else row.value for row in rows],
+        draws,
+        None if ends.count(None) == len(ends) else ends,
+        made,
+        len(puts) - made,
+        len(intent.deletes),
+        intent.draws,
+        intent.exact or None,
+        intent.after,
+        intent.before,
+        [channel(schema, message.topic) for message in messages] or None,
+        [payload(message) for message in messages] or None,
+    )
+
+
+def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int] | None, list[Row | None], list[int]]:
+    """Return how to lock the keys, what to put at each, and what becomes of each, where some are not put."""
+    puts, gone = {row.key: row for row in intent.puts}, frozenset(intent.deletes)
+    rows = [puts.get(key) for key in keys]
+    draws = [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)]
+    return lock_runs([draw != 0 for draw in draws]), rows, draws
+
+
+def lock_runs(writes: Sequence[bool]) -> list[int] | None:
+    """Say how to lock keys in their order: so many to write (positive), so many to compare (negative), and so on.
+
+    None: all of them are to be written.
+    """
+    if all(writes):
+        return None
+    lengths = [(is_written, len(list(run))) for is_written, run in itertools.groupby(writes)]
+    return [length if is_written else -length for is_written, length in lengths]
+
+
+def written(answer: Fields, intent: Intent) -> Written | WriteRefused:
+    """Return what ``write`` answered."""
+    status, at, drawn, generation, *lost = answer
+    if status == _WRITTEN:
+        return Written(Instant(at), tuple(drawn), generation)
+    return WriteRefused(Instant(at), lost_records(list(intent.guards), lost))
+
+
+def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Record | None]:
+    """Return the live records of the keys whose guards did not hold."""
+    places, values, versions, ends = lost
+    current: dict[RecordKey, Record | None] = {}
+    for place, value, version, end in zip(places or (), values or (), versions or (), ends or (), strict=True):
+        key = keys[place - 1]
+        current[key] = None if version is None else Record(key, value, version, None if end is None else Instant(end))
+    return current
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def records(rows: Iterable[Fields]) -> tuple[Instant, dict[RecordKey, Record]]:
+    """Return the time and the records of ``read`` or ``scan``."""
+    at, found = 0, dict[RecordKey, Record]()
+    for at, encoded, value, version, ends in rows:  # noqa: B007 -- the time is the same in all of them
+        if encoded is not None:
+            key = RecordKey.from_encoded(encoded)
+            found[key] = Record(key, value, version, None if ends is None else Instant(ends))
+    return Instant(at), found
+
+
+def page(rows: Iterable[Fields], limit: int, *, reverse: bool) -> Snapshot:
+    """Return a page of a scan that was asked for one record more than fits."""
+    at, found = records(rows)
+    if len(found) <= limit:
+        return Snapshot(at, found)
+    found.popitem()
+    last = next(reversed(found))
+    return Snapshot(at, found, last if reverse else last.successor())
+
+
+# --- hints -------------------------------------------------------------------------------------------------------
+
+
+def channel(schema: str, topic: bytes) -> str:
+    """Return the name of the channel of a topic: short enough for PostgreSQL, whatever the topic is."""
+    digest = hashlib.blake2b(topic, digest_size=20, key=schema.encode())
+    return f"sf_{digest.hexdigest()}"
+
+
+def channels(schema: str, topics: Iterable[bytes]) -> Mapping[str, bytes]:
+    """Return the channels of topics."""
+    return {channel(schema, topic): topic for topic in topics}
+
+
+def payload(message: Message) -> str:
+    """Return the data of a message as text, which is what a channel takes."""
+    return base64.b64encode(message.data).decode()
+
+
+def data_of(text: str) -> bytes:
+    """Return the data of a message that was heard; what nobody of us sent means: look at everything."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
