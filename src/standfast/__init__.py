@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from standfast.keys import Key, KeyFamily
     from standfast.log_hook import LogHook
     from standfast.space import Space, open
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.stores.url import Credentials
     from standfast.web import webhooks
     from standfast.web.app import App, lifespan
     from standfast.web.auth import BearerTokens, new_token, token_digest

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key
     from standfast.locks.inspect import Explanation, LineSummary
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import Store
-    from standfast.stores.url import Credentials
 
 
 @final

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.stores.url import Credentials
     from standfast.workflows.definition import Step
     from standfast.workflows.engine import Runnable
     from standfast.workflows.schedules.spec import Schedule

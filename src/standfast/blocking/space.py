@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key, RecordKey
     from standfast.locks import Explanation, LineSummary
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
-    from standfast.stores.url import Credentials
 
 T = TypeVar("T")
 

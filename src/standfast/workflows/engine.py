@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.events import Hook
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.stores.url import Credentials
     from standfast.workflows.claims import Looked, Recovered
     from standfast.workflows.queries import RunInfo
     from standfast.workflows.schedules.spec import Schedule

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from standfast.keys import RecordKey
+from standfast.stores.address import Address
 from standfast.stores.libsql.connection import LibsqlConnection, read_options
 from standfast.stores.libsql.hrana import BatchResults, HranaBatch
-from standfast.stores.url import Address, open_store
+from standfast.stores.url import open_store
 from tests import services
 
 if TYPE_CHECKING:

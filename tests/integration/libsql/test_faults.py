@@ -11,11 +11,11 @@ import pytest
 from standfast.errors import StoreError, StoreUnavailableError
 from standfast.events import OutcomeSettled
 from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.address import Address
 from standfast.stores.libsql import connection as calling
 from standfast.stores.libsql.connection import LibsqlConnection, read_options
 from standfast.stores.libsql.hrana import HranaBatch
 from standfast.stores.remote.backend import RemoteBackend
-from standfast.stores.url import Address
 from tests import services
 from tests.integration.libsql.conftest import opened, sql
 from tests.integration.libsql.wire import wire_to

@@ -8,10 +8,10 @@ import pytest
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, StoreError
+from standfast.stores.address import Address
 from standfast.stores.libsql.connection import LibsqlConnection, read_options
 from standfast.stores.libsql.server import LibsqlServer, prepare
 from standfast.stores.remote.server import Intent, Landed, Row, WriteRefused, Written
-from standfast.stores.url import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

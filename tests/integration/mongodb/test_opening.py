@@ -12,8 +12,9 @@ import pytest
 from standfast.errors import InvalidUrlError, StandfastError, StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
+from standfast.stores.address import Credentials
 from standfast.stores.mongodb.records import STORE
-from standfast.stores.url import Credentials, open_store
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

@@ -13,9 +13,9 @@ import pytest
 from standfast.clock import SYSTEM_CLOCK
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.address import Address
 from standfast.stores.mysql.connection import connect, read_options
 from standfast.stores.mysql.sql import NOW
-from standfast.stores.url import Address
 from tests import services
 from tests.integration.fleet.clocks import Dial
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql

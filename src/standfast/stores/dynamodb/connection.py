@@ -47,7 +47,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.url import tls_error
+from standfast.stores.address import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb import DynamoDBClient
 
     from standfast.clock import Clock
-    from standfast.stores.url import Address
+    from standfast.stores.address import Address
 
     Context = AbstractAsyncContextManager[DynamoDBClient]
 

@@ -12,8 +12,8 @@ from standfast.stores.remote.backend import open_remote
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
+    from standfast.stores.address import Address
     from standfast.stores.group_commit import GroupedStore
-    from standfast.stores.url import Address
 
 __all__ = ["LibsqlServer", "open_address"]
 

@@ -24,6 +24,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from standfast.stores.address import Address, tls_error
 from standfast.stores.backend import moved_error
 from standfast.stores.libsql.hrana import (
     BatchResults,
@@ -37,7 +38,6 @@ from standfast.stores.libsql.hrana import (
     read_reply,
 )
 from standfast.stores.remote.connection import Backoff
-from standfast.stores.url import Address, tls_error
 
 # --- what the URL of a libSQL server says --------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.url import tls_error
+from standfast.stores.address import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pymongo.asynchronous.client_session import AsyncClientSession
     from pymongo.asynchronous.collection import AsyncCollection
 
-    from standfast.stores.url import Address
+    from standfast.stores.address import Address
 
     Document = dict[str, Any]
 

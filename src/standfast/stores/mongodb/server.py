@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pymongo.asynchronous.change_stream import AsyncChangeStream
 
     from standfast.keys import RecordKey
+    from standfast.stores.address import Address
     from standfast.stores.mongodb.connection import MongoOptions
     from standfast.stores.remote.server import Intent, Listener, Message, WriteRefused, Written
-    from standfast.stores.url import Address
 
     Document = dict[str, Any]
     Stream = AsyncChangeStream[dict[str, Any]]

@@ -11,8 +11,8 @@ from standfast.stores.remote.connection import NotDurableWarning
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
+    from standfast.stores.address import Address
     from standfast.stores.group_commit import GroupedStore
-    from standfast.stores.url import Address
 
 __all__ = ["MysqlWork", "NotDurableWarning", "open_address"]
 

@@ -23,14 +23,14 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from standfast.stores.address import is_this_machine, tls_error
 from standfast.stores.remote.connection import ConnectionPool
-from standfast.stores.url import is_this_machine, tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from standfast.stores.url import Address
+    from standfast.stores.address import Address
 
 
 # --- what a URL says about a MySQL or MariaDB server, and the names of the tables there ----------------------------

@@ -25,9 +25,9 @@ from standfast.stores.remote.connection import NotDurableWarning, warn_not_durab
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
+    from standfast.stores.address import Address
     from standfast.stores.group_commit import GroupedStore
     from standfast.stores.postgresql.connection import PostgresSession
-    from standfast.stores.url import Address
 
 __all__ = [
     "CAPABILITIES",

@@ -24,17 +24,17 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from standfast.stores.address import Address, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
 from standfast.stores.postgresql.statements import channels, data_of
 from standfast.stores.remote.connection import Backoff
-from standfast.stores.url import Address, tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 
+    from standfast.stores.postgresql.statements import Connection
     from standfast.stores.remote.server import Listener
 
-    Connection = asyncpg.Connection[asyncpg.Record]
     Rows = list[asyncpg.Record]
     Run = Callable[..., Awaitable[Rows]]
     Fields = Iterable[Any]

@@ -28,7 +28,8 @@ from standfast.threads import start_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from standfast.stores.postgresql.connection import Connection, PostgresOptions
+    from standfast.stores.postgresql.connection import PostgresOptions
+    from standfast.stores.postgresql.statements import Connection
 
 
 # --- the session that a lifeline is tied to ------------------------------------------------------------------------

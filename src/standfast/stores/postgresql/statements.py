@@ -19,8 +19,9 @@ from standfast.stores.remote.server import Intent, Message, Row, WriteRefused, W
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from standfast.stores.postgresql.connection import Connection
+    import asyncpg
 
+    Connection = asyncpg.Connection[asyncpg.Record]
     Fields = Iterable[Any]
 
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import asyncpg
 
     from standfast.stores.backend import Outcome, WorkRider
-    from standfast.stores.postgresql.connection import Connection, PostgresConnection, PostgresOptions, PostgresSession
-    from standfast.stores.postgresql.statements import PostgresStatements
+    from standfast.stores.postgresql.connection import PostgresConnection, PostgresOptions, PostgresSession
+    from standfast.stores.postgresql.statements import Connection, PostgresStatements
     from standfast.stores.protocol import Capabilities, Change
     from standfast.stores.remote.server import Message
     from standfast.stores.user_transactions import Talk

@@ -22,13 +22,13 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from standfast.stores.address import tls_error
 from standfast.stores.remote.connection import ConnectionPool
-from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from standfast.stores.url import Address
+    from standfast.stores.address import Address
 
     Meaning = tuple[type[StoreError], str]
 

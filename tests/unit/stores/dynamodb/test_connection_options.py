@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from standfast.errors import InvalidUrlError
+from standfast.stores.address import Address
 from standfast.stores.dynamodb.connection import DynamoOptions, options_of
-from standfast.stores.url import Address
 
 
 def read(url: str) -> DynamoOptions:

@@ -7,9 +7,9 @@ import ssl
 import pytest
 
 from standfast.errors import InvalidUrlError, UnsuitableStoreError
+from standfast.stores.address import Address, Credentials
 from standfast.stores.mongodb.connection import read_options
 from standfast.stores.mongodb.server import _check_server  # pyright: ignore[reportPrivateUsage] -- asked without a server
-from standfast.stores.url import Address, Credentials
 
 
 def test_a_url_is_read() -> None:

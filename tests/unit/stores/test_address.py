@@ -10,7 +10,8 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidUrlError
-from standfast.stores.url import Address, open_store
+from standfast.stores.address import Address
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
