@@ -1,4 +1,4 @@
-"""The tests that repeat themselves stop in time, and say how far they came."""
+"""The tests that repeat themselves do a fixed number of rounds, and the summary says how many."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ def ten_seconds_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", itertools.count(0, 10).__next__)
     monkeypatch.setattr(sizes, "tallies", [])
     monkeypatch.setattr(sizes, "PROVE", False)
-    monkeypatch.setattr(sizes, "SHARE", 1.0)
 
 
-def test_rounds_stop_when_the_box_closes() -> None:
-    """No round begins after the time box has closed."""
-    assert list(sizes.rounds("kills", full=200, seconds=30)) == [0, 1, 2]
+def test_the_quick_number_of_rounds_is_done_however_long_they_take() -> None:
+    """A slow machine does the same rounds as a fast one."""
+    assert list(sizes.rounds("kills", full=200, quick=3)) == [0, 1, 2]
 
 
-def test_a_few_rounds_are_done_even_in_a_closed_box() -> None:
-    """On a slow machine at least ``quick`` rounds are done."""
-    assert len(list(sizes.rounds("kills", full=200, quick=7, seconds=0))) == 7
+def test_a_size_is_the_quick_one() -> None:
+    """Outside of ``make prove``."""
+    assert sizes.size(full=10, quick=1) == 1
 
 
 def test_a_proof_does_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under ``make prove`` there is no time box."""
+    """Under ``make prove`` everything has its full size."""
     monkeypatch.setattr(sizes, "PROVE", True)
-    assert len(list(sizes.rounds("kills", full=200, seconds=0))) == 200
+    assert len(list(sizes.rounds("kills", full=200, quick=3))) == 200
     assert sizes.size(full=10, quick=1) == 10
 
 
 def test_the_summary_says_what_was_done_and_what_a_proof_does() -> None:
     """The tally has the rounds that were finished, not the one that failed."""
-    kills = sizes.rounds("kills", full=200, seconds=30)
+    kills = sizes.rounds("kills", full=200, quick=3)
     next(kills), next(kills)
     assert [str(tally) for tally in sizes.tallies] == ["kills: 1 in 10 s (make prove: 200)"]

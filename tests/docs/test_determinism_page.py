@@ -29,10 +29,10 @@ def cases_of(name: str) -> set[str]:
 def test_a_row_names_a_test_that_exists(row: str) -> None:
     """The last cell is a test of one of the two files."""
     [named] = NAMED.findall(f"| {row} |")
-    assert named in cases_of("test_mistakes.py") | cases_of("test_changed_code.py")
+    assert named in cases_of("test_context_mistakes.py") | cases_of("test_replay.py")
 
 
-@pytest.mark.parametrize("file", ["test_mistakes.py", "test_changed_code.py"])
+@pytest.mark.parametrize("file", ["test_context_mistakes.py", "test_replay.py"])
 def test_every_test_of_a_mistake_is_on_the_page(file: str) -> None:
     """What is tried is also told."""
     assert cases_of(file) <= set(NAMED.findall(TEXT))

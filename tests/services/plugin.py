@@ -60,6 +60,7 @@ def redis7_url() -> str:
     return services.url("redis7")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that takes the URL of a server, so that ``-m "not services"`` leaves it out."""
     for item in items:

@@ -31,7 +31,7 @@ def digest(seed: int) -> str:
 def test_durable_locks_keep_their_promises_on_every_schedule() -> None:
     """One valid holder a permit, fences that grow, first come first served, everybody served, and nothing left."""
     before = set(_held)  # of other tests in this process, whose loops were shut down in the middle
-    for seed in rounds("seeds of durable locks", full=20_000, quick=MOST_SEEDS, seconds=30):
+    for seed in rounds("seeds of durable locks", full=20_000, quick=MOST_SEEDS):
         simulate(seed, contend, seed)
     assert set(_held) <= before
 

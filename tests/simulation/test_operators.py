@@ -27,7 +27,7 @@ def run(seed: int) -> None:
 @pytest.mark.heavy
 def test_runs_keep_their_promises_whatever_operators_do_to_them() -> None:
     """Every run ends or can be ended, nobody is busy with nothing, and what is started afterwards goes through."""
-    for seed in rounds("seeds of workflows with operators", full=10_000, quick=40, seconds=20):
+    for seed in rounds("seeds of workflows with operators", full=10_000, quick=40):
         run(seed)
 
 

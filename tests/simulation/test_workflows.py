@@ -30,14 +30,14 @@ def run(seed: int) -> None:
 @pytest.mark.heavy
 def test_durable_workflows_keep_their_promises_on_every_schedule() -> None:
     """One driver a run, no recorded step again, every run to its end, nothing lost, taken twice or left held."""
-    for seed in rounds("seeds of durable workflows", full=10_000, quick=50, seconds=15):
+    for seed in rounds("seeds of durable workflows", full=10_000, quick=50):
         run(seed)
 
 
 @pytest.mark.heavy
 def test_durable_workflows_keep_their_promises_on_sqlite() -> None:
     """The same on files, whose threads are simulated, with processes that die and are replaced."""
-    for seed in rounds("seeds of durable workflows on SQLite", full=2_000, quick=10, seconds=10):
+    for seed in rounds("seeds of durable workflows on SQLite", full=2_000, quick=10):
         with tempfile.TemporaryDirectory(dir=QUICK_DISK) as folder:
             simulate(seed, drive_on_disk, seed, f"{folder}/runs.db", step_limit=MOST_STEPS)
 

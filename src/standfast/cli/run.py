@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -48,62 +47,9 @@ if TYPE_CHECKING:
     from standfast.locks.locks import Hold, HoldOptions
 
 
-# --- become a command: a step between ``standfast run`` and the command, in a process of its own -------------------
-#
-# What has to be done between fork and exec is done here, by a fresh interpreter, since code of a process with threads
-# cannot be relied on there. It loads nothing but the standard library, and is started as a file.
-
-CANNOT_RUN: Final = 126
-COMMAND_NOT_FOUND: Final = 127
-_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
-
-TAMED: Final = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python handles in its own way, and a command should find as usual."""
-
-
-def die_with(parent: int) -> None:
-    """Ask to be killed when the parent dies, where the platform can do that; end at once if it is dead already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(CANNOT_RUN)
-
-
-def take_terminal() -> None:
-    """Become the foreground of the terminal, so that what is typed there reaches this process."""
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    try:
-        os.tcsetpgrp(0, os.getpgrp())
-    except OSError:  # the terminal is gone; the command will find out
-        return
-    finally:
-        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-
-
-def main() -> None:
-    """Do it: ``becoming.py PARENT terminal|none COMMAND...``."""
-    parent, terminal, *command = sys.argv[1:]
-    die_with(int(parent))
-    if terminal == "terminal":
-        take_terminal()
-    for number in TAMED:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    try:
-        os.execvp(command[0], command)  # noqa: S606 -- that is what it is for, and no shell is involved
-    except OSError as problem:
-        message = f"standfast: {command[0]} cannot be run: {problem.strerror}\n"
-        os.write(2, message.encode(errors="backslashreplace"))
-        os._exit(COMMAND_NOT_FOUND if isinstance(problem, FileNotFoundError) else CANNOT_RUN)
-
-
-if __name__ == "__main__":
-    main()
-
-
 # --- A command as our child: started so that it does not outlive us, signalled, watched, and ended -----------------
 
-BECOMING: Final = Path(__file__).with_name("becoming.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 PASSED_ON: Final = (
     signal.SIGHUP,
@@ -200,7 +146,7 @@ class Child:
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], arrangement: Arrangement) -> subprocess.Popen[bytes]:
-    step = [sys.executable, "-I", "-S", str(BECOMING), str(os.getpid())]
+    step = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
     terminal = "terminal" if arrangement == "terminal" else "none"
     # Until it is the command it must not hear what is meant for the command.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)

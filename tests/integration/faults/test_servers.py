@@ -86,7 +86,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_everything(
     """What was acknowledged is there; whoever waited goes on, with the same handles."""
     with private(kind) as server:
         async with under_load(impatient(opening(server.url)), LEASE.get(kind, 1.0)):
-            for _ in rounds(f"killed {kind}", full=10, quick=1, seconds=1):
+            for _ in rounds(f"killed {kind}", full=10, quick=1):
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.restart)
 

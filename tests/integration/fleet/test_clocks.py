@@ -113,7 +113,7 @@ async def test_clocks_that_run_too_fast_or_too_slowly_do_no_harm_to_locks(kind: 
 async def test_a_killed_holder_with_another_clock_is_taken_over_after_a_lease(kind: str, gathering: Gathering) -> None:
     """Whether it was an hour ahead or an hour behind of those who wait, they wait for its lease."""
     label, took = f"kills of holders with other clocks on {kind}", list[float]()
-    for seed in rounds(label, full=20, quick=1, seconds=1):
+    for seed in rounds(label, full=20, quick=1):
         async with gathering(place(kind), lease=LEASE) as crew:
             for clock in ("+3600s", "-3600s"):
                 crew.start(2, off_by(clock))

@@ -123,7 +123,7 @@ async def test_a_day_in_a_fleet_loses_nothing_doubles_nothing_and_keeps_the_orde
     """A worker is killed, one is stopped past its lease, one is cut off, and the server is killed and comes back."""
     with services.private("postgresql") as server:
         await prepare(server.url)
-        for number in rounds("days in a fleet", full=5, quick=1, seconds=1):
+        for number in rounds("days in a fleet", full=5, quick=1):
             url = place_on(server.url, "postgresql")
             told = await live_through(server, url, tmp_path / f"ledger {number}", seed + number, monkeypatch)
             remark("days in a fleet", told)

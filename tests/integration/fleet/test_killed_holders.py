@@ -31,7 +31,7 @@ async def test_the_next_in_line_takes_over_from_a_killed_holder_after_a_lease(ki
     label, took = f"kills of holders on {kind}", list[float]()
     async with gathering(place(kind), lease=LEASE) as crew:
         crew.start(CREW)
-        for seed in rounds(label, full=100, quick=1, seconds=4):
+        for seed in rounds(label, full=100, quick=1):
             took.append(await kill_the_holder(crew, random.Random(seed)))
             crew.fill_up(CREW)
             remark(label, spread(took))
@@ -45,7 +45,7 @@ async def test_killed_waiters_hold_up_those_behind_them_no_longer_than_a_lease(k
     label, took = f"kills of waiters at the head on {kind}", list[float]()
     async with gathering(place(kind), lease=LEASE) as crew:
         crew.start(CREW)
-        for seed in rounds(label, full=100, quick=1, seconds=4):
+        for seed in rounds(label, full=100, quick=1):
             took.append(await kill_the_first_waiters(crew, random.Random(seed)))
             crew.fill_up(CREW)
             remark(label, spread(took))

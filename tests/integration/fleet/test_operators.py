@@ -42,7 +42,7 @@ async def test_runs_end_and_workers_rest_whatever_operators_and_kills_do(
     ledger, label = Ledger(tmp_path / "ledger"), f"storms with operators on {kind}"
     engine = sf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
     async with engine as opened, Nursery(ledger) as nursery:
-        for _ in rounds(label, full=1):
+        for _ in rounds(label, full=1, quick=1):
             remark(label, await run_operated_storm(opened, nursery, ledger, url, seconds=SECONDS, seed=SEED))
         assert kind != "sqlite" or await paid_twice(opened.space) == []
     assert kind != "postgresql" or await paid_twice_on_server(url) == []

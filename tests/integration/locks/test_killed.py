@@ -27,7 +27,7 @@ AT_ONCE: Final = 1.0
 async def test_the_next_in_line_takes_over_at_once_from_a_killed_holder(gather: Gather) -> None:
     """Killed in the middle of its hold, idle or writing, a process makes way within a second, whatever its lease."""
     crew, took = gather(CREW), list[float]()
-    for seed in rounds("kills of holders", full=100, quick=3, seconds=12):
+    for seed in rounds("kills of holders", full=100, quick=3):
         took.append(await kill_the_holder(crew, random.Random(seed)))
         crew.fill_up(CREW)
         remark("kills of holders", spread(took))
@@ -39,7 +39,7 @@ async def test_the_next_in_line_takes_over_at_once_from_a_killed_holder(gather: 
 async def test_killed_waiters_hold_up_nobody_behind_them(gather: Gather) -> None:
     """Killed before, while or after the mutex becomes theirs, those at the head make way within a second."""
     crew, took = gather(CREW), list[float]()
-    for seed in rounds("kills of waiters at the head", full=100, quick=3, seconds=12):
+    for seed in rounds("kills of waiters at the head", full=100, quick=3):
         took.append(await kill_the_first_waiters(crew, random.Random(seed)))
         crew.fill_up(CREW)
         remark("kills of waiters at the head", spread(took))

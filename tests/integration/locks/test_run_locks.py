@@ -72,7 +72,7 @@ async def test_a_lease_outlives_its_process_until_its_end(space: sf.Space, crew:
 @pytest.mark.heavy
 async def test_of_racing_processes_one_drives_a_run(space: sf.Space, crew: list[Child]) -> None:
     """However they are told, with a lease or a block, exactly one gets each run."""
-    for number in rounds("races for a run", full=1_000, quick=20, seconds=5):
+    for number in rounds("races for a run", full=1_000, quick=20):
         for index, child in enumerate(crew):
             child.tell(*(("hold", f"run-{number}") if index % 2 else ("lease", 30, f"run-{number}")))
         answers = [child.hear()[0] for child in crew]

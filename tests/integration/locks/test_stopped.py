@@ -53,7 +53,7 @@ async def stop_the_holder(crew: Crew, chooser: random.Random) -> float:
 async def test_a_holder_that_was_stopped_past_its_lease_is_refused(gather: Gather) -> None:
     """Within a lease the next takes over; going on, the stopped one writes nothing and gets LeaseLostError."""
     crew, took = gather(CREW, lease=LEASE), list[float]()
-    for seed in rounds("stops of holders", full=100, quick=3, seconds=12):
+    for seed in rounds("stops of holders", full=100, quick=3):
         took.append(await stop_the_holder(crew, random.Random(seed)))
         remark("stops of holders", spread(took))
 

@@ -16,7 +16,7 @@ from tests.sizes import rounds
 async def test_commits_that_overlap_never_deadlock_and_lose_nothing() -> None:
     """Two processes with four handles each create, change, compare and delete what the others do."""
     with services.private("postgresql", arguments=["-c", "deadlock_timeout=50ms"]) as server:
-        for seed in rounds("overlapping commits on PostgreSQL", full=30, quick=1, seconds=20):
+        for seed in rounds("overlapping commits on PostgreSQL", full=30, quick=1):
             url = await made(server.url)
             ends = await asyncio.gather(
                 *(run_program("count_up", url, "4", "40", "12", f"{2 * seed + number}") for number in range(2))

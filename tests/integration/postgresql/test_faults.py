@@ -234,7 +234,7 @@ async def test_whenever_the_network_falls_silent_everybody_gets_an_answer(own_se
     """From any piece on that is sent or received nothing arrives any more: no call, and no closing, waits for ever."""
     url = await made(own_server.url)
     async with proxy_to(url) as proxy:
-        for seed in rounds("silences of PostgreSQL", full=80, quick=2, seconds=25):
+        for seed in rounds("silences of PostgreSQL", full=80, quick=2):
             proxy.fault = Fault(
                 "request" if seed % 2 else "reply", sum(proxy.carried.values()) + seed // 2 + 1, "swallow"
             )

@@ -68,7 +68,7 @@ async def test_whoever_is_killed_at_any_point_leaves_no_effect_without_its_recor
 async def test_whoever_is_killed_at_any_time_does_neither(ground: Ground, seed: int) -> None:
     """The same at random times, several processes side by side."""
     chance = random.Random(seed)
-    for _ in rounds("processes killed in transactions of their own, by eight", full=40, quick=1, seconds=8):
+    for _ in rounds("processes killed in transactions of their own, by eight", full=40, quick=1):
         times = {f"{chance.uniform(0.05, 1.5):.4f}": f"k{new_id()}" for _ in range(8)}
         await kill_at(ground, times)
         found = await asyncio.gather(*(take_over(ground, space) for space in times.values()))

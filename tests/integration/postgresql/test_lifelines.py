@@ -104,7 +104,7 @@ async def test_a_killed_holder_is_followed_long_before_its_lease_lapses(tmp_path
     """Its session is gone, and when the grace has passed it is dead."""
     label, took = "kills of holders seen by PostgreSQL", list[float]()
     async with crew_on(place("postgresql"), tmp_path, 3) as crew:
-        for seed in rounds(label, full=100, quick=2, seconds=6):
+        for seed in rounds(label, full=100, quick=2):
             took.append(await kill_the_holder(crew, random.Random(seed)))
             crew.fill_up(3)
             remark(label, spread(took))
@@ -122,7 +122,7 @@ async def test_the_runs_of_a_killed_worker_go_on_elsewhere_long_before_its_lease
         assert worker.hear() == ["ready"]
         await engine.start(linger)
         assert worker.hear()[0] == "began"
-        for _ in rounds(label, full=30, quick=1, seconds=4):
+        for _ in rounds(label, full=30, quick=1):
             other = Child(program, url)
             assert other.hear() == ["ready"]
             killed_at = monotonic()

@@ -77,7 +77,7 @@ async def loaded(crowd: Crowd, servers: Servers, one: Program, chooser: random.R
 
 async def test_nothing_accepted_is_lost_when_a_server_is_killed(url: str, tmp_path: Path) -> None:
     """Each request counts once or is told interrupted; one of a session at a time, in order; followers miss nothing."""
-    for seed in rounds("servers killed under load", full=100, quick=1, seconds=10):
+    for seed in rounds("servers killed under load", full=100, quick=1):
         servers = Servers(url.replace("store.db", f"store{seed}.db"), tmp_path / f"ledger{seed}")
         try:
             print(f"seed {seed}: {await load(servers, seed)}")
@@ -88,7 +88,7 @@ async def test_nothing_accepted_is_lost_when_a_server_is_killed(url: str, tmp_pa
 @pytest.mark.services
 async def test_nothing_accepted_is_lost_on_postgresql_either(postgresql_url: str, tmp_path: Path) -> None:
     """The same with a server as the store, which notices by the connection that a process has died."""
-    for seed in rounds("servers killed under load on PostgreSQL", full=50, quick=1, seconds=5):
+    for seed in rounds("servers killed under load on PostgreSQL", full=50, quick=1):
         servers = Servers(place_on(postgresql_url, "postgresql"), tmp_path / f"ledger{seed}")
         try:
             print(f"seed {seed}: {await load(servers, seed)}")

@@ -137,7 +137,7 @@ async def test_a_storm_of_cancellations_leaves_nobody_in_doubt(url: str, opened:
     """Whoever is cancelled at any moment knows whether the commit was written, and the store agrees."""
     store = await opened(f"{url}?commits={mode}")
     outcomes: Counter[str] = Counter()
-    for seed in rounds(f"storms of cancellations ({mode})", full=500, quick=10, seconds=3):
+    for seed in rounds(f"storms of cancellations ({mode})", full=500, quick=10):
         chooser = random.Random(seed)
         names = [key("storm", seed, n) for n in range(TASKS)]
         commits = [commit_or_be_cancelled(store, name, chooser.randrange(20), outcomes) for name in names]

@@ -67,7 +67,7 @@ def test_a_child_has_locks_of_its_own_after_its_parent_died(url: str, look: Look
     assert orphan.process.wait(30) == 0
 
     acknowledged = 0
-    for seed in rounds("openings beside an orphan", full=100, quick=5, seconds=5):
+    for seed in rounds("openings beside an orphan", full=100, quick=5):
         other = start("count", url, seed, 20, 1, 2)
         assert other.hear() == ["ready"]
         acknowledged += int(other.ask("go")[1])

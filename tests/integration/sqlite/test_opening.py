@@ -35,7 +35,7 @@ def identity_of(path: Path) -> tuple[int, int]:
 @pytest.mark.heavy
 def test_twenty_processes_create_one_schema(tmp_path: Path, start: Start) -> None:
     """Twenty processes that open a new database at the same moment all succeed, on one schema."""
-    for number in rounds("databases created by 20 processes at once", full=20, quick=1, seconds=4):
+    for number in rounds("databases created by 20 processes at once", full=20, quick=1):
         path = tmp_path / f"{number}.db"
         children = [start("open_at_once", f"sqlite:///{path}", n) for n in range(20)]
         assert [child.hear() for child in children] == [["ready"]] * 20
@@ -53,7 +53,7 @@ def test_twenty_processes_create_one_schema(tmp_path: Path, start: Start) -> Non
 @pytest.mark.heavy
 def test_creators_that_are_killed_leave_a_database_that_opens(tmp_path: Path, start: Start) -> None:
     """Killing processes while they create the database leaves a file that the next one can open."""
-    for seed in rounds("kills while creating", full=50, quick=3, seconds=4):
+    for seed in rounds("kills while creating", full=50, quick=3):
         path, chooser = tmp_path / f"{seed}.db", random.Random(seed)
         children = [start("open_at_once", f"sqlite:///{path}", n) for n in range(4)]
         assert [child.hear() for child in children] == [["ready"]] * 4

@@ -254,7 +254,7 @@ def test_interruptions_at_any_moment_leave_nothing_behind(seed: int) -> None:
                     pass
 
     with blocking.open("memory://") as space:
-        for _ in rounds("interruptions", full=5_000, quick=100, seconds=5):
+        for _ in rounds("interruptions", full=5_000, quick=100):
             threads = [threading.Thread(target=take_and_give_back, args=(space,)) for _ in range(2)]
             for thread in threads:
                 thread.start()

@@ -42,7 +42,7 @@ def test_interruptions_at_any_moment_lose_no_run(seed: int) -> None:
     """Threads are stopped while they start runs and wait for them: each run that was started ends well."""
     chance, numbers = random.Random(seed), count()
     with engine("memory://") as ours:
-        for _ in rounds("interrupted engines", full=2_000, quick=50, seconds=4):
+        for _ in rounds("interrupted engines", full=2_000, quick=50):
             threads = [threading.Thread(target=start_and_wait, args=(ours, numbers)) for _ in range(2)]
             for thread in threads:
                 thread.start()

@@ -182,7 +182,7 @@ async def enter_and_wait(holding: Holding, interruption: Interruption) -> str:
 @pytest.mark.heavy
 def test_a_timeout_in_the_tick_of_the_grant_is_one_or_the_other() -> None:
     """On every schedule: the holder leaves at the very moment at which the waiter gives up."""
-    seeds = rounds("time-outs at the moment of a grant", full=2_000, quick=60, seconds=2)
+    seeds = rounds("time-outs at the moment of a grant", full=2_000, quick=60)
     outcomes = {simulate(seed, _grant_and_time_out, seed % 12 / 1_000) for seed in seeds}
     assert outcomes == {"granted", "timed out"}
 
@@ -212,7 +212,7 @@ async def _grant_and_time_out(earlier: float) -> str:
 @pytest.mark.heavy
 def test_a_hold_is_lost_on_every_schedule_when_it_is_turned_out() -> None:
     """Whenever the operator strikes: the block is cancelled, the next gets in, and nothing is left."""
-    for seed in rounds("forced releases", full=2_000, quick=60, seconds=2):
+    for seed in rounds("forced releases", full=2_000, quick=60):
         simulate(seed, _turn_out)
 
 

@@ -208,7 +208,7 @@ class Simulated:
 def test_nobody_is_taken_for_dead_who_counts_on_being_alive() -> None:
     """However sessions are lost, found again and looked at, and whenever the server restarts."""
     given_up = 0
-    for seed in rounds("graces", full=20_000, quick=500, seconds=10):
+    for seed in rounds("graces", full=20_000, quick=500):
         chooser = random.Random(seed)
         world = Simulated(chooser)
         for _ in range(3):
@@ -223,7 +223,7 @@ def test_nobody_is_taken_for_dead_who_counts_on_being_alive() -> None:
 @pytest.mark.heavy
 def test_a_death_is_seen_soon_after_the_grace() -> None:
     """By somebody who looks all the time, on a server that is there."""
-    for seed in rounds("deaths", full=2_000, quick=100, seconds=5):
+    for seed in rounds("deaths", full=2_000, quick=100):
         world = Simulated(random.Random(seed), slow=0)
         world.run(1.5)
         world.die()

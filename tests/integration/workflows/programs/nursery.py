@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 
-from standfast.cli.run import die_with
+from standfast.cli.launcher import die_with
 from tests.integration.workflows.flows import make_engine
 
 QUARANTINE = 1_000_000  # it is the test that kills them, not their runs

@@ -7,7 +7,7 @@ import os
 import sys
 
 import standfast as sf
-from standfast.cli.run import die_with
+from standfast.cli.launcher import die_with
 
 
 @sf.workflow

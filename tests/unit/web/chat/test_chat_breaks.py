@@ -55,7 +55,7 @@ async def heard_on_a_bad_line(flow: sf.Flow, random: random.Random) -> list[dict
 async def test_every_message_and_every_event_is_heard_once_however_often_the_line_breaks(seed: int) -> None:
     """Nothing is lost and nothing is doubled, at whichever frame the line breaks."""
     chance = random.Random(seed)
-    for _ in rounds("chats on a bad line", full=500, quick=10, seconds=5):
+    for _ in rounds("chats on a bad line", full=500, quick=10):
         heard = await heard_on_a_bad_line(talkative(chance.choice(["queue", "allow"])), chance)
         told = Counter(frame["message"] for frame in heard if frame["type"] == "message")
         words = Counter(frame["data"] for frame in heard if frame["type"] == "event")

@@ -1,0 +1,63 @@
+"""What ``make test`` leaves out: the one place that decides, the same on every machine.
+
+``make test`` runs everything on memory and SQLite and, on each server, the essentials of every contract. The rest has
+the mark ``thorough``: ``make test-thorough`` runs just that, ``.ci/run`` runs both, ``make prove`` both at full size.
+Plain ``pytest tests/conformance/test_mysql.py`` leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+
+if TYPE_CHECKING:
+    import pytest
+
+ESSENTIAL: Final[dict[type, frozenset[str]]] = {
+    StoreConformance: frozenset(
+        {"CommitCases", "ExpiryCases", "HistoryCases", "RaceCases", "ScanCases", "SettlingCases"}
+        | {"VersionCases", "WatchCases", "WindowCases", "WorkCases"}
+    ),
+    LockConformance: frozenset({"FenceCases"}),
+    RunLockConformance: frozenset({"DrivenRunCases", "HoldingCases"}),
+    WorkflowConformance: frozenset({"RunningCases", "TakingOverCases", "TransactionCases"}),
+}
+"""The parts of each contract that ``make test`` runs on every server: what the server itself decides.
+
+What is left out is common code on top of that, which memory and SQLite go through in full.
+"""
+
+SECOND_WAYS: Final = frozenset(
+    {"TestPooledLocks", "TestPooledRunLocks", "TestPooledStore", "TestPooledWorkflows", "TestRedis7"}
+)
+"""Contracts on a server that is tried directly, or in a newer version, as well."""
+
+STRIKES: Final = (
+    "tests/integration/faults/",
+    "tests/integration/fleet/",
+    "tests/integration/moving/",
+    "tests/integration/tls/",
+)
+"""Folders whose tests kill, stop and cut off servers, or start one for each: seconds rather than moments."""
+
+
+def part_of(item: pytest.Item) -> str:
+    """Return the name of the class that a contract's case is written in; "" if it is a function."""
+    found: type | None = getattr(item, "cls", None)
+    name: str = getattr(item, "originalname", item.name)
+    return next((each.__name__ for each in found.__mro__ if name in vars(each)), "") if found else ""
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    """Return True if ``make test`` leaves a test out."""
+    if item.get_closest_marker("services") is None:
+        return False
+    if item.nodeid.startswith(STRIKES):
+        return True
+    found: type | None = getattr(item, "cls", None)
+    if found is None:
+        return False
+    if found.__name__ in SECOND_WAYS:
+        return True
+    return any(issubclass(found, suite) and part_of(item) not in parts for suite, parts in ESSENTIAL.items())
