@@ -8,9 +8,14 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 export PYTHON
 
+# Tests start many processes; each would compile everything anew where bytecode is not written.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
+
 DEV := .venv
 DEMO := .cache/envs/demo
 DOCS := .cache/envs/docs
+PYTEST := $(DEV)/bin/python -m pytest --numprocesses 2
 COMPILE := tools/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
 
 # $(call environment,folder,pins): a fresh environment with exactly the pinned packages and this project.
@@ -36,24 +41,23 @@ demo: $(DEMO)/.ready ## watch tasks, processes and a support chat at work, under
 ##@ Work
 
 .PHONY: test
-test: ## run the tests, long ones in a time box; then again on the newest other Python found
-	@$(MAKE) test-default
-	@$(MAKE) test-newest
+test: $(DEV)/.ready fetch-services ## run the tests, servers included, in a few minutes; ARGS="-k keys" narrows them down
+	@$(PYTEST) --dist worksteal -m "not thorough" $(ARGS)
 
-.PHONY: test-default
-test-default: $(DEV)/.ready fetch-services # the tests on the interpreter of .venv; ARGS="-k keys" narrows them down
-	@$(DEV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+.PHONY: test-thorough
+test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out on servers: every contract, kills and faults
+	@$(PYTEST) --dist worksteal -m thorough $(ARGS)
 
 .PHONY: test-newest
-test-newest: $(DEV)/.ready fetch-services # the tests without the heavy ones on the newest other Python found
+test-newest: $(DEV)/.ready # the tests that need no server on the newest other Python found
 	@$(DEV)/bin/python tools/matrix.py --newest $(ARGS)
 
 .PHONY: test-matrix
-test-matrix: $(DEV)/.ready fetch-services ## run the tests on every Python found on this machine
+test-matrix: $(DEV)/.ready ## run the tests that need no server on every Python found on this machine
 	@$(DEV)/bin/python tools/matrix.py $(ARGS)
 
 .PHONY: prove
-prove: $(DEV)/.ready fetch-services ## run the tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
+prove: $(DEV)/.ready fetch-services ## run all tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
 	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check

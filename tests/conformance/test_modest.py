@@ -10,7 +10,6 @@ from standfast.stores import GroupedStore
 from standfast.stores.memory import MemoryRecords
 from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.modest import MODEST, ModestBackend
-from tests.sizes import PROVE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,7 +42,7 @@ class TestModestStore(Modest, StoreConformance):
     """The store contract."""
 
 
-@pytest.mark.skipif(not PROVE, reason="it waits a lot: at full size only, make prove")
+@pytest.mark.thorough  # it goes by the time of the machine, and waits a lot
 class TestModestLocks(Modest, LockConformance):
     """The promises of durable locks."""
 

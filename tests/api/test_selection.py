@@ -1,0 +1,29 @@
+"""What ``make test`` leaves out is named, and what is named exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import selection
+from tests.conformance import test_postgresql, test_redis
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("suite", selection.ESSENTIAL, ids=lambda suite: suite.__name__)
+def test_an_essential_part_is_a_part_of_its_contract(suite: type) -> None:
+    """A part that was renamed would silently be left out."""
+    assert selection.ESSENTIAL[suite] <= {part.__name__ for part in suite.__mro__}
+
+
+def test_a_second_way_to_a_server_is_a_class_of_tests() -> None:
+    """A class that was renamed would silently be run twice."""
+    assert all(hasattr(test_postgresql, name) or hasattr(test_redis, name) for name in selection.SECOND_WAYS)
+
+
+@pytest.mark.parametrize("place", selection.STRIKES)
+def test_a_place_of_strikes_exists(place: str) -> None:
+    """Folders and files are named from the root of the project."""
+    assert (ROOT / place).exists()
