@@ -96,7 +96,7 @@ def run(interpreter: Interpreter, arguments: list[str]) -> bool:
     print(f"\n== CPython {'.'.join(map(str, interpreter.version))}{interpreter.kind}", flush=True)
     python = environment(interpreter) / "bin" / "python"
     chosen = "not heavy and not services and not thorough"
-    command = [python, "-m", "pytest", "-m", chosen, *SPREAD, *arguments]
+    command = [str(python), "-m", "pytest", "-m", chosen, *SPREAD, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
