@@ -8,6 +8,7 @@ import pytest
 
 from tests import selection
 from tests.conformance import test_postgresql, test_redis
+from tests.simulation import flow_mutants, lock_mutants, request_mutants, workflow_mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,6 +22,12 @@ def test_an_essential_part_is_a_part_of_its_contract(suite: type) -> None:
 def test_a_second_way_to_a_server_is_a_class_of_tests() -> None:
     """A class that was renamed would silently be run twice."""
     assert all(hasattr(test_postgresql, name) or hasattr(test_redis, name) for name in selection.SECOND_WAYS)
+
+
+def test_a_rare_mutant_is_a_mutant() -> None:
+    """One that was renamed would silently be hunted in every run."""
+    every = {*flow_mutants.MUTANTS, *lock_mutants.MUTANTS, *request_mutants.MUTANTS, *workflow_mutants.OPERATED_MUTANTS}
+    assert every >= selection.RARE_MUTANTS
 
 
 @pytest.mark.parametrize("place", selection.STRIKES)

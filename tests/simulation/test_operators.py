@@ -12,7 +12,7 @@ from tests.simulation.workflow_mutants import OPERATED_MUTANTS, mutated
 from tests.simulation.workflow_storm import drive_with_operators
 from tests.sizes import rounds
 
-MOST_SEEDS: Final = 1_000
+MOST_SEEDS: Final = 3_000
 """Within how many seeds each mutant is found."""
 
 MOST_STEPS: Final = 60_000

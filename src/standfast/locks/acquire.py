@@ -27,7 +27,7 @@ from standfast.errors import (
 )
 from standfast.events import PermitsDisagree, ReleaseDelayed, Requeued
 from standfast.ids import new_id
-from standfast.locks.deadlock import PATIENCE, cycle_to_break, marker_key, shown
+from standfast.locks.deadlock import PATIENCE, cycle_to_break, give_way, marker_key, shown
 from standfast.locks.heartbeat import remove
 from standfast.locks.inspect import find_waiter, was_turned_out
 from standfast.locks.line import Entry, Granted, OfPresence, TooHeavy, Waiting
@@ -412,9 +412,12 @@ class _Acquisition:
             await asyncio.wait({turn}, timeout=PATIENCE)
             return not turn.done()
 
-        circle = await cycle_to_break(self._lines.scope, self._owner, self._id, still_waits)
-        if circle:
-            raise WaitCycleError(self._request.name, self._request.called_from, shown(circle))
+        scope = self._lines.scope
+        while cycle := await cycle_to_break(scope, self._owner, self._id, still_waits):
+            if await give_way(scope, cycle, self._id):
+                raise WaitCycleError(self._request.name, self._request.called_from, shown(cycle))
+            if not await still_waits():  # another one gives way, or the store takes nothing now
+                return
 
     def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
         """Note which place it has got; tell whether it waits again after it has lost another one."""

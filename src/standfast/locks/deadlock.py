@@ -15,15 +15,16 @@ from msgspec import Struct
 
 from standfast.clock import Instant
 from standfast.codec import Codec
-from standfast.errors import StoreError
+from standfast.errors import OutcomeUnknownError, StoreError
+from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES
 from standfast.locks.line import Entry, Holder, OfPresence, Rules
 from standfast.locks.line_records import HEADS, WAITERS, LineKeys, presences_of
+from standfast.stores.protocol import Check, Commit, Delete
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Record
 
@@ -65,6 +66,8 @@ class Link(Struct, frozen=True):
     ticket: int
     entered_at: Instant
     entry: str
+    marker: RecordKey
+    version: int
 
 
 def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
@@ -104,6 +107,25 @@ async def cycle_to_break(
         return circle  # noqa: TRY300 -- what is below is about the store alone
     except StoreError:
         return ()
+
+
+async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str) -> bool:
+    """Take an entry out of a cycle; False if another one has given way meanwhile, or the cycle is another one.
+
+    One commit deletes the entry's marker and checks the markers of the others, so of two that give way at once only one
+    succeeds, however slow either of them is. The entry must leave its line after that: its wait is no longer seen.
+    """
+    mine = next((link for link in cycle if link.entry == entry_id), None)
+    if mine is None:  # its owner waits in several lines, and is in the cycle because of another one
+        return True
+    others = [link for link in cycle if link is not mine][: scope.at_most(MOST_OWNERS) - 1]
+    checks = [Check(link.marker, link.version) for link in others]
+    try:
+        return isinstance(await scope.commit(Delete(mine.marker, mine.version), *checks), Commit)
+    except OutcomeUnknownError:  # the marker may be gone, and then nobody else would see the cycle
+        return True
+    except StoreError:
+        return False
 
 
 def shown(circle: tuple[Link, ...]) -> tuple[str, ...]:
@@ -152,12 +174,12 @@ class _Search:
         page = await self._scope.scan(*self._scope.key("waiting", owner).within(), limit=10)
         for record in page.records.values():
             marker = MARKERS.decode(record.value)
-            found = await self._look(LineKeys(self._scope, marker.address), marker)
+            found = await self._look(LineKeys(self._scope, marker.address), marker, record)
             if found is not None:
                 return found
         return None
 
-    async def _look(self, keys: LineKeys, marker: Marker) -> _Wait | None:
+    async def _look(self, keys: LineKeys, marker: Marker, stored: Record) -> _Wait | None:
         seen = await self._scope.read(keys.head, keys.ticket(marker.ticket))
         head, waiting = seen.get(keys.head), seen.get(keys.ticket(marker.ticket))
         if head is None or waiting is None:
@@ -170,7 +192,8 @@ class _Search:
         if waiter.entry.id not in alive:
             return None
         owner, since = waiter.entry.owner, waiter.entry.entered_at
-        self._links[owner] = Link(owner, keys.name, waiter.ticket, since, waiter.entry.id)
+        place = marker_key(self._scope, owner, marker.entry)
+        self._links[owner] = Link(owner, keys.name, waiter.ticket, since, waiter.entry.id, place, stored.version)
         holders = tuple(holder for holder in line.holders if holder.entry.id in alive)
         return _Wait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import Instant
-from standfast.locks.deadlock import MARKERS, MOST_OWNERS, Marker, find_cycle, marker_key
+from standfast.locks.deadlock import MARKERS, MOST_OWNERS, Marker, find_cycle, give_way, marker_key
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Rules, Waiter
 from standfast.locks.line_records import HEADS, WAITERS, Head, LineKeys
@@ -71,6 +71,17 @@ async def test_two_who_wait_for_each_other_are_a_circle(world: World) -> None:
 
     assert await world.circle_of("one") == ["one:b", "two:a"]
     assert await world.circle_of("two") == ["two:a", "one:b"]
+
+
+async def test_of_two_that_give_way_at_once_one_succeeds(world: World) -> None:
+    """However slow they are: the first commit takes the cycle away from the other."""
+    await test_two_who_wait_for_each_other_are_a_circle(world)
+    seen = {owner: await find_cycle(world.scope, owner) for owner in ("one", "two")}
+
+    outcomes = [await give_way(world.scope, cycle, f"entry-of-{owner}") for owner, cycle in seen.items()]
+
+    assert outcomes == [True, False]
+    assert await world.circle_of("two") == []
 
 
 async def test_one_who_waits_for_a_circle_is_not_in_it(world: World) -> None:
