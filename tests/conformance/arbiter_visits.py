@@ -14,14 +14,14 @@ from standfast.errors import (
     RequestSupersededError,
 )
 from standfast.flows.arbiter.in_memory import SITE
-from standfast.flows.arbiter.protocol import Ask, Beside, Manner, manner_of
+from standfast.flows.arbiter.protocol import Ask, Beside, QueueRules, queue_rules_of
 from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 from standfast.locks.inspect import turn_out
 from standfast.space import lines_of
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiter.protocol import Arbiter, Turn
+    from standfast.flows.arbiter.protocol import Arbiter, RequestTurn
     from standfast.keys import RecordKey
     from standfast.space import Space
     from standfast.stores.protocol import Change, Snapshot
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
 
-QUEUE, REJECT, JOIN, LATEST = (manner_of(policy()) for policy in (Queue, Reject, Join, Latest))
-RESTART: Final = manner_of(Restart(grace="60s"))
-HASTY: Final = manner_of(Restart(grace="20ms"))
+QUEUE, REJECT, JOIN, LATEST = (queue_rules_of(policy()) for policy in (Queue, Reject, Join, Latest))
+RESTART: Final = queue_rules_of(Restart(grace="60s"))
+HASTY: Final = queue_rules_of(Restart(grace="20ms"))
 
 
-def ask(name: str, manner: Manner = QUEUE, *, key: str = "s-1", action: str = "chat.respond", **more: Any) -> Ask:
+def ask(name: str, rules: QueueRules = QUEUE, *, key: str = "s-1", action: str = "chat.respond", **more: Any) -> Ask:
     """Return a request of the tenant that all tests have."""
     address = ("request", "acme", "session", key)
-    return Ask(id=name, address=address, action=action, manner=manner, **more)
+    return Ask(id=name, address=address, action=action, rules=rules, **more)
 
 
 def putting(key: RecordKey, value: bytes) -> Beside:
@@ -69,7 +69,7 @@ class Visit:
         self.inside, self.waiting = asyncio.Event(), asyncio.Event()
         self.stopped, self._over = asyncio.Event(), asyncio.Event()
         self._asked: Final = structs.replace(asked, on_waiting=self._waits, on_stop=lambda _: self.stopped.set())
-        self.turn: Turn | None = None
+        self.turn: RequestTurn | None = None
         self.position = 0
         self.task: Final = asyncio.get_running_loop().create_task(self._run())
 

@@ -17,7 +17,7 @@ from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from standfast.flows.arbiter.protocol import JoinsError, Stop, manner_of
+from standfast.flows.arbiter.protocol import JoinsError, Stop, queue_rules_of
 from standfast.flows.policies import Queue
 from tests.conformance.arbiter_visits import (
     HASTY,
@@ -73,7 +73,7 @@ class ArbiterContract:
 
     async def test_a_queue_that_is_full_refuses_the_next_one(self, arbiters: Pair) -> None:
         """The refused one is told how many wait and when to come back; one that leaves makes room."""
-        short = manner_of(Queue(max_waiting=1))
+        short = queue_rules_of(Queue(max_waiting=1))
         first = await Visit(arbiters[0], ask("r1", short)).runs()
         second = await Visit(arbiters[1], ask("r2", short)).waits()
         with pytest.raises(QueueFullError) as refused:
@@ -89,7 +89,7 @@ class ArbiterContract:
         """It ends with an error of its own, has left the line, and is not in anybody's way."""
         first = await Visit(arbiters[0], ask("r1")).runs()
         with pytest.raises(QueueTimeoutError) as late:
-            await Visit(arbiters[1], ask("r2", manner_of(Queue(timeout="50ms")))).ended()
+            await Visit(arbiters[1], ask("r2", queue_rules_of(Queue(timeout="50ms")))).ended()
         assert late.value.seconds == 0.05
         assert (await arbiters[0].look(ask("").address)).waiters == ()
         await first.end()

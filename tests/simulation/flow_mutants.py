@@ -17,11 +17,11 @@ from standfast.flows.arbiter import in_store as shared
 from standfast.flows.arbiter.in_memory import LocalArbiter, RequestLine
 from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
 from standfast.flows.arbiter.protocol import Beside
-from standfast.flows.durable import Outcomes, Performing
-from standfast.flows.idempotency import Claim, fingerprint_of, place_of
+from standfast.flows.durable import DurableCommits, DurableExecution
+from standfast.flows.idempotency import IdempotencyClaim, fingerprint_of, place_of
 from standfast.flows.records import SESSIONS, SessionRecord, session_key
 from standfast.flows.session import apply
-from standfast.flows.task import Calls
+from standfast.flows.task import DispatcherBackend
 from standfast.stores.protocol import Decision, Put
 from standfast.workflows import debounce as collecting
 from standfast.workflows.start import start
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def without_a_turn(_performing: Performing) -> AsyncIterator[None]:
+async def without_a_turn(_performing: DurableExecution) -> AsyncIterator[None]:
     """Run as soon as a worker is there."""
     yield None
 
@@ -70,15 +70,15 @@ async def whoever_has_the_turn(turn: SharedTurn, beside: Beside) -> Any:
     return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
 
 
-def unguarded(_outcomes: Outcomes, beside: Beside) -> Beside:
+def unguarded(_outcomes: DurableCommits, beside: Beside) -> Beside:
     """Commit, whoever drives the run by now."""
     return beside
 
 
-_run: Final = Calls.run
+_run: Final = DispatcherBackend.run
 
 
-async def at_once(calls: Calls, action: Any, inputs: Any, **options: Any) -> Any:
+async def at_once(calls: DispatcherBackend, action: Any, inputs: Any, **options: Any) -> Any:
     """Write what an action does to its session when it has returned, whatever becomes of the request."""
     value = await _run(calls, action, inputs, **options)
     operations, server = calls.session.operations, calls._server
@@ -94,11 +94,11 @@ async def at_once(calls: Calls, action: Any, inputs: Any, **options: Any) -> Any
     return value
 
 
-async def always_free(scope: Any, arrival: Any, packed: bytes, window: float) -> Claim:
+async def always_free(scope: Any, arrival: Any, packed: bytes, window: float) -> IdempotencyClaim:
     """Take every key for one that was never used."""
     key = place_of(scope, arrival)
     version = (await scope.read(key)).version(key)
-    return Claim(key, version, fingerprint_of(arrival, packed), window)
+    return IdempotencyClaim(key, version, fingerprint_of(arrival, packed), window)
 
 
 async def always_there(_scope: object, _name: str) -> bool:
@@ -110,7 +110,7 @@ async def nobody(*_: object) -> None:
     """Look at no line."""
 
 
-def whatever_was_written(outcomes: Outcomes, record: Any, operations: Any) -> Beside:
+def whatever_was_written(outcomes: DurableCommits, record: Any, operations: Any) -> Beside:
     """Write the end of a request over any other end."""
     keys = outcomes.keys
     del operations
@@ -122,7 +122,7 @@ def whatever_was_written(outcomes: Outcomes, record: Any, operations: Any) -> Be
     return Beside((keys.record,), decide)
 
 
-async def without_a_second_try(performing: Performing) -> None:
+async def without_a_second_try(performing: DurableExecution) -> None:
     """Let a request fail with the store."""
     problem = await performing._run()
     if problem is not None:
@@ -151,23 +151,23 @@ def never_lost(_arbiter: LocalArbiter) -> None:
 
 
 MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
-    "durable requests need no turn": ("local", ((Performing, "_in_turn", without_a_turn),)),
+    "durable requests need no turn": ("local", ((DurableExecution, "_in_turn", without_a_turn),)),
     "durable requests stand in no line": (
         "shared",
-        ((SharedArbiter, "standings", no_line), (Performing, "_in_turn", without_a_turn)),
+        ((SharedArbiter, "standings", no_line), (DurableExecution, "_in_turn", without_a_turn)),
     ),
     "last come, first served": ("local", ((RequestLine, "leave", last_come_first_served),)),
     "a burst that fires still collects": ("shared", ((collecting, "_collects", still_collects),)),
     "commits that are not fenced by the turn": ("shared", ((SharedTurn, "update", whoever_has_the_turn),)),
-    "a worker that was replaced commits": ("shared", ((Outcomes, "_guarded", unguarded),)),
-    "a session that is changed at once": ("shared", ((Calls, "run", at_once),)),
+    "a worker that was replaced commits": ("shared", ((DurableCommits, "_guarded", unguarded),)),
+    "a session that is changed at once": ("shared", ((DispatcherBackend, "run", at_once),)),
     "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),
     "the dead are taken for alive": ("shared", ((viewing, "is_present", always_there),)),
     "nobody looks after lines": ("shared", ((shared, "go_round_for_ever", nobody),)),
-    "an end over another end": ("shared", ((Outcomes, "_outcome", whatever_was_written),)),
+    "an end over another end": ("shared", ((DurableCommits, "_outcome", whatever_was_written),)),
     "ticks that overlap": ("shared", ((ticking, "_begin", without_lines),)),
     "a record that comes after its run": ("shared", ((admitting, "start", and_forget_the_record),)),
-    "a request that fails with the store": ("shared", ((Performing, "run", without_a_second_try),)),
+    "a request that fails with the store": ("shared", ((DurableExecution, "run", without_a_second_try),)),
     "a server that does not see that it is replaced": ("local", ((LocalArbiter, "_lost", never_lost),)),
 }
 """By name: which arbiter has it, and what is replaced."""

@@ -38,7 +38,7 @@ async def update_without_guard(turn: SharedTurn, beside: Beside) -> Mapping[Reco
 
 async def stop_whoever_is_there(arbiter: SharedArbiter, entries: Any) -> None:
     """Take a word for one entry for a word to whoever is on the same key here by now."""
-    for stop in (await arbiter.words.read(entries)).values():
+    for stop in (await arbiter.stop_messages.read(entries)).values():
         for turn in list(arbiter._here.values()):
             turn.ask_to_stop(stop)
             turn.cancel()

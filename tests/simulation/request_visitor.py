@@ -7,13 +7,13 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import FlowError, RequestCancelledError, RequestSupersededError, StandfastError, StoreError
-from standfast.flows.arbiter.protocol import Ask, Beside, JoinsError, Stop, manner_of
+from standfast.flows.arbiter.protocol import Ask, Beside, JoinsError, Stop, queue_rules_of
 from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 from standfast.stores.protocol import Put
 from tests.simulation.request_watch import Visit
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiter.protocol import Manner, Turn
+    from standfast.flows.arbiter.protocol import QueueRules, RequestTurn
     from standfast.stores.protocol import Change, Snapshot
     from tests.simulation.request_world import Site, World
 
@@ -68,7 +68,7 @@ class Visitor:
         self.world.watch.visits[self.name] = visit
         return visit
 
-    def _manner(self) -> Manner:
+    def _manner(self) -> QueueRules:
         budget = self.chance.choice((None, self.chance.uniform(0.1, 4)))
         choices = (
             Queue(timeout=budget, max_waiting=self.chance.choice((1, 2, 100))),
@@ -78,7 +78,7 @@ class Visitor:
             Join(),
             Latest(),
         )
-        return manner_of(self.chance.choice(choices))
+        return queue_rules_of(self.chance.choice(choices))
 
     def _give_up(self) -> None:
         if self.task is not None and not self.site.process.is_dead:
@@ -102,7 +102,7 @@ class Visitor:
             id=self.name,
             address=self.address,
             action=visit.action,
-            manner=visit.manner,
+            rules=visit.rules,
             beside=self._writes("first") if self.chance.random() < 0.5 else None,
             on_stop=lambda _: self._hears(visit),
         )
@@ -122,7 +122,7 @@ class Visitor:
     def _hears(self, visit: Visit) -> None:
         visit.is_to_stop = True
 
-    async def _work(self, turn: Turn) -> None:
+    async def _work(self, turn: RequestTurn) -> None:
         is_stubborn = self.chance.random() < 0.3
         for number in range(self.chance.randint(1, 3)):
             try:

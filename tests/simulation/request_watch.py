@@ -21,7 +21,7 @@ class Visit(Struct):
     key: str
     action: str
     process: Any
-    manner: Any
+    rules: Any
     turn: Any = None
     is_inside: bool = False
     has_committed: bool = False
@@ -100,11 +100,11 @@ class RequestWatch:
     def superseded(self, visit: Visit, by: str) -> None:
         """One was told that a newer one took its place: then that one is of the same action and key, and does so.
 
-        One that lost its place gives way by its own manner: here, unlike in an app, an action has several of them.
+        One that lost its place gives way by its own rules: here, unlike in an app, an action has several of them.
         """
         newer = self.visits.get(by)
         fits = newer is not None and (newer.key, newer.action) == (visit.key, visit.action) and newer is not visit
-        takes = newer is not None and {newer.manner.supersedes, visit.manner.supersedes} != {"nobody"}
+        takes = newer is not None and {newer.rules.supersedes, visit.rules.supersedes} != {"nobody"}
         self.demand(fits and takes, f"stop: {visit.id} was told that {by} took its place")
 
     def cancelled(self, visit: Visit) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from standfast.errors import ArbiterUnavailableError, NotTheSoleServerError, StandfastError
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import Ask, Manner
+from standfast.flows.arbiter.protocol import Ask, QueueRules
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from tests.simulation.lock_process import Process, Roster
@@ -153,7 +153,7 @@ class World:
             id="last",
             address=("request", "acme", "session", key),
             action="last",
-            manner=Manner(budget=10 * self.lease),
+            rules=QueueRules(budget=10 * self.lease),
         )
         try:
             async with site.arbiter.hold(asked):

@@ -12,7 +12,7 @@ import pytest
 
 import standfast
 from standfast.flows import declaration as declaring
-from standfast.flows.events import Journal, Memory
+from standfast.flows.events import EventJournal, EventMemory
 from standfast.stores.watch import BackendWatch
 from standfast.testing import simulate
 from standfast.workflows import definition
@@ -70,7 +70,7 @@ APART: Final = ("stores", "testing")
 """Backends and the test kit have contracts of their own."""
 
 
-async def _edge_triggered(memory: Memory, _: int) -> None:
+async def _edge_triggered(memory: EventMemory, _: int) -> None:
     """Wait for the next event or the end, whatever came meanwhile."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     memory._waiting.append(told)
@@ -86,7 +86,7 @@ async def _deaf(watch: BackendWatch, timeout: float | None = None) -> Any:
     return await _wait(watch, None if timeout is None else timeout * 1_000)
 
 
-async def _at_once(journal: Journal) -> None:
+async def _at_once(journal: EventJournal) -> None:
     """Write the end of a request without its last events."""
     journal._problem = journal._problem or ValueError("it has ended")
 
@@ -94,12 +94,12 @@ async def _at_once(journal: Journal) -> None:
 _wait: Final = BackendWatch.wait
 
 MUTANTS: Final[dict[str, tuple[Any, str, Any, str]]] = {
-    "a follower that waits for the next event": (Memory, "beyond", _edge_triggered, "follow_by_handle"),
-    "a stream that waits for the next event": (Memory, "beyond", _edge_triggered, "stream_a_call"),
-    "a tool that waits for the next event": (Memory, "beyond", _edge_triggered, "call_a_tool"),
+    "a follower that waits for the next event": (EventMemory, "beyond", _edge_triggered, "follow_by_handle"),
+    "a stream that waits for the next event": (EventMemory, "beyond", _edge_triggered, "stream_a_call"),
+    "a tool that waits for the next event": (EventMemory, "beyond", _edge_triggered, "call_a_tool"),
     "a watch that forgets": (BackendWatch, "wait", _deaf, "stream_a_request"),
     "a chat whose watch forgets": (BackendWatch, "wait", _deaf, "talk_over_a_socket"),
-    "a stopped request that writes its end first": (Journal, "close", _at_once, "follow_by_handle"),
+    "a stopped request that writes its end first": (EventJournal, "close", _at_once, "follow_by_handle"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from standfast.errors import RequestSupersededError
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import Manner, manner_of
+from standfast.flows.arbiter.protocol import QueueRules, queue_rules_of
 from standfast.flows.policies import Latest, Restart
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock, simulate
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LEASE: Final = 1.0
 SEEDS: Final = range(10)
-RESTART: Final = manner_of(Restart(grace="8s"))
-SUPERSEDING: Final = pytest.mark.parametrize("manner", [RESTART, manner_of(Latest())], ids=["restart", "latest"])
+RESTART: Final = queue_rules_of(Restart(grace="8s"))
+SUPERSEDING: Final = pytest.mark.parametrize("manner", [RESTART, queue_rules_of(Latest())], ids=["restart", "latest"])
 
 
 @final
@@ -66,13 +66,13 @@ def simulated(test: Callable[[Crew], Awaitable[None]]) -> None:
 
 
 @SUPERSEDING
-def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_waits(manner: Manner) -> None:
+def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_waits(rules: QueueRules) -> None:
     """It does not take the place of a request that came after it."""
 
     async def overtaken(crew: Crew) -> None:
-        old = await Visit(crew.first, ask("old", manner)).waits()
+        old = await Visit(crew.first, ask("old", rules)).waits()
         await crew.stall()
-        new = await Visit(crew.steady, ask("new", manner)).waits()
+        new = await Visit(crew.steady, ask("new", rules)).waits()
         await crew.resume()
         with pytest.raises(RequestSupersededError, match="'new'"):
             await old.ended()
@@ -83,13 +83,13 @@ def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_waits(manner: Man
 
 
 @SUPERSEDING
-def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_runs(manner: Manner) -> None:
+def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_runs(rules: QueueRules) -> None:
     """That one goes on."""
 
     async def overtaken(crew: Crew) -> None:
-        old = await Visit(crew.first, ask("old", manner)).waits()
+        old = await Visit(crew.first, ask("old", rules)).waits()
         await crew.stall()
-        new = await Visit(crew.steady, ask("new", manner)).waits()
+        new = await Visit(crew.steady, ask("new", rules)).waits()
         await crew.busy.end()
         await new.runs()
         await crew.resume()
@@ -101,13 +101,13 @@ def test_one_that_lost_its_place_gives_way_to_a_newer_one_that_runs(manner: Mann
 
 
 @SUPERSEDING
-def test_of_two_that_lost_their_places_the_newer_one_wins(manner: Manner) -> None:
+def test_of_two_that_lost_their_places_the_newer_one_wins(rules: QueueRules) -> None:
     """Though the older one has joined again first: what counts is who came first at all."""
 
     async def both_back(crew: Crew) -> None:
-        old = await Visit(crew.first, ask("old", manner)).waits()
+        old = await Visit(crew.first, ask("old", rules)).waits()
         await crew.stall(1)
-        new = await Visit(crew.second, ask("new", manner)).waits()
+        new = await Visit(crew.second, ask("new", rules)).waits()
         await crew.stall(2)
         behind = await Visit(crew.steady, ask("behind", action="chat.other")).waits()
         await crew.resume(1)
@@ -122,11 +122,11 @@ def test_of_two_that_lost_their_places_the_newer_one_wins(manner: Manner) -> Non
 
 
 @SUPERSEDING
-def test_one_that_lost_its_place_joins_again_if_nobody_newer_is_there(manner: Manner) -> None:
+def test_one_that_lost_its_place_joins_again_if_nobody_newer_is_there(rules: QueueRules) -> None:
     """It waits behind those of other actions, and has its turn."""
 
     async def alone(crew: Crew) -> None:
-        old = await Visit(crew.first, ask("old", manner)).waits()
+        old = await Visit(crew.first, ask("old", rules)).waits()
         await crew.stall()
         behind = await Visit(crew.steady, ask("behind", action="chat.other")).waits()
         await crew.resume()
@@ -159,7 +159,7 @@ def test_one_that_lost_its_place_is_not_refused_because_the_line_is_full_by_now(
     """It was let in."""
 
     async def full(crew: Crew) -> None:
-        old = await Visit(crew.first, ask("old", Manner(most_waiting=1))).waits()
+        old = await Visit(crew.first, ask("old", QueueRules(most_waiting=1))).waits()
         await crew.stall()
         behind = await Visit(crew.steady, ask("behind", QUEUE)).waits()
         await crew.resume()

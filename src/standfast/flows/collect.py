@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.flows.flow import Action
     from standfast.flows.policies import Policy
-    from standfast.flows.server import Server
+    from standfast.flows.server import RequestServer
     from standfast.flows.task import Task
     from standfast.keys import RecordKey
     from standfast.scope import Scope
@@ -74,7 +74,7 @@ def time_of(metadata: Mapping[str, Any]) -> float | None:
         return None
 
 
-async def add(server: Server, task: Task, workflow: Workflow[..., Any]) -> Collected:
+async def add(server: RequestServer, task: Task, workflow: Workflow[..., Any]) -> Collected:
     """Put a request where it belongs: into the burst that is being collected, or into a new one.
 
     Raises:
@@ -99,7 +99,7 @@ async def add(server: Server, task: Task, workflow: Workflow[..., Any]) -> Colle
     raise StoreBusyError(f"the requests of {name_of(task.action)}", f"others came {TRIES} times while one was put down")
 
 
-async def _collect(server: Server, task: Task, plan: Plan, packed: bytes, *more: Put) -> Collected:
+async def _collect(server: RequestServer, task: Task, plan: Plan, packed: bytes, *more: Put) -> Collected:
     claim = task.claim
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
 

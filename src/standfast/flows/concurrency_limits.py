@@ -1,6 +1,6 @@
 """Room at one limit, and who waits for it in this process: the highest priority first, then the order of arrival.
 
-A gate has permits. They lie in memory if this process is the sole server, and in a line of the store otherwise: then
+A limit has permits. They lie in memory if this process is the sole server, and in a line of the store otherwise: then
 each one that waits here has a place in that line, and a permit that comes goes to the most important of them. So
 processes get their permits in the order in which they asked, and each hands them out by priority.
 """
@@ -28,7 +28,7 @@ from standfast.errors import (
     WaitsForItselfError,
     WouldWaitError,
 )
-from standfast.flows.deadlock import LONGEST, Circles, Waiter
+from standfast.flows.deadlock import LONGEST, BlockedRequest, DeadlockSearch
 from standfast.flows.policies import SAID, ActionLimit
 from standfast.flows.request import Arrival, Explanation, Principal, partition_of
 from standfast.ids import new_id
@@ -107,7 +107,7 @@ class Gate(Protocol):
 
 
 @final
-class Waiters:
+class PermitWaiters:
     """Those who wait, in order. Those who have left are dropped when they come to the front."""
 
     __slots__ = ("_heap", "_number", "count")
@@ -142,12 +142,12 @@ class Waiters:
 
 
 @final
-class LocalGate:
+class LocalPermits:
     """Permits in memory."""
 
     def __init__(self, most: int) -> None:
         self._most, self._running = most, 0
-        self._waiters: Final = Waiters()
+        self._waiters: Final = PermitWaiters()
 
     @property
     def waiting(self) -> int:
@@ -199,7 +199,7 @@ class LocalGate:
 
 
 @final
-class SharedGate:
+class SharedPermits:
     """Permits in a line of the store, where requests of other processes stand as well, and durable ones.
 
     Args:
@@ -224,7 +224,7 @@ class SharedGate:
         self._lease: Final = space.lease
         self._address, self._label, self._note, self._on_idle = address, label, note, on_idle
         self._site: Final = LockSpec(LIMIT, Rules(most))
-        self._waiters: Final = Waiters()
+        self._waiters: Final = PermitWaiters()
         self._standing: Final[dict[asyncio.Task[Any], None]] = {}
         self._leaving: Final[dict[asyncio.Task[Any], None]] = {}
         self._held = 0
@@ -343,7 +343,7 @@ class SharedGate:
 # --- where a request needs room: the limits of its action, each as this request meets it ---------------------------
 
 
-class Spot(Struct, frozen=True):
+class LimitSlot(Struct, frozen=True):
     """A limit as one request meets it.
 
     Attributes:
@@ -362,23 +362,23 @@ class Spot(Struct, frozen=True):
         return self.limit.key == "none", self.address
 
 
-def spots_of(task: Task) -> tuple[Spot, ...]:
+def limit_slots_of(task: Task) -> tuple[LimitSlot, ...]:
     """Return the limits that a request needs room at, in the order in which it is taken."""
-    found = [_spot(task, each) for each in task.action.limits if isinstance(each, ActionLimit)]
+    found = [_slot(task, each) for each in task.action.limits if isinstance(each, ActionLimit)]
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.order))
 
 
-def _spot(task: Task, limit: ActionLimit) -> Spot | None:
+def _slot(task: Task, limit: ActionLimit) -> LimitSlot | None:
     part = partition_of(limit.key, task.arrival, task.inputs.values)
-    return None if part is None else _spot_at(task.name, limit, part)
+    return None if part is None else _slot_at(task.name, limit, part)
 
 
-def _spot_at(name: str, limit: ActionLimit, part: tuple[str, ...]) -> Spot:
+def _slot_at(name: str, limit: ActionLimit, part: tuple[str, ...]) -> LimitSlot:
     own = (LIMIT, limit.name, "name") if limit.name else (LIMIT, name, "action")
-    return Spot(limit, (*own, *part), f"the limit {what_of(name, limit, part)}")
+    return LimitSlot(limit, (*own, *part), f"the limit {what_of(name, limit, part)}")
 
 
-def sole_spots_of(action: Action[..., Any], tenant: str, user: str, session: str) -> tuple[Spot, ...]:
+def sole_limit_slots_of(action: Action[..., Any], tenant: str, user: str, session: str) -> tuple[LimitSlot, ...]:
     """Return the limits that let in one at a time, as a request meets them that was taken on.
 
     What a function of its inputs said of it is not known any more.
@@ -387,7 +387,7 @@ def sole_spots_of(action: Action[..., Any], tenant: str, user: str, session: str
     arrival = Arrival(flow=action.flow, action=action.name, principal=who, session=session)
     sole = [each for each in action.limits if isinstance(each, ActionLimit) and each.max == 1]
     return tuple(
-        [_spot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if not callable(each.key)]
+        [_slot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if not callable(each.key)]
     )
 
 
@@ -399,14 +399,14 @@ def what_of(name: str, limit: LimitOfAction, part: tuple[str, ...]) -> str:
 
 # --- room for one request at all of its limits: taken as far as it is there, waited for, and given back ------------
 
-AnyGate = LocalGate | SharedGate
+AnyPermits = LocalPermits | SharedPermits
 
 Refuse: TypeAlias = "Callable[[WaitsForItselfError], None]"
 """Ends the waiting of a request."""
 
 
 @final
-class Room:
+class RequestPermits:
     """Room for one request at all of its limits: taken as far as it is there, waited for, and given back.
 
     Whoever took some of it gives it back, also if the rest did not come.
@@ -414,12 +414,12 @@ class Room:
 
     __slots__ = ("_durable", "_limiting", "_missing", "_priority", "_refuse", "_taken", "_task")
 
-    def __init__(self, limiting: Limiting, task: Task, refuse: Refuse | None, *, durable: bool) -> None:
+    def __init__(self, limiting: ConcurrencyLimits, task: Task, refuse: Refuse | None, *, durable: bool) -> None:
         self._limiting, self._task, self._refuse, self._durable = limiting, task, refuse, durable
         own = task.arrival.priority
         self._priority: Final = task.action.priority if own is None else own
-        self._missing: Final = list(spots_of(task))
-        self._taken: Final[list[tuple[Spot, AnyGate, Permit]]] = []
+        self._missing: Final = list(limit_slots_of(task))
+        self._taken: Final[list[tuple[LimitSlot, AnyPermits, Permit]]] = []
 
     async def take_at_once(self) -> bool:
         """Take what is free; tell whether that is all.
@@ -431,15 +431,15 @@ class Room:
             ArbiterUnavailableError: The store does not answer.
         """
         while self._missing:
-            spot = self._missing[0]
-            gate = self._limiting.gate(spot, self._task.name)
-            is_taken, permit = await _try_take(gate)
+            slot = self._missing[0]
+            permits = self._limiting.permits(slot, self._task.name)
+            is_taken, permit = await _try_take(permits)
             if not is_taken:
                 if not self._durable:
-                    check_may_wait(spot, gate.waiting)
-                    self._check_chain(spot)
+                    check_may_wait(slot, permits.waiting)
+                    self._check_chain(slot)
                 return False
-            self._taken.append((self._missing.pop(0), gate, permit))
+            self._taken.append((self._missing.pop(0), permits, permit))
         return True
 
     async def wait(self) -> None:
@@ -451,80 +451,80 @@ class Room:
             WaitsForItselfError: Those who wait for it have the room that it would wait for.
             ArbiterUnavailableError: The store does not answer.
         """
-        waiting, circles = self._limiting.waiting, self._limiting.circles
+        waiting, deadlocks = self._limiting.waiting, self._limiting.deadlocks
         try:
             while self._missing:
-                spot = waiting[self._task.id] = self._missing[0]
-                gate = self._limiting.gate(spot, self._task.name)
-                if spot.limit.max == 1:
-                    circles.wait(self._waiter(spot))
-                permit = await self._wait_at(spot, gate)
-                circles.go_on(self._task.id)
-                self._taken.append((self._missing.pop(0), gate, permit))
+                slot = waiting[self._task.id] = self._missing[0]
+                permits = self._limiting.permits(slot, self._task.name)
+                if slot.limit.max == 1:
+                    deadlocks.wait(self._waiter(slot))
+                permit = await self._wait_at(slot, permits)
+                deadlocks.go_on(self._task.id)
+                self._taken.append((self._missing.pop(0), permits, permit))
         finally:
-            circles.go_on(self._task.id)
+            deadlocks.go_on(self._task.id)
             waiting.pop(self._task.id, None)
 
-    def _waiter(self, spot: Spot) -> Waiter:
+    def _waiter(self, slot: LimitSlot) -> BlockedRequest:
         task, own = self._task, {each.address for each in self._missing}
         around = (*task.arrival.chain, *(() if task.address is None else (task.address,)))
         holds = (*around, *(each.address for each, _, _ in self._taken))
         kept = tuple([each for each in holds if each not in own])
-        return Waiter(task.id, spot.address, spot.label, kept, task.is_called, self._refuse)
+        return BlockedRequest(task.id, slot.address, slot.label, kept, task.is_called, self._refuse)
 
-    def _check_chain(self, spot: Spot) -> None:
+    def _check_chain(self, slot: LimitSlot) -> None:
         """Refuse to wait for room that is not given back before this request has ended."""
-        if spot.address in self._task.arrival.chain:
-            raise WaitsForItselfError(spot.label, self._task.id)
+        if slot.address in self._task.arrival.chain:
+            raise WaitsForItselfError(slot.label, self._task.id)
 
-    async def _wait_at(self, spot: Spot, gate: AnyGate) -> Permit:
-        if not self._durable and spot.address in self._task.arrival.chain:
-            is_taken, permit = await _try_take(gate)
+    async def _wait_at(self, slot: LimitSlot, permits: AnyPermits) -> Permit:
+        if not self._durable and slot.address in self._task.arrival.chain:
+            is_taken, permit = await _try_take(permits)
             if not is_taken:
-                self._check_chain(spot)
+                self._check_chain(slot)
             return permit
-        ttl = None if self._durable else spot.limit.ttl
+        ttl = None if self._durable else slot.limit.ttl
         if ttl is None and self._task.is_called:
             ttl = LONGEST
         limit = asyncio.timeout(ttl)
         try:
             async with limit:
-                return await gate.take(self._priority)
+                return await permits.take(self._priority)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise QueueTimeoutError(spot.label, ttl or 0.0) from None
+            raise QueueTimeoutError(slot.label, ttl or 0.0) from None
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
 
     def give_back(self) -> None:
         """Let the next ones in."""
         while self._taken:
-            spot, gate, permit = self._taken.pop()
-            gate.give_back(permit)
-            self._limiting.forget(spot)
-        for spot in self._missing:
-            self._limiting.forget(spot)
+            slot, permits, permit = self._taken.pop()
+            permits.give_back(permit)
+            self._limiting.forget(slot)
+        for slot in self._missing:
+            self._limiting.forget(slot)
 
 
-async def _try_take(gate: AnyGate) -> tuple[bool, Permit]:
+async def _try_take(permits: AnyPermits) -> tuple[bool, Permit]:
     try:
-        return await gate.try_take()
+        return await permits.try_take()
     except StoreError as problem:
         raise ArbiterUnavailableError(str(problem)) from problem
 
 
-def check_may_wait(spot: Spot, waiting: int) -> None:
+def check_may_wait(slot: LimitSlot, waiting: int) -> None:
     """Refuse one that does not wait, and one too many."""
-    if not spot.limit.waits:
-        raise no_room(spot)
-    if spot.limit.max_queued is not None and waiting >= spot.limit.max_queued:
-        raise QueueFullError(spot.label, waiting, SAID)
+    if not slot.limit.waits:
+        raise no_room(slot)
+    if slot.limit.max_queued is not None and waiting >= slot.limit.max_queued:
+        raise QueueFullError(slot.label, waiting, SAID)
 
 
-def no_room(spot: Spot) -> TooManyRequestsError:
+def no_room(slot: LimitSlot) -> TooManyRequestsError:
     """Return what one is told that does not wait."""
-    return TooManyRequestsError(f"running requests at {spot.label}", spot.limit.max, SAID)
+    return TooManyRequestsError(f"running requests at {slot.label}", slot.limit.max, SAID)
 
 
 # --- the limits of actions at work in one process: rates before anything is written, room when a request has its
@@ -540,7 +540,7 @@ SPARE_ROOM: Final = 10
 
 
 @final
-class Limiting:
+class ConcurrencyLimits:
     """The limits of all actions, in one process.
 
     Args:
@@ -551,15 +551,15 @@ class Limiting:
     def __init__(self, space: Space, *, is_shared: bool) -> None:
         self._space, self._is_shared = space, is_shared
         self._clock: Final = lines_of(space).clock
-        self._gates: Final[dict[tuple[str, ...], AnyGate]] = {}
+        self._permits: Final[dict[tuple[str, ...], AnyPermits]] = {}
         self._buckets: Final[dict[str, Bucket]] = {}
-        self.waiting: Final[dict[str, Spot]] = {}
-        self.circles: Final = Circles()
+        self.waiting: Final[dict[str, LimitSlot]] = {}
+        self.deadlocks: Final = DeadlockSearch()
 
     @property
     def in_use(self) -> int:
         """How many limits, or values of their keys, are in use here. Nothing is kept of others."""
-        return len(self._gates)
+        return len(self._permits)
 
     # --- rates ---------------------------------------------------------------------------------------------------
 
@@ -610,7 +610,7 @@ class Limiting:
         """Return the lines that a durable run stands in besides that of its key; in memory its step waits."""
         if not self._is_shared:
             return ()
-        return tuple([_standing(spot, task.name) for spot in spots_of(task)])
+        return tuple([_standing(slot, task.name) for slot in limit_slots_of(task)])
 
     def check_room(self, task: Task) -> None:
         """Refuse a durable request for whose step there is no room, if the limit says so; in memory only.
@@ -619,25 +619,25 @@ class Limiting:
             TooManyRequestsError: There is no room, and it does not wait.
             QueueFullError: As many wait as may.
         """
-        for spot in () if self._is_shared else spots_of(task):
-            gate = self._gates.get(spot.address)
-            if isinstance(gate, LocalGate) and not gate.has_room:
-                check_may_wait(spot, gate.waiting)
+        for slot in () if self._is_shared else limit_slots_of(task):
+            permits = self._permits.get(slot.address)
+            if isinstance(permits, LocalPermits) and not permits.has_room:
+                check_may_wait(slot, permits.waiting)
 
     def refusal(
         self, task: Task, full: WorkflowConcurrencyLimitExceededError
     ) -> TooManyRequestsError | QueueFullError | None:
         """Return why the start of a durable request was refused, if that was because of a limit."""
-        spot = next((each for each in spots_of(task) if each.label == full.partition_key), None)
-        if spot is None:
+        slot = next((each for each in limit_slots_of(task) if each.label == full.partition_key), None)
+        if slot is None:
             return None
-        return QueueFullError(spot.label, full.waiting, SAID) if full.waiting else no_room(spot)
+        return QueueFullError(slot.label, full.waiting, SAID) if full.waiting else no_room(slot)
 
     # --- room ----------------------------------------------------------------------------------------------------
 
-    def room_for(self, task: Task, refuse: Refuse | None = None, *, durable: bool = False) -> Room:
+    def room_for(self, task: Task, refuse: Refuse | None = None, *, durable: bool = False) -> RequestPermits:
         """Return the room that a request needs, to be taken; it may be refused to wait for it."""
-        return Room(self, task, refuse, durable=durable)
+        return RequestPermits(self, task, refuse, durable=durable)
 
     def check_chain(self, task: Task) -> None:
         """Refuse a durable request that might wait for room which one has that waits for it.
@@ -647,46 +647,46 @@ class Limiting:
         Raises:
             WaitsForItselfError: It might.
         """
-        for spot in spots_of(task):
-            if spot.limit.waits and spot.address in task.arrival.chain:
-                raise WaitsForItselfError(spot.label)
+        for slot in limit_slots_of(task):
+            if slot.limit.waits and slot.address in task.arrival.chain:
+                raise WaitsForItselfError(slot.label)
 
     def chained(self, task: Task) -> Task:
         """Return a request whose own requests know which limits it has room at."""
-        chain = tuple(dict.fromkeys((*task.arrival.chain, *(spot.address for spot in spots_of(task)))))
+        chain = tuple(dict.fromkeys((*task.arrival.chain, *(slot.address for slot in limit_slots_of(task)))))
         return structs.replace(task, arrival=structs.replace(task.arrival, chain=chain))
 
-    def gate(self, spot: Spot, note: str) -> AnyGate:
-        """Return the gate of a limit."""
-        gate = self._gates.get(spot.address)
-        if gate is None:
-            gate = (
-                SharedGate(self._space, spot.address, spot.label, spot.limit.max, note, partial(self.forget, spot))
+    def permits(self, slot: LimitSlot, note: str) -> AnyPermits:
+        """Return the permits of a limit."""
+        permits = self._permits.get(slot.address)
+        if permits is None:
+            permits = (
+                SharedPermits(self._space, slot.address, slot.label, slot.limit.max, note, partial(self.forget, slot))
                 if self._is_shared
-                else LocalGate(spot.limit.max)
+                else LocalPermits(slot.limit.max)
             )
-            self._gates[spot.address] = gate
-        return gate
+            self._permits[slot.address] = permits
+        return permits
 
-    def forget(self, spot: Spot) -> None:
-        """Forget a gate that nobody uses."""
-        gate = self._gates.get(spot.address)
-        if gate is not None and gate.is_idle:
-            del self._gates[spot.address]
+    def forget(self, slot: LimitSlot) -> None:
+        """Forget permits that nobody uses."""
+        permits = self._permits.get(slot.address)
+        if permits is not None and permits.is_idle:
+            del self._permits[slot.address]
 
     def explain(self, request_id: str) -> Explanation | None:
         """Say which limit a request waits for, if it waits for one in this process."""
-        spot = self.waiting.get(request_id)
-        if spot is None:
+        slot = self.waiting.get(request_id)
+        if slot is None:
             return None
-        gate = self._gates.get(spot.address)
-        return Explanation(key=spot.label, policy="limit", waiting=0 if gate is None else gate.waiting)
+        permits = self._permits.get(slot.address)
+        return Explanation(key=slot.label, policy="limit", waiting=0 if permits is None else permits.waiting)
 
     async def aclose(self) -> None:
         """Leave nobody in a line."""
-        await asyncio.gather(*(gate.aclose() for gate in self._gates.values()))
+        await asyncio.gather(*(permits.aclose() for permits in self._permits.values()))
 
 
-def _standing(spot: Spot, note: str) -> Standing:
-    limit = spot.limit
-    return Standing(spot.address, LIMIT, limit.max, limit.on_limit, spot.label, limit.max_queued, note=note)
+def _standing(slot: LimitSlot, note: str) -> Standing:
+    limit = slot.limit
+    return Standing(slot.address, LIMIT, limit.max, limit.on_limit, slot.label, limit.max_queued, note=note)

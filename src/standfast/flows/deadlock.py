@@ -51,7 +51,7 @@ SECRETS: Final[Codec[SecretRecord]] = Codec(SecretRecord, what="the secret of ch
 
 
 @final
-class Chains:
+class ChainSigner:
     """Signs keys, and knows them again."""
 
     __slots__ = ("_secret",)
@@ -60,7 +60,7 @@ class Chains:
         self._secret: Final = bytes.fromhex(secret)
 
     @classmethod
-    async def load(cls, scope: Scope) -> Chains:
+    async def load(cls, scope: Scope) -> ChainSigner:
         """Return what signs the keys of a store, the same in all its processes."""
         key = scope.key("chain-secret")
 
@@ -93,7 +93,7 @@ LONGEST: Final = 300.0
 """Seconds that a request waits which another one waits for, where it was declared to wait as long as it takes."""
 
 
-class Waiter(Struct, frozen=True, eq=False):
+class BlockedRequest(Struct, frozen=True, eq=False):
     """One that waits, and holds something meanwhile, or those do who wait for it.
 
     Attributes:
@@ -114,19 +114,19 @@ class Waiter(Struct, frozen=True, eq=False):
 
 
 @final
-class Circles:
+class DeadlockSearch:
     """Knows who waits in this process and holds something, and refuses one of those who wait for each other."""
 
     __slots__ = ("_holding", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: Final[dict[str, Waiter]] = {}
-        self._holding: Final[dict[Address, dict[str, Waiter]]] = {}
+        self._waiting: Final[dict[str, BlockedRequest]] = {}
+        self._holding: Final[dict[Address, dict[str, BlockedRequest]]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: BlockedRequest) -> None:
         """Note that a request waits; if that closes a circle, refuse the newest one of it that was called."""
         self._waiting[waiter.id] = waiter
         for each in waiter.holds:
@@ -149,9 +149,9 @@ class Circles:
                 if not holding:
                     del self._holding[each]
 
-    def _circle(self, first: Waiter) -> Iterable[Waiter]:
+    def _circle(self, first: BlockedRequest) -> Iterable[BlockedRequest]:
         """Return those who wait for each other because of one, that one first; nobody if there is no circle."""
-        behind: dict[str, Waiter] = {}
+        behind: dict[str, BlockedRequest] = {}
         ahead = [first]
         while ahead:
             each = ahead.pop()
@@ -164,8 +164,8 @@ class Circles:
         return ()
 
     @staticmethod
-    def _back(first: Waiter, last: Waiter, behind: dict[str, Waiter]) -> list[Waiter]:
-        circle, each = list[Waiter](), last
+    def _back(first: BlockedRequest, last: BlockedRequest, behind: dict[str, BlockedRequest]) -> list[BlockedRequest]:
+        circle, each = list[BlockedRequest](), last
         while each is not first:
             circle.append(each)
             each = behind[each.id]

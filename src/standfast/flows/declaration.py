@@ -184,7 +184,7 @@ class ActionOptions(TypedDict, total=False):
 KNOWN: Final = tuple(ActionOptions.__annotations__)
 
 
-class Place(Struct, frozen=True):
+class ActionPlace(Struct, frozen=True):
     """Which action is declared, and how errors call it."""
 
     flow: str
@@ -192,7 +192,7 @@ class Place(Struct, frozen=True):
     where: str
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class ActionSettings(Struct, frozen=True, kw_only=True):
     """What holds for an action."""
 
     durable: bool
@@ -275,7 +275,7 @@ def defaults_of(signature: Signature) -> dict[str, Any]:
     return {each.name: each.default for each in known if each.default is not each.empty}
 
 
-def settled(where: str, policy: Policy, options: ActionOptions) -> Settled:
+def settled(where: str, policy: Policy, options: ActionOptions) -> ActionSettings:
     """Return the options of an action that hold; refuse those that cannot be meant together."""
     if unknown := sorted(set(options) - set(KNOWN)):
         raise InvalidFlowError(where, f"there is no option {', '.join(unknown)}; there are {', '.join(KNOWN)}")
@@ -285,7 +285,7 @@ def settled(where: str, policy: Policy, options: ActionOptions) -> Settled:
     interrupted = options.get("interrupted", "retry")
     if interrupted not in get_args(Interrupted):
         raise InvalidFlowError(where, f"interrupted is {interrupted!r:.60}; it must be 'retry' or 'fail'")
-    return Settled(
+    return ActionSettings(
         durable=durable,
         retry=_retry(where, options.get("retry")),
         interrupted=interrupted,

@@ -30,20 +30,20 @@ from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import Beside, JoinsError
 from standfast.flows.collect import add
-from standfast.flows.deadlock import Chains
+from standfast.flows.deadlock import ChainSigner
 from standfast.flows.durable import workflow_of
 from standfast.flows.flow import Flows, known_schedules
 from standfast.flows.handle import Handle
-from standfast.flows.idempotency import RacedError, Replay, resolve
-from standfast.flows.inline import CLOSING, Attended
+from standfast.flows.idempotency import IdempotentReplay, RacedError, resolve
+from standfast.flows.inline import CLOSING, InlineRequest
 from standfast.flows.policies import Batch, Debounce
-from standfast.flows.records import Call, RequestKeys, Stored, name_of, new_request_id, tags_of
+from standfast.flows.records import Call, RequestKeys, StoredRequest, name_of, new_request_id, tags_of
 from standfast.flows.request import address_of, label_of
-from standfast.flows.server import Server, sweep_for_ever
+from standfast.flows.server import RequestServer, sweep_for_ever
 from standfast.flows.storage import SMALL
 from standfast.flows.task import CHAIN, Task
 from standfast.flows.tenants import SPEAKS_FOR_ITSELF, TenantLimits
-from standfast.flows.view import CALLER, OPERATOR, SERVER, Seeing, asker_of, explain, is_own, sees_all, settle
+from standfast.flows.view import CALLER, OPERATOR, SERVER, Visibility, asker_of, explain, is_own, sees_all, settle
 from standfast.space import Space
 from standfast.space import open as open_space
 from standfast.workflows.engine import Engine, is_open, open_with, withdraw
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.flows.arbiter.protocol import Arbiter
     from standfast.flows.flow import Action, Flow
-    from standfast.flows.idempotency import Claim
+    from standfast.flows.idempotency import IdempotencyClaim
     from standfast.flows.records import RequestRecord
     from standfast.flows.request import Address, Arrival, Explanation, OnDisconnect, Principal, RequestInfo
     from standfast.workflows.definition import Workflow
@@ -72,7 +72,7 @@ TRIES: Final = 20
 
 
 @final
-class Admitting:
+class Admission:
     """Takes requests on.
 
     Args:
@@ -88,7 +88,7 @@ class Admitting:
 
     def __init__(
         self,
-        server: Server,
+        server: RequestServer,
         flows: Flows,
         workflows: Mapping[str, Workflow[..., Any]],
         find: Callable[[str, str], Awaitable[Handle]],
@@ -96,7 +96,7 @@ class Admitting:
         self.server, self._workflows, self._find = server, workflows, find
         self._is_shared: Final = server.arbiter.is_shared
         self._owners: Final = server.owners
-        self.seeing: Final = Seeing(server.space, self._owners)
+        self.seeing: Final = Visibility(server.space, self._owners)
         self.simple: Final = frozenset(
             each for each in flows.actions if each.is_simple and (not self._is_shared or each.policy.key == "none")
         )
@@ -130,11 +130,11 @@ class Admitting:
         for tried in range(TRIES):
             window = task.action.idempotency_window
             known = await resolve(server.space, task.arrival, task.inputs.packed, window)
-            if isinstance(known, Replay):
+            if isinstance(known, IdempotentReplay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
                 is_theirs = is_own(arrival.principal, known.view.record)  # if not, their request shares its run
-                stored = Stored(keys, known.view.record)
+                stored = StoredRequest(keys, known.view.record)
                 return Handle(server, stored, task.action, is_replay=True, may_cancel=is_theirs)
             if task.action.rates and not tried:
                 await server.limits.check_rates(task)
@@ -144,7 +144,7 @@ class Admitting:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
 
-    async def _claiming(self, task: Task, claim: Claim) -> Handle:
+    async def _claiming(self, task: Task, claim: IdempotencyClaim) -> Handle:
         """Take a request on with its idempotency key, unless its tenant has too many of them."""
         if claim.version:
             return await self._begin(task)
@@ -175,7 +175,7 @@ class Admitting:
             if task.action.durable or not task.arrival.attended:
                 return await self._counted(task, self._start)
             is_stored = task.claim is not None or (self._is_shared and task.address is not None)
-            attended = Attended.of(self.server, task, is_stored=is_stored)
+            attended = InlineRequest.of(self.server, task, is_stored=is_stored)
             on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
             explanation = None
             if is_stored:
@@ -238,7 +238,7 @@ class Admitting:
         await self.seeing.share(principal, handle)
         return handle
 
-    async def _attend(self, task: Task, attended: Attended, on_disconnect: OnDisconnect) -> Explanation | None:
+    async def _attend(self, task: Task, attended: InlineRequest, on_disconnect: OnDisconnect) -> Explanation | None:
         """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
         entered = self.server.take(attended)
         try:
@@ -311,7 +311,7 @@ class Admitting:
             record = task.record(self.server.now(), "waiting", durable=True)
         return Handle(
             self.server,
-            Stored(keys, record),
+            StoredRequest(keys, record),
             task.action,
             is_new=is_new,
             explanation=await self._explain(keys.id, record) if record.status == "waiting" else None,
@@ -328,7 +328,7 @@ GRACE: Final = 10.0
 
 
 @final
-class Opening:
+class DispatcherLifecycle:
     """What a dispatcher has open. It can be opened again.
 
     Args:
@@ -358,11 +358,11 @@ class Opening:
         self._name, self._patience, self._tenants = name, patience, tenants
         self._space: Space | None = None
         self._opened: Engine | None = None
-        self._server: Server | None = None
+        self._server: RequestServer | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self.is_closing = False
 
-    def serving(self) -> Server:
+    def serving(self) -> RequestServer:
         """Return what serves.
 
         Raises:
@@ -423,9 +423,9 @@ class Opening:
             if self._kind == "shared"
             else LocalArbiter(space, stop_run=stop_run, **options)
         )
-        chains = await Chains.load(space)
+        chains = await ChainSigner.load(space)
         await arbiter.__aenter__()
-        self._server = Server(engine, arbiter, chains, self._tenants)
+        self._server = RequestServer(engine, arbiter, chains, self._tenants)
         await self._server.listen()
 
     # --- closing -------------------------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ class Opening:
                 last_first.push_async_callback(engine.worker.stop, grace)
             await self._stop_admitting(server, grace)
 
-    async def _stop_admitting(self, server: Server | None, grace: float) -> None:
+    async def _stop_admitting(self, server: RequestServer | None, grace: float) -> None:
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
@@ -460,7 +460,7 @@ class Opening:
         if server is not None:
             await _let_end(server, grace)
 
-    async def _stop_serving(self, server: Server) -> None:
+    async def _stop_serving(self, server: RequestServer) -> None:
         self._server = None
         try:
             await server.arbiter.aclose()
@@ -468,7 +468,7 @@ class Opening:
             await server.aclose()
 
 
-async def _let_end(server: Server, grace: float) -> None:
+async def _let_end(server: RequestServer, grace: float) -> None:
     """Wait for the requests that run here; those that take too long are cancelled."""
     waiting = {attended.over for attended in server.unfinished}
     server.tell_waits(grace)
@@ -527,8 +527,9 @@ class Dispatcher:
         }
         self._schedules: Final = known_schedules(schedules, self._workflows)
         patient = seconds(patience, what="patience")
-        self._life: Final = Opening(engine, self._workflows, arbiter, name, patient, tenants or TenantLimits())
-        self._admits: Admitting | None = None
+        most = tenants or TenantLimits()
+        self._life: Final = DispatcherLifecycle(engine, self._workflows, arbiter, name, patient, most)
+        self._admits: Admission | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -566,13 +567,13 @@ class Dispatcher:
         """
         await self._life.let_end(seconds(grace, what="grace"))
 
-    def _admitting(self) -> Admitting:
+    def _admitting(self) -> Admission:
         if self._admits is None:
             server = self._serving()
-            self._admits = Admitting(server, self.flows, self._workflows, partial(self._handle, server))
+            self._admits = Admission(server, self.flows, self._workflows, partial(self._handle, server))
         return self._admits
 
-    def _serving(self) -> Server:
+    def _serving(self) -> RequestServer:
         return self._life.serving()
 
     @property
@@ -619,7 +620,7 @@ class Dispatcher:
         except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
             raise ArbiterUnavailableError("this server is closing") from problem
 
-    def begin(self, action: Action[..., Any], arrival: Arrival) -> Attended | None:
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> InlineRequest | None:
         """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.
 
         It is what most requests need, and the shortest way: ``await begun.run_here()``.
@@ -641,7 +642,7 @@ class Dispatcher:
             return None
         task = self._checked(action, arrival)
         admitting.check_session(arrival)
-        return Attended.of(admitting.server, task)
+        return InlineRequest.of(admitting.server, task)
 
     def _checked(self, action: Action[..., Any], arrival: Arrival) -> Task:
         if action.roles:
@@ -675,7 +676,7 @@ class Dispatcher:
         handle.asker = asker_of(principal, handle.record.user)
         return handle
 
-    async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
+    async def _handle(self, server: RequestServer, tenant: str, request_id: str) -> Handle:
         attended = server.find(tenant, request_id)
         if attended is not None:
             return Handle(server, attended, attended.action)
@@ -683,7 +684,7 @@ class Dispatcher:
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
         keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
-        return Handle(server, Stored(keys, view.record), self._action_of(view.record.flow, view.record.action))
+        return Handle(server, StoredRequest(keys, view.record), self._action_of(view.record.flow, view.record.action))
 
     def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
         return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)
@@ -716,7 +717,7 @@ class Dispatcher:
         await (await self.find(principal, request_id)).cancel(reason)
 
 
-def _chain_of(server: Server, arrival: Arrival) -> tuple[Address, ...]:
+def _chain_of(server: RequestServer, arrival: Arrival) -> tuple[Address, ...]:
     """Return the keys of those who wait for a request, as its transport and this process know them."""
     own = CHAIN.get()
     if not arrival.attended:

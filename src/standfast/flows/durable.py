@@ -28,14 +28,14 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.collect import in_order, newest_key, newest_put, run_with_newer
-from standfast.flows.events import Journal, last_number
+from standfast.flows.events import EventJournal, last_number
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
 from standfast.flows.policies import Batch, Debounce
-from standfast.flows.records import REQUESTS, Call, Input, RequestKeys, name_of, session_key
+from standfast.flows.records import REQUESTS, Call, RequestKeys, RunInput, name_of, session_key
 from standfast.flows.schedules import take_on
-from standfast.flows.storage import Weighed
-from standfast.flows.task import Calls, inputs_of, session_put, standings_of, task_of, tell_overlap
+from standfast.flows.storage import WeighedChanges
+from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
 from standfast.flows.view import ended, final_put
 from standfast.stores.protocol import Check, Delete
 from standfast.workflows.control import Unload
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from standfast.errors import FlowError
-    from standfast.flows.arbiter.protocol import Stop, Turn
+    from standfast.flows.arbiter.protocol import RequestTurn, Stop
     from standfast.flows.flow import Action, Inputs
     from standfast.flows.records import RequestRecord
     from standfast.flows.request import Status
-    from standfast.flows.server import Server
+    from standfast.flows.server import RequestServer
     from standfast.flows.session import Operation
     from standfast.flows.task import Task
     from standfast.keys import RecordKey
@@ -75,12 +75,12 @@ KEYS_AT_ONCE: Final = 50
 """How many idempotency keys of a burst are changed in one commit."""
 
 
-class DeposedError(Exception):
+class RunReclaimedError(Exception):
     """Another worker drives the run by now. Only raised and caught in durable requests."""
 
 
 @final
-class Outcomes:
+class DurableCommits:
     """The commits of one durable request.
 
     Args:
@@ -94,12 +94,12 @@ class Outcomes:
         turn: Its turn, once it has it.
     """
 
-    def __init__(self, server: Server, activation: Activation, task: Task, calls: Sequence[Call]) -> None:
+    def __init__(self, server: RequestServer, activation: Activation, task: Task, calls: Sequence[Call]) -> None:
         self._server, self._activation, self._calls = server, activation, calls
         self._last: Final = calls[-1]
         self._newest: Final = newest_key(server.space, task.action, self._last)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, task.id)
-        self.turn: Turn | None = None
+        self.turn: RequestTurn | None = None
 
     async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask the store, and again if it fails, as long as this process is taken for alive."""
@@ -131,7 +131,7 @@ class Outcomes:
 
     async def finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
         """Write down how it ended, in the commit that ends its turn."""
-        weighed, turn = Weighed(self._outcome(record, operations)), self.turn
+        weighed, turn = WeighedChanges(self._outcome(record, operations)), self.turn
         beside = self._guarded(weighed.beside)
         await self.insist(partial(self._server.update if turn is None else turn.finish, beside))
         self.kept(weighed.grown)
@@ -159,11 +159,11 @@ class Outcomes:
         """Let changes happen only while this worker drives the run."""
         claim = self._activation.claim
         if claim is None:
-            raise DeposedError
+            raise RunReclaimedError
 
         def decide(position: int, seen: Snapshot) -> Sequence[Change]:
             if seen.version(claim.key) != claim.fence:
-                raise DeposedError
+                raise RunReclaimedError
             changes = beside.decide(position, seen)
             return (*changes, Check(claim.key, claim.fence)) if changes else ()
 
@@ -206,11 +206,11 @@ PAUSE: Final = 0.2
 """Seconds before a run is handed back that cannot have its turn here."""
 
 
-def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
+def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -> Workflow[..., Any]:
     """Return the workflow whose runs are the durable requests of an action."""
 
     async def perform(ctx: Context, calls: list[Call]) -> None:
-        await Performing(server(), action, ctx, calls).run()
+        await DurableExecution(server(), action, ctx, calls).run()
 
     semantics: Semantics = "at_least_once" if action.interrupted == "retry" else "at_most_once"
     step = Step[..., Any](perform, "run", StepOptions(retry=action.retry, semantics=semantics))
@@ -220,7 +220,7 @@ def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workf
         await ctx.step(step, ctx, calls)
 
     def standings(packed: bytes) -> tuple[Standing, ...]:
-        call = msgspec.json.decode(packed, type=Input).call
+        call = msgspec.json.decode(packed, type=RunInput).call
         return () if call is None else standings_of(server(), task_of(action, call, ""))
 
     async def on_tick(asked: Start, lines: tuple[Standing, ...]) -> Started:
@@ -248,17 +248,17 @@ async def _events(ctx: Context) -> list[Call]:
 
 
 @final
-class Performing:
+class DurableExecution:
     """The one step of a durable request, once."""
 
-    def __init__(self, server: Server, action: Action[..., Any], ctx: Context, calls: list[Call]) -> None:
+    def __init__(self, server: RequestServer, action: Action[..., Any], ctx: Context, calls: list[Call]) -> None:
         self._server, self._action = server, action
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
         self._calls = calls
         self._task: Final = task_of(action, calls[-1], ctx.run_id)
-        self._outcomes: Final = Outcomes(server, self._activation, self._task, calls)
+        self._outcomes: Final = DurableCommits(server, self._activation, self._task, calls)
         self.keys: Final = self._outcomes.keys
-        self._doing: Calls | None = None
+        self._doing: DispatcherBackend | None = None
 
     async def run(self) -> None:
         """Call the action, and write down what came of it; nothing if that was done before.
@@ -267,7 +267,7 @@ class Performing:
         """
         try:
             problem = await self._run()
-        except (StoreError, DeposedError, RequestInterruptedError):  # the last: its turn was lost; not by the action
+        except (StoreError, RunReclaimedError, RequestInterruptedError):  # the last: its turn was lost
             self._activation.abandon()
             raise Unload from None
         except ArbiterUnavailableError:  # another server arbitrates by now, or this one when it has found its way back
@@ -301,7 +301,7 @@ class Performing:
             raise RequestSupersededError(self.keys.id, by)
 
     @asynccontextmanager
-    async def _in_turn(self) -> AsyncGenerator[Turn | None]:
+    async def _in_turn(self) -> AsyncGenerator[RequestTurn | None]:
         if self._task.address is None:
             async with self._with_room():
                 yield None
@@ -330,9 +330,9 @@ class Performing:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
-        journal = Journal(server.space, self.keys, self._outcomes.commit, server.now, self._outcomes.kept, last)
+        journal = EventJournal(server.space, self.keys, self._outcomes.commit, server.now, self._outcomes.kept, last)
         arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
-        calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
+        calls = self._doing = DispatcherBackend(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, self._outcomes.turn)
         if began.overlap:
@@ -355,7 +355,7 @@ class Performing:
             return await self._fail(journal, began, problem)
         return None
 
-    async def _fail(self, journal: Journal, record: RequestRecord, problem: BaseException) -> BaseException:
+    async def _fail(self, journal: EventJournal, record: RequestRecord, problem: BaseException) -> BaseException:
         if self._is_final(problem):
             await journal.flush()
             failure = describe(problem, self._server.known)

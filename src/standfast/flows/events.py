@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.flows.records import RequestKeys, RequestRecord
-    from standfast.flows.view import Sight, View
+    from standfast.flows.view import RequestView, Sight
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot, Watch
@@ -69,7 +69,7 @@ def _is_plain(data: object) -> bool:
 
 
 @final
-class Memory:
+class EventMemory:
     """What a request without a record has told: kept by its process alone, as far as there is room.
 
     Attributes:
@@ -134,7 +134,7 @@ class Memory:
 
 
 @final
-class Journal:
+class EventJournal:
     """What a request with a record tells: written as soon as it can be, what has come meanwhile together.
 
     Args:
@@ -261,7 +261,7 @@ PAGE: Final = 200
 """How many events are read at once."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where the events of one request are read.
 
     ``beyond`` is asked with how far a follower has read, and never waits if there is more by then: what is told, or
@@ -285,7 +285,7 @@ class Source(Protocol):
         ...
 
 
-async def follow(source: Source, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
+async def follow(source: EventSource, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
     """Yield what a request tells after an event, as it comes, and its end: the one loop behind all that follow.
 
     Events that are gone before they were read are told as one event, whose number is that of the last of them. To those
@@ -318,7 +318,7 @@ async def follow(source: Source, after: int = 0, sight: Sight = "own") -> AsyncI
 
 
 @final
-class MemorySource:
+class MemoryEventSource:
     """The events of a request that has no record: in the memory of the process that runs it.
 
     Args:
@@ -326,7 +326,7 @@ class MemorySource:
         record: Returns how it is.
     """
 
-    def __init__(self, memory: Memory, record: Callable[[], RequestRecord]) -> None:
+    def __init__(self, memory: EventMemory, record: Callable[[], RequestRecord]) -> None:
         self._memory, self._record = memory, record
 
     async def end(self) -> RequestRecord | None:
@@ -350,12 +350,12 @@ class MemorySource:
 async def follow_stored(scope: Scope, keys: RequestKeys, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
     """Yield what a request tells that lies in the store, wherever it runs; see :func:`follow`."""
     async with scope.watch(keys.events, keys.record, RunKeys(scope, keys.id).state) as watch:
-        async for event in follow(StoredSource(scope, keys, watch), after, sight):
+        async for event in follow(StoredEventSource(scope, keys, watch), after, sight):
             yield event
 
 
 @final
-class StoredSource:
+class StoredEventSource:
     """The events of a request that lie in the store.
 
     Args:
@@ -407,7 +407,7 @@ def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> Event:
     return Event(number, END, data)
 
 
-async def until_ended(scope: Scope, keys: RequestKeys) -> View:
+async def until_ended(scope: Scope, keys: RequestKeys) -> RequestView:
     """Return how a request is once it has ended, wherever it runs.
 
     Raises:

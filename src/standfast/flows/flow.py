@@ -39,7 +39,7 @@ from standfast.errors import (
     WrongArgumentsError,
 )
 from standfast.flows.declaration import (
-    Place,
+    ActionPlace,
     checked_description,
     checked_function,
     checked_name,
@@ -231,7 +231,11 @@ class Action(Generic[P, R]):
     """
 
     def __init__(
-        self, function: Callable[..., Coroutine[Any, Any, R]], place: Place, policy: Policy, options: ActionOptions
+        self,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        place: ActionPlace,
+        policy: Policy,
+        options: ActionOptions,
     ) -> None:
         where = place.where
         self.flow: Final = place.flow
@@ -462,7 +466,7 @@ class Flow:
         where = self._place_for(name)
         own = options.get("concurrency")
         policy = self.policy if own is None else as_policy(own, where)
-        action: Action[..., Any] = Action(function, Place(self.kind, name, where), policy, options)
+        action: Action[..., Any] = Action(function, ActionPlace(self.kind, name, where), policy, options)
         self._actions[name] = action
         return action
 

@@ -19,9 +19,9 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows.arbiter.protocol import Stop
-from standfast.flows.concurrency_limits import sole_spots_of
-from standfast.flows.events import MemorySource, follow, follow_stored, until_ended
-from standfast.flows.records import CancelRecord, Stored
+from standfast.flows.concurrency_limits import sole_limit_slots_of
+from standfast.flows.events import MemoryEventSource, follow, follow_stored, until_ended
+from standfast.flows.records import CancelRecord, StoredRequest
 from standfast.flows.request import label_of
 from standfast.flows.task import CHAIN
 from standfast.flows.view import (
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.flows.flow import Action
-    from standfast.flows.inline import Attended
+    from standfast.flows.inline import InlineRequest
     from standfast.flows.records import RequestKeys, RequestRecord
     from standfast.flows.request import Event, Explanation, OnDisconnect, RequestInfo, Status
-    from standfast.flows.server import Server
+    from standfast.flows.server import RequestServer
     from standfast.flows.view import Sight
 
 
@@ -67,7 +67,7 @@ _log: Final = logging.getLogger("standfast.flows")
 _SAYS_NO: Final = (ForbiddenError, RequestNotFoundError, RequestSharedError)
 
 
-async def cancel_in_the_end(server: Server, handle: Handle, reason: str) -> bool:
+async def cancel_in_the_end(server: RequestServer, handle: Handle, reason: str) -> bool:
     """Ask a request to stop, and again while the store does not answer; tell whether that is settled.
 
     It is once the request was asked, has ended, is gone, or goes on for others who share its run. A server that closes
@@ -132,8 +132,8 @@ class Handle:
 
     def __init__(
         self,
-        server: Server,
-        known: Attended | Stored,
+        server: RequestServer,
+        known: InlineRequest | StoredRequest,
         action: Action[..., Any] | None,
         *,
         is_new: bool = False,
@@ -144,7 +144,7 @@ class Handle:
     ) -> None:
         self._server, self._action = server, action
         self._known = known
-        self._attended: Final = None if isinstance(known, Stored) else known
+        self._attended: Final = None if isinstance(known, StoredRequest) else known
         self._on_disconnect: Final = on_disconnect
         self.id: Final = known.id
         self.is_new: Final = is_new
@@ -194,7 +194,7 @@ class Handle:
         return self._known.keys
 
     @property
-    def unstored(self) -> Attended | None:
+    def unstored(self) -> InlineRequest | None:
         """The request itself, if nothing of it lies in the store."""
         return None if self._attended is None or self._attended.is_stored else self._attended
 
@@ -280,9 +280,9 @@ class Handle:
             raise WaitsForItselfError(label_of(address), self.id)
         if self._action is not None and self._action.has_room_limits:
             record = self.record
-            for spot in sole_spots_of(self._action, self.keys.tenant, record.user, record.session):
-                if spot.address in chain:
-                    raise WaitsForItselfError(spot.label, self.id)
+            for slot in sole_limit_slots_of(self._action, self.keys.tenant, record.user, record.session):
+                if slot.address in chain:
+                    raise WaitsForItselfError(slot.label, self.id)
 
     async def _ended(self) -> RequestRecord:
         attended = self._attended
@@ -296,7 +296,7 @@ class Handle:
         view = await until_ended(self._server.space, self.keys)
         if view.is_derived:
             await settle(self._server.space, self.keys, view)
-        self._known = Stored(self.keys, view.record)
+        self._known = StoredRequest(self.keys, view.record)
         return view.record
 
     def _abandon(self) -> None:
@@ -320,7 +320,7 @@ class Handle:
             view = await self._server.look(self.keys)
             if view.is_derived:
                 await settle(self._server.space, self.keys, view)
-            self._known = Stored(self.keys, view.record)
+            self._known = StoredRequest(self.keys, view.record)
         record = self.record
         if not self.sees_contents:
             return status_of(self.id, record)
@@ -345,7 +345,7 @@ class Handle:
         self._begin()
         if attended is None or attended.is_stored:
             return follow_stored(space, self.keys, after, sight)
-        return follow(MemorySource(attended.memory, lambda: attended.record), after, sight)
+        return follow(MemoryEventSource(attended.memory, lambda: attended.record), after, sight)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from standfast.clock import later
 from standfast.codec import Codec
 from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestNotFoundError
 from standfast.flows.records import AGAIN, KEPT, RequestKeys, idempotency_of
-from standfast.flows.view import View, look, settle
+from standfast.flows.view import RequestView, look, settle
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Put
 
@@ -45,7 +45,7 @@ class RacedError(Exception):
     """Another request with the same key came first. Only raised and caught in here and by dispatch."""
 
 
-class Claim(Struct, frozen=True):
+class IdempotencyClaim(Struct, frozen=True):
     """A key that is free to be used by one request.
 
     Attributes:
@@ -92,11 +92,11 @@ def kept_until_end(key: RecordKey, request_id: str, keep: float, seen: Snapshot)
     return (Put(key, record.value, record.version, expires_at=later(seen.at, keep)),)
 
 
-class Replay(Struct, frozen=True):
+class IdempotentReplay(Struct, frozen=True):
     """The request that was sent before, and has ended."""
 
     request_id: str
-    view: View
+    view: RequestView
 
 
 def fingerprint_of(arrival: Arrival, packed: bytes) -> str:
@@ -110,7 +110,7 @@ def place_of(scope: Scope, arrival: Arrival) -> RecordKey:
     return idempotency_of(scope, arrival.tenant).child(arrival.flow, arrival.action, arrival.user, name)
 
 
-async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) -> Claim | Replay:
+async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) -> IdempotencyClaim | IdempotentReplay:
     """Find out what the key of an arrival stands for.
 
     Raises:
@@ -120,9 +120,9 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
     key, fingerprint = place_of(scope, arrival), fingerprint_of(arrival, packed)
     record = (await scope.read(key)).get(key)
     if record is None:
-        return Claim(key, 0, fingerprint, window)
+        return IdempotencyClaim(key, 0, fingerprint, window)
     known = KEYS.decode(record.value)
-    free = Claim(key, record.version, fingerprint, window)
+    free = IdempotencyClaim(key, record.version, fingerprint, window)
     keys, is_same = RequestKeys(scope, arrival.tenant, known.request), known.fingerprint == fingerprint
     try:
         view = await look(scope, keys)
@@ -137,10 +137,10 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
         raise IdempotencyMismatchError(known.request)
     if not view.has_ended:
         raise IdempotencyInFlightError(known.request)
-    return Replay(known.request, view)
+    return IdempotentReplay(known.request, view)
 
 
-def _is_free(view: View, window: float, *, is_same: bool) -> bool:
+def _is_free(view: RequestView, window: float, *, is_same: bool) -> bool:
     """Tell whether a request ended so that one with its key is run, or longer ago than keys are remembered.
 
     One that was interrupted may have done a part of its work: only the same one is run again.

@@ -26,17 +26,17 @@ from standfast.errors import (
     TooManyRequestsError,
     WaitsForItselfError,
 )
-from standfast.flows.arbiter.in_store import Body, this_body
+from standfast.flows.arbiter.in_store import CancellableTask, cancellable_task
 from standfast.flows.arbiter.protocol import Beside, JoinsError
-from standfast.flows.deadlock import Waiter
-from standfast.flows.events import Journal, Memory
+from standfast.flows.deadlock import BlockedRequest
+from standfast.flows.events import EventJournal, EventMemory
 from standfast.flows.flow import Action
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import kept_until_end
 from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, name_of, session_key
 from standfast.flows.request import Address, Principal, Transport, label_of
-from standfast.flows.storage import Weighed
-from standfast.flows.task import Calls, Task, inputs_of, record_of, session_put, tell_overlap
+from standfast.flows.storage import WeighedChanges
+from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
 from standfast.flows.view import CALLER, ended, final_put
 from standfast.stores.protocol import Check, Put
 from standfast.workflows.failures import describe, log_failure
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from standfast.flows.arbiter.protocol import (
+        RequestTurn,  # noqa: TC004 -- none of this is ever read from data
         Stop,
-        Turn,  # noqa: TC004 -- none of this is ever read from data
     )
     from standfast.flows.flow import Inputs
-    from standfast.flows.idempotency import Claim
+    from standfast.flows.idempotency import IdempotencyClaim
     from standfast.flows.request import Status
-    from standfast.flows.server import Server  # noqa: TC004 -- none of this is ever read from data
+    from standfast.flows.server import RequestServer  # noqa: TC004 -- none of this is ever read from data
     from standfast.flows.session import Operation
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change, Snapshot
@@ -126,7 +126,7 @@ async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | No
 
 
 async def write_end_in_time(
-    server: Server, keys: RequestKeys, record: RequestRecord, claim: Claim | None
+    server: RequestServer, keys: RequestKeys, record: RequestRecord, claim: IdempotencyClaim | None
 ) -> RequestRecord:
     """Write the end of a request, however long that takes and whoever is cancelled; return what is written by then."""
     writing = server.own(write_late_end(server, keys, record, claim))
@@ -135,7 +135,7 @@ async def write_end_in_time(
 
 
 async def write_late_end(
-    server: Server, keys: RequestKeys, record: RequestRecord, claim: Claim | None = None
+    server: RequestServer, keys: RequestKeys, record: RequestRecord, claim: IdempotencyClaim | None = None
 ) -> RequestRecord:
     """Write the end of a request that has no turn any more, and return what is written then.
 
@@ -175,7 +175,7 @@ NOTHING: Final = cast("Task", None)
 """Stands for what a request brought, once it has ended: nobody looks at it any more."""
 
 
-class Brief(Struct, frozen=True, gc=False):
+class EndedRequest(Struct, frozen=True, gc=False):
     """All that is kept of nearly every request that has ended here: little, since there are thousands of them.
 
     What a request leaves in memory is cold when the next one needs the room, and is paid for by that one.
@@ -194,7 +194,7 @@ class Brief(Struct, frozen=True, gc=False):
 
 
 class KnownHere(Struct, eq=False):
-    """What is known of one request. :class:`~standfast.flows.inline.Attended` runs it.
+    """What is known of one request. :class:`~standfast.flows.inline.InlineRequest` runs it.
 
     Attributes:
         id: Its id.
@@ -215,7 +215,7 @@ class KnownHere(Struct, eq=False):
         sharers: The other users who share its run, if there are any and nothing of it is stored.
     """
 
-    _server: Server
+    _server: RequestServer
     _task: Task
     id: str
     action: Action[..., Any]
@@ -237,7 +237,7 @@ class KnownHere(Struct, eq=False):
     _started_at: Instant = Instant(0)
     _record: RequestRecord | None = None
     _keys: RequestKeys | None = None
-    _memory: Memory | None = None
+    _memory: EventMemory | None = None
     _over: asyncio.Future[RequestRecord] | None = None
 
     @property
@@ -258,10 +258,10 @@ class KnownHere(Struct, eq=False):
         return self._keys
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> EventMemory:
         """What it tells, if it has no record."""
         if self._memory is None:
-            self._memory = Memory()
+            self._memory = EventMemory()
             if self.is_over:
                 self._memory.close()
         return self._memory
@@ -297,7 +297,7 @@ class KnownHere(Struct, eq=False):
         result = 0 if self.packed is None else len(self.packed)
         return result if self._memory is None else result + self._memory.weight
 
-    def in_brief(self) -> Self | Brief:
+    def in_brief(self) -> Self | EndedRequest:
         """Return what is to be kept: all but what only those need who wait for it now.
 
         What it returned is there as JSON, and how it failed in words. As an object, either may refer to anything: an
@@ -306,20 +306,20 @@ class KnownHere(Struct, eq=False):
         if self.packed is not None and self._record is None and self._memory is None and self.sharers is None:
             times = (self._received_at, self._started_at, self.ended_at)
             origin = (self.principal, self.session, self.transport)
-            return Brief(self.id, self.action, self.address, *origin, self.packed, *times)
+            return EndedRequest(self.id, self.action, self.address, *origin, self.packed, *times)
         whole = copy(self)
         whole.value = whole.problem = None
         return whole
 
     @classmethod
-    def of(cls, server: Server, task: Task, *, is_stored: bool = False) -> Self:
+    def of(cls, server: RequestServer, task: Task, *, is_stored: bool = False) -> Self:
         """Return a request that has just arrived."""
         who = task.arrival
         origin = (who.principal, who.session, who.transport)
         return cls(server, task, task.id, task.action, task.address, *origin, server.now(), is_stored)
 
     @classmethod
-    def again(cls, server: Server, brief: Brief) -> Self:
+    def again(cls, server: RequestServer, brief: EndedRequest) -> Self:
         """Return a request again of which little was kept."""
         origin = (brief.principal, brief.session, brief.transport)
         known = cls(server, NOTHING, brief.id, brief.action, brief.address, *origin, brief.received_at)
@@ -354,7 +354,9 @@ class KnownHere(Struct, eq=False):
 # thread.
 
 
-def with_its_place(server: Server, task: Task, keys: RequestKeys, note: Callable[[RequestRecord], None]) -> Beside:
+def with_its_place(
+    server: RequestServer, task: Task, keys: RequestKeys, note: Callable[[RequestRecord], None]
+) -> Beside:
     """Return what is committed with the place of a request: its record, and its idempotency key.
 
     Args:
@@ -394,7 +396,11 @@ def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> Beside:
 
 
 def with_its_end(
-    server: Server, task: Task, keys: RequestKeys, record: RequestRecord | None, operations: tuple[Operation, ...]
+    server: RequestServer,
+    task: Task,
+    keys: RequestKeys,
+    record: RequestRecord | None,
+    operations: tuple[Operation, ...],
 ) -> Beside:
     """Return what is committed with the end of a request: what was done to its session, and its record if it has one.
 
@@ -428,7 +434,11 @@ def with_its_end(
 
 
 async def write_end(
-    server: Server, task: Task, turn: Turn | None, record: RequestRecord | None, operations: tuple[Operation, ...]
+    server: RequestServer,
+    task: Task,
+    turn: RequestTurn | None,
+    record: RequestRecord | None,
+    operations: tuple[Operation, ...],
 ) -> asyncio.CancelledError | None:
     """Write down how a request ended and what it did to its session, in the commit that ends its turn.
 
@@ -442,7 +452,7 @@ async def write_end(
         operations: What it did to its session.
     """
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
-    weighed = Weighed(with_its_end(server, task, keys, record, operations))
+    weighed = WeighedChanges(with_its_end(server, task, keys, record, operations))
     beside, late = weighed.beside, None
     if record is None:
         late = await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
@@ -452,7 +462,7 @@ async def write_end(
     return late
 
 
-async def update_while_alive(server: Server, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:
+async def update_while_alive(server: RequestServer, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:
     """Commit without a turn, only while this process is taken for alive."""
     guard = server.presence_key
 
@@ -470,10 +480,10 @@ _log: Final = logging.getLogger("standfast.flows")
 
 
 class Concluding(KnownHere, eq=False):
-    """One request that runs here, as far as its end goes. :class:`~standfast.flows.inline.Attended` runs it."""
+    """One request that runs here, as far as its end goes. :class:`~standfast.flows.inline.InlineRequest` runs it."""
 
-    _journal: Journal | None = None
-    _turn: Turn | None = None
+    _journal: EventJournal | None = None
+    _turn: RequestTurn | None = None
     _entered: asyncio.Future[int] | None = None
     _may_be_written: bool = False
     _cancelled_by: str = ""
@@ -553,7 +563,7 @@ CLOSING: Final = "its server is closing"
 
 
 @final
-class Attended(Concluding, eq=False):
+class InlineRequest(Concluding, eq=False):
     """One request that runs here.
 
     Attributes:
@@ -564,10 +574,10 @@ class Attended(Concluding, eq=False):
     _by: str = ""
     _doomed: WaitsForItselfError | None = None
     _exit: BaseException | None = None
-    _calls: Calls | None = None
+    _calls: DispatcherBackend | None = None
     _has_started: bool = False
     _is_waiting: bool = False
-    _body: Body | None = None
+    _cancellable: CancellableTask | None = None
     _running: asyncio.Task[Any] | None = None
 
     # --- beginning, and being stopped ------------------------------------------------------------------------------
@@ -603,12 +613,12 @@ class Attended(Concluding, eq=False):
         except asyncio.CancelledError as again:
             delivered = again
         finally:
-            body, self._body = self._body, None  # whose task refers to whatever its context does
+            cancellable, self._cancellable = self._cancellable, None  # whose task refers to whatever its context does
             self._server.gone(self)
-        if body is None or (delivered is None and not body.was_cancelled):
+        if cancellable is None or (delivered is None and not cancellable.was_cancelled):
             return
-        is_others = body.is_to_end and not body.was_cancelled
-        others = await body.take_back(delivered)
+        is_others = cancellable.is_to_end and not cancellable.was_cancelled
+        others = await cancellable.take_back(delivered)
         if others is not None:
             raise others
         if delivered is not None and is_others:
@@ -616,9 +626,9 @@ class Attended(Concluding, eq=False):
 
     def stay(self) -> None:
         """Be stopped by others from now on, in the task that runs."""
-        self._body = this_body()
+        self._cancellable = cancellable_task()
         if self.stopping:
-            self._body.cancel()
+            self._cancellable.cancel()
 
     def handle(self) -> Handle:
         """Return what whoever has begun it can ask of it, and do with it."""
@@ -629,8 +639,8 @@ class Attended(Concluding, eq=False):
         if self.is_over or not self.has_begun:
             return
         self._hear(reason, cancelled_by)
-        if self._body is not None:
-            self._body.cancel()
+        if self._cancellable is not None:
+            self._cancellable.cancel()
         elif self._running is not None and self._has_started:  # one that is cancelled before would never end
             self._running.cancel()
 
@@ -653,7 +663,7 @@ class Attended(Concluding, eq=False):
             return RequestInterruptedError(self.id)
         if self.stopping:
             return RequestCancelledError(self.id, self.stopping, self._cancelled_by)
-        if self._body is not None and self._body.is_to_end:
+        if self._cancellable is not None and self._cancellable.is_to_end:
             return RequestCancelledError(self.id, "its caller went away", CALLER)
         return RequestCancelledError(self.id, "it was cancelled")
 
@@ -704,7 +714,7 @@ class Attended(Concluding, eq=False):
         if self.is_stored:
             await server.attend()
             await self._update(with_its_place(server, self._task, self.keys, self._note))
-            self._journal = Journal(server.space, self.keys, self._update, server.now, self._kept())
+            self._journal = EventJournal(server.space, self.keys, self._update, server.now, self._kept())
         if self.action.has_room_limits:
             await self._work_with_room()
         else:
@@ -724,7 +734,7 @@ class Attended(Concluding, eq=False):
             if self._record is not None:
                 self._record = structs.replace(self._record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
-                self._journal = Journal(server.space, self.keys, turn.update, server.now, self._kept())
+                self._journal = EventJournal(server.space, self.keys, turn.update, server.now, self._kept())
                 if waited:
                     await turn.update(as_it_is_now(self.keys, self.record))
             if self.action.has_room_limits:
@@ -772,8 +782,8 @@ class Attended(Concluding, eq=False):
         self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant, self._sharer)
         chain, wants = self._task.arrival.chain, self.address
         if chain and wants is not None:
-            waiter = Waiter(self.id, wants, label_of(wants), chain, self._task.is_called, self._refuse_to_wait)
-            self._server.limits.circles.wait(waiter)
+            waiter = BlockedRequest(self.id, wants, label_of(wants), chain, self._task.is_called, self._refuse_to_wait)
+            self._server.limits.deadlocks.wait(waiter)
         if self._doomed is None:
             self._enter(position)
 
@@ -787,7 +797,7 @@ class Attended(Concluding, eq=False):
 
     def _wait_no_longer(self) -> None:
         self._is_waiting = False
-        self._server.limits.circles.go_on(self.id)
+        self._server.limits.deadlocks.go_on(self.id)
         self._server.tenants.waits_no_longer(self.tenant, self._sharer)
 
     def _note(self, record: RequestRecord) -> None:
@@ -808,7 +818,7 @@ class Attended(Concluding, eq=False):
             if self._record.overlap:
                 tell_overlap(self._server, task, self._record)
             inputs = (*await inputs_of(self._server.space, task, turn.superseded), task.inputs)
-        self._calls = calls = Calls(self._server, task.arrival, task.id, self._emit)
+        self._calls = calls = DispatcherBackend(self._server, task.arrival, task.id, self._emit)
         try:
             value = await calls.run(task.action, inputs, address=task.address)
             packed = task.action.write(value)[0]

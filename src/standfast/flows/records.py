@@ -231,7 +231,7 @@ def number_of(key: RecordKey) -> int:
     return int(key.parts[-1])
 
 
-class Stored(Struct, frozen=True):
+class StoredRequest(Struct, frozen=True):
     """A request as it was found in the store."""
 
     keys: RequestKeys
@@ -308,7 +308,7 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
-class Input(Struct, frozen=True):
+class RunInput(Struct, frozen=True):
     """What a run is started with; nothing if its events lie in its inbox."""
 
     call: Call | None = None

@@ -153,13 +153,13 @@ class Arrival(Struct, frozen=True, kw_only=True):
         return sharer_of(self.principal.user, self.transport)
 
 
-# --- the seam between a request and whoever runs it: what a request can do is done by these means ------------------
+# --- the seam between a request and what runs it -------------------------------------------------------------------
 #
-# A dispatcher has them for requests that it runs, :class:`~standfast.flows.task.Calls`, and a test for those that it
-# rehearses, :class:`~standfast.testing.flows.Rehearsal`.
+# A dispatcher has one for requests that it runs, :class:`~standfast.flows.task.DispatcherBackend`, and a test for those
+# that it rehearses, :class:`~standfast.testing.flows.Rehearsal`.
 
 
-class Means(Protocol):
+class RequestBackend(Protocol):
     """What a dispatcher does for a request that it runs."""
 
     @property
@@ -344,7 +344,7 @@ class Request(Struct, frozen=True, eq=False):
     """
 
     _arrival: Arrival
-    _means: Means
+    _backend: RequestBackend
     id: str
     attempt: int = 1
     inputs: tuple[Mapping[str, Any], ...] = ()
@@ -391,7 +391,7 @@ class Request(Struct, frozen=True, eq=False):
     @property
     def session(self) -> Session:
         """The state of the conversation: what is done to it is staged, and kept if the action ends well."""
-        return self._means.session
+        return self._backend.session
 
     @property
     def tenant(self) -> str:
@@ -406,17 +406,17 @@ class Request(Struct, frozen=True, eq=False):
     @property
     def is_cancelled(self) -> bool:
         """Whether it was asked to stop: by somebody, by a newer request, or because the caller is gone."""
-        return bool(self._means.stopping)
+        return bool(self._backend.stopping)
 
     def check(self) -> None:
         """Raise ``asyncio.CancelledError`` if the request was asked to stop: for long work without an ``await``."""
-        if reason := self._means.stopping:
+        if reason := self._backend.stopping:
             raise asyncio.CancelledError(reason)
 
     @property
     def signed_chain(self) -> tuple[Address, ...]:
         """Its chain, for other processes: only what was signed in this store counts in this store."""
-        return tuple(map(self._means.signed, self.chain))
+        return tuple(map(self._backend.signed, self.chain))
 
     def emit(self, event: Any, name: str = "message") -> None:  # noqa: ANN401 -- JSON-shaped data
         """Tell those who follow the request, at once and in order.
@@ -428,7 +428,7 @@ class Request(Struct, frozen=True, eq=False):
         Raises:
             InvalidInputError: The name is not printable, too long or the dispatcher's own.
         """
-        self._means.emit(_checked_event_name(name), event)
+        self._backend.emit(_checked_event_name(name), event)
 
     async def start(
         self,
@@ -446,7 +446,7 @@ class Request(Struct, frozen=True, eq=False):
             id: The run's id. By default it follows from the request's id and how many runs it has started, so that a
                 request that is run again does not start them again.
         """
-        return await self._means.start(workflow, args, kwargs or {}, id)
+        return await self._backend.start(workflow, args, kwargs or {}, id)
 
     async def run_once(self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do something once for a request, also if the request is run again after a crash or an error.
@@ -459,7 +459,7 @@ class Request(Struct, frozen=True, eq=False):
             args: What to call it with.
             kwargs: Also that.
         """
-        result: R = await self._means.run_once(key, function, args, kwargs)
+        result: R = await self._backend.run_once(key, function, args, kwargs)
         return result
 
     def __repr__(self) -> str:

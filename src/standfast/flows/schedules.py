@@ -15,7 +15,7 @@ from msgspec import structs
 
 from standfast.errors import WorkflowConcurrencyLimitExceededError
 from standfast.flows.arbiter.protocol import JoinsError
-from standfast.flows.records import Call, Input, RequestKeys, tags_of
+from standfast.flows.records import Call, RequestKeys, RunInput, tags_of
 from standfast.flows.request import address_of
 from standfast.flows.task import task_of
 from standfast.workflows.admission import start_in_lines
@@ -26,7 +26,7 @@ from standfast.workflows.start import start
 if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.flows.flow import Action
-    from standfast.flows.server import Server
+    from standfast.flows.server import RequestServer
     from standfast.flows.task import Task
     from standfast.workflows.records import Standing, Start
     from standfast.workflows.runtime import Runtime
@@ -43,7 +43,9 @@ class _OverlapError(Exception):
         self.full = full
 
 
-async def take_on(server: Server, action: Action[..., Any], asked: Start, lines: tuple[Standing, ...]) -> Started:
+async def take_on(
+    server: RequestServer, action: Action[..., Any], asked: Start, lines: tuple[Standing, ...]
+) -> Started:
     """Take on the request of a tick: its record, its run and its places are one commit with what the tick changes.
 
     Args:
@@ -93,7 +95,7 @@ async def _begin(runtime: Runtime, asked: Start, lines: tuple[Standing, ...]) ->
 
 def _task(action: Action[..., Any], asked: Start) -> Task:
     """Return the request of a tick."""
-    call = msgspec.json.decode(asked.packed, type=Input).call
+    call = msgspec.json.decode(asked.packed, type=RunInput).call
     assert call is not None  # noqa: S101 -- that is what schedules of actions are made with
     tick = {"id": asked.schedule, "nominalAt": None if asked.nominal_at is None else _shown(asked.nominal_at)}
     call = structs.replace(call, metadata={"schedule": tick}, idempotency_key=asked.run_id)

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from standfast.clock import Instant, later, seconds_between
 from standfast.errors import RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
-from standfast.flows.concurrency_limits import Limiting
-from standfast.flows.inline import Attended, Brief
+from standfast.flows.concurrency_limits import ConcurrencyLimits
+from standfast.flows.inline import EndedRequest, InlineRequest
 from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
 from standfast.flows.view import look, settle
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Coroutine, Mapping
 
     from standfast.flows.arbiter.protocol import Arbiter, Beside
-    from standfast.flows.deadlock import Chains
-    from standfast.flows.view import View
+    from standfast.flows.deadlock import ChainSigner
+    from standfast.flows.view import RequestView
     from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
     from standfast.scope import Scope
@@ -52,37 +52,37 @@ LIGHT: Final = 4_000
 
 
 @final
-class Remembering:
+class EndedRequests:
     """What is kept in mind. The oldest are forgotten first, among those that somebody has asked about, and the others.
 
     Nearly all are never asked about: they are put in order only if somebody asks about any.
     """
 
     def __init__(self) -> None:
-        self._new: Final[deque[Brief]] = deque(maxlen=REMEMBERED)
-        self._known: Final[OrderedDict[str, Attended | Brief]] = OrderedDict()
+        self._new: Final[deque[EndedRequest]] = deque(maxlen=REMEMBERED)
+        self._known: Final[OrderedDict[str, InlineRequest | EndedRequest]] = OrderedDict()
         self._weights: Final[dict[str, int]] = {}  # of those that are heavy
         self._weight = 0
 
-    def add(self, attended: Attended) -> None:
+    def add(self, attended: InlineRequest) -> None:
         """Keep one in mind."""
         kept = attended.in_brief()
-        if isinstance(kept, Brief) and len(kept.packed) <= LIGHT:
+        if isinstance(kept, EndedRequest) and len(kept.packed) <= LIGHT:
             self._new.append(kept)
             return
-        weight = len(kept.packed) if isinstance(kept, Brief) else kept.weight
+        weight = len(kept.packed) if isinstance(kept, EndedRequest) else kept.weight
         self._put_in_order()
         if weight > LIGHT:
             self._weights[kept.id] = weight
             self._weight += weight
         self._put(kept)
 
-    def get(self, request_id: str) -> Attended | Brief | None:
+    def get(self, request_id: str) -> InlineRequest | EndedRequest | None:
         """Return one that is kept in mind."""
         self._put_in_order()
         return self._known.get(request_id)
 
-    def replace(self, attended: Attended) -> None:
+    def replace(self, attended: InlineRequest) -> None:
         """Keep more of one in mind from now on: somebody has asked for it."""
         self._known[attended.id] = attended
 
@@ -97,7 +97,7 @@ class Remembering:
         while self._new:
             self._put(self._new.popleft())
 
-    def _put(self, kept: Attended | Brief) -> None:
+    def _put(self, kept: InlineRequest | EndedRequest) -> None:
         self._known[kept.id] = kept
         while len(self._known) > REMEMBERED or self._weight > ROOM:
             self._drop()
@@ -107,7 +107,7 @@ class Remembering:
         self._weight -= self._weights.pop(request_id, 0)
 
 
-def _is_long_ago(kept: Attended | Brief, now: Instant) -> bool:
+def _is_long_ago(kept: InlineRequest | EndedRequest, now: Instant) -> bool:
     return seconds_between(kept.ended_at, now) > KEPT
 
 
@@ -121,7 +121,7 @@ PATIENCE: Final = 5.0
 
 
 @final
-class Server:
+class RequestServer:
     """What requests need of the process that they run in.
 
     Attributes:
@@ -141,21 +141,21 @@ class Server:
         self,
         engine: Engine,
         arbiter: Arbiter,
-        chains: Chains,
+        chains: ChainSigner,
         tenants: TenantLimits = TenantLimits(),  # noqa: B008 -- it does not change
     ) -> None:
         self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
         self.tenants: Final = Tenants(engine.space, tenants)
         self.owners: Final = Owners(engine.space, tenants.session_kept)
-        self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
+        self.limits: Final = ConcurrencyLimits(engine.space, is_shared=arbiter.is_shared)
         self._runtime: Final = engine.runtime
         self._heartbeat: Final = lines_of(self.space).heartbeat
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
         self.now: Final = self._runtime.now
-        self.requests: Final[dict[str, Attended]] = {}
-        self._ended: Final = Remembering()
+        self.requests: Final[dict[str, InlineRequest]] = {}
+        self._ended: Final = EndedRequests()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -208,7 +208,7 @@ class Server:
 
         return (await self.space.update(beside.keys, decide)).versions
 
-    async def look(self, keys: RequestKeys) -> View:
+    async def look(self, keys: RequestKeys) -> RequestView:
         """Return how a request is.
 
         Raises:
@@ -234,7 +234,7 @@ class Server:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def take(self, attended: Attended) -> asyncio.Future[int]:
+    def take(self, attended: InlineRequest) -> asyncio.Future[int]:
         """Run a request here; return what is done once it is certain that it is taken on."""
         self.requests[attended.id] = attended
         task, entered = attended.begin()
@@ -243,26 +243,26 @@ class Server:
         task.add_done_callback(lambda _: self.gone(attended))
         return entered
 
-    def gone(self, attended: Attended) -> None:
+    def gone(self, attended: InlineRequest) -> None:
         """Take note that a request has ended, and keep it in mind if nobody else does."""
         del self.requests[attended.id]
         if attended.is_stored or not attended.is_entered:
             return  # it lies in the store, or was never taken on
         self._ended.add(attended)
 
-    def find(self, tenant: str, request_id: str) -> Attended | None:
+    def find(self, tenant: str, request_id: str) -> InlineRequest | None:
         """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
         self._ended.forget(self.now())
         found = self.requests.get(request_id) or self._ended.get(request_id)
         if found is None or found.principal.tenant != tenant:
             return None
-        if isinstance(found, Brief):
-            found = Attended.again(self, found)
+        if isinstance(found, EndedRequest):
+            found = InlineRequest.again(self, found)
             self._ended.replace(found)
         return found
 
     @property
-    def unfinished(self) -> tuple[Attended, ...]:
+    def unfinished(self) -> tuple[InlineRequest, ...]:
         """The requests that run here."""
         return tuple(self.requests.values())
 

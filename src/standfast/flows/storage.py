@@ -56,7 +56,7 @@ _COLLECTED: Final = ("debounce", "batch")
 
 
 @final
-class _Known:
+class _TenantBytes:
     """What is known of one tenant: how much was counted, what was written here since then, and what is coming."""
 
     __slots__ = ("added", "at", "coming", "counted", "counting", "is_counted")
@@ -83,7 +83,7 @@ class Storage:
 
     def __init__(self, scope: Scope, most: int | None) -> None:
         self._scope, self._most = scope, most
-        self._tenants: Final[OrderedDict[str, _Known]] = OrderedDict()
+        self._tenants: Final[OrderedDict[str, _TenantBytes]] = OrderedDict()
         self._counting: Final[set[asyncio.Task[None]]] = set()
         self._turn: Final = asyncio.Lock()
 
@@ -128,17 +128,17 @@ class Storage:
         if known.added * SHARE >= self._most - known.counted:
             self._count_if_due(tenant, known)
 
-    def _of(self, tenant: str) -> _Known:
+    def _of(self, tenant: str) -> _TenantBytes:
         known = self._tenants.get(tenant)
         if known is None:
             if len(self._tenants) >= REMEMBERED:
                 self._tenants.popitem(last=False)
-            known = self._tenants[tenant] = _Known()
+            known = self._tenants[tenant] = _TenantBytes()
         if not known.is_counted:
             self._count_if_due(tenant, known)
         return known
 
-    def _count_if_due(self, tenant: str, known: _Known) -> None:
+    def _count_if_due(self, tenant: str, known: _TenantBytes) -> None:
         """Count in a task of its own, unless that goes on or was done just now."""
         loop = asyncio.get_running_loop()
         if known.counting is not None or loop.time() - known.at < AGAIN:
@@ -154,7 +154,7 @@ class Storage:
         self._counting.add(counting)
         counting.add_done_callback(is_over)
 
-    async def _count(self, tenant: str, known: _Known) -> None:
+    async def _count(self, tenant: str, known: _TenantBytes) -> None:
         """Take over what the store says; what was written meanwhile may be in it or not, and counts besides."""
         before = known.added
         known.counted = await self.measure(tenant)
@@ -224,7 +224,7 @@ def _size_of(records: Iterable[Record]) -> int:
 
 
 @final
-class Weighed:
+class WeighedChanges:
     """Changes that are committed, and how many bytes more are in the store then.
 
     Args:

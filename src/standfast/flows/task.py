@@ -13,10 +13,10 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from standfast.clock import later, seconds_between
 from standfast.events import RequestsOverlap
-from standfast.flows.arbiter.protocol import Ask, Manner, manner_of
+from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
 from standfast.flows.deadlock import LONGEST
 from standfast.flows.flow import Action, Inputs
-from standfast.flows.idempotency import Claim
+from standfast.flows.idempotency import IdempotencyClaim
 from standfast.flows.policies import Restart
 from standfast.flows.records import (
     ONCES,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.codec import JsonValue
-    from standfast.flows.arbiter.protocol import Beside, Stop, Superseded, Turn
+    from standfast.flows.arbiter.protocol import Beside, RequestTurn, Stop, Superseded
     from standfast.flows.records import Call
     from standfast.flows.request import Status
-    from standfast.flows.server import Server  # noqa: TC004 -- none of this is ever read from data
+    from standfast.flows.server import RequestServer  # noqa: TC004 -- none of this is ever read from data
     from standfast.flows.session import Operation
     from standfast.keys import RecordKey
     from standfast.scope import Scope
@@ -82,8 +82,8 @@ async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, Jso
 
 
 @final
-class Calls(Struct, eq=False):
-    """What a request that runs here can do: the :class:`~standfast.flows.request.Means` of its action.
+class DispatcherBackend(Struct, eq=False):
+    """What a request that runs here can do: the :class:`~standfast.flows.request.RequestBackend` of its action.
 
     It is made of where the request runs, what arrived, its id, what tells those who follow it, and whether results of
     :meth:`run_once` are recorded, because it may be run again.
@@ -93,7 +93,7 @@ class Calls(Struct, eq=False):
         stopping: Why it was asked to stop.
     """
 
-    _server: Server
+    _server: RequestServer
     _arrival: Arrival
     _id: str
     _emit: Callable[[str, Any], None]
@@ -214,7 +214,7 @@ class Task(Struct, frozen=True, kw_only=True):
     arrival: Arrival
     inputs: Inputs
     address: Address | None = None
-    claim: Claim | None = None
+    claim: IdempotencyClaim | None = None
 
     @property
     def name(self) -> str:
@@ -240,7 +240,7 @@ class Task(Struct, frozen=True, kw_only=True):
             more["keep"] = self.claim.keep
         return record_of(self.action, self.arrival, self.address, at, status, **more)
 
-    def succeeding(self, record: RequestRecord, turn: Turn | None) -> RequestRecord:
+    def succeeding(self, record: RequestRecord, turn: RequestTurn | None) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
 
         One that had to wait for as long as they had to end has taken it by force, and they may still be at work. What
@@ -260,14 +260,14 @@ class Task(Struct, frozen=True, kw_only=True):
         on_stop: Callable[[Stop], None] | None = None,
     ) -> Ask:
         """Return what an arbiter is asked."""
-        name, manner = _name_and_manner(self.action)
-        if manner.budget is None and self.is_called:
-            manner = structs.replace(manner, budget=LONGEST)
+        name, rules = _name_and_manner(self.action)
+        if rules.budget is None and self.is_called:
+            rules = structs.replace(rules, budget=LONGEST)
         return Ask(
             id=self.id,
             address=self.address or (),
             action=name,
-            manner=manner,
+            rules=rules,
             packed=self.inputs.packed,
             beside=beside,
             on_waiting=on_waiting,
@@ -276,7 +276,7 @@ class Task(Struct, frozen=True, kw_only=True):
         )
 
 
-class Origin(Protocol):
+class RequestOrigin(Protocol):
     """Where a request came from, as far as its record tells."""
 
     @property
@@ -297,7 +297,7 @@ class Origin(Protocol):
 
 def record_of(
     action: Action[..., Any],
-    origin: Origin,
+    origin: RequestOrigin,
     address: Address | None,
     at: Instant,
     status: Status,
@@ -331,7 +331,7 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
     )
 
 
-def tell_overlap(server: Server, task: Task, record: RequestRecord) -> None:
+def tell_overlap(server: RequestServer, task: Task, record: RequestRecord) -> None:
     """Tell hooks that a request has begun while one may still be at work that it superseded."""
     runtime = server.engine.runtime
     if runtime.hooks:
@@ -339,16 +339,16 @@ def tell_overlap(server: Server, task: Task, record: RequestRecord) -> None:
         runtime.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
 
 
-def standings_of(server: Server, task: Task) -> tuple[Standing, ...]:
+def standings_of(server: RequestServer, task: Task) -> tuple[Standing, ...]:
     """Return the lines that the run of a durable request stands in: first that of its key, then those of its limits."""
     own = () if task.address is None else server.arbiter.standings(task.ask())
     return (*own, *server.limits.standings(task)) if task.action.has_room_limits else own
 
 
 @lru_cache(maxsize=1_000)
-def _name_and_manner(action: Action[..., Any]) -> tuple[str, Manner]:
+def _name_and_manner(action: Action[..., Any]) -> tuple[str, QueueRules]:
     """Return how the requests of an action are called in a line, and behave there."""
-    return name_of(action), manner_of(action.policy)
+    return name_of(action), queue_rules_of(action.policy)
 
 
 async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:

@@ -261,7 +261,7 @@ PAGE: Final = 100
 
 
 @final
-class _KnownDeaths:
+class _TenantDeaths:
     """What is known of one tenant."""
 
     __slots__ = ("at", "counting", "numbers")
@@ -282,7 +282,7 @@ class Quarantine:
 
     def __init__(self, scope: Scope, most: int | None) -> None:
         self._scope, self._most = scope, most
-        self._tenants: Final[OrderedDict[str, _KnownDeaths]] = OrderedDict()
+        self._tenants: Final[OrderedDict[str, _TenantDeaths]] = OrderedDict()
         self._counting: Final[set[asyncio.Task[None]]] = set()
 
     async def check(self, tenant: str, sharer: str = "") -> None:
@@ -309,15 +309,15 @@ class Quarantine:
         if is_spent(own, most - total):
             raise TooManyQuarantinedError("durable requests of this user", own, SAID)
 
-    def _of(self, tenant: str) -> _KnownDeaths:
+    def _of(self, tenant: str) -> _TenantDeaths:
         known = self._tenants.get(tenant)
         if known is None:
             if len(self._tenants) >= REMEMBERED:
                 self._tenants.popitem(last=False)
-            known = self._tenants[tenant] = _KnownDeaths()
+            known = self._tenants[tenant] = _TenantDeaths()
         return known
 
-    def _begin_to_count(self, tenant: str, known: _KnownDeaths, most: int) -> asyncio.Task[None]:
+    def _begin_to_count(self, tenant: str, known: _TenantDeaths, most: int) -> asyncio.Task[None]:
         """Count in a task of its own, for all who want to know."""
 
         def is_over(task: asyncio.Task[None]) -> None:
@@ -331,7 +331,7 @@ class Quarantine:
         counting.add_done_callback(is_over)
         return counting
 
-    async def _count(self, tenant: str, known: _KnownDeaths, most: int) -> None:
+    async def _count(self, tenant: str, known: _TenantDeaths, most: int) -> None:
         found, (start, end) = Counter[str](), quarantined_with(self._scope, tags_of(tenant)[0]).within()
         while True:
             page = await self._scope.scan(start, end, limit=self._scope.at_most(PAGE))
@@ -537,7 +537,7 @@ def _user_of(idempotency: Record) -> str:
 
 
 @final
-class _Known:
+class _TenantCount:
     """What is known of one tenant: how many were counted, what came here since then, and what is coming."""
 
     __slots__ = ("added", "at", "coming", "counted", "counting")
@@ -576,7 +576,7 @@ class Census:
         look_closer: Callable[[str], Awaitable[Counts]],
     ) -> None:
         self._what, self._most, self._look, self._look_closer = what, most, look, look_closer
-        self._tenants: Final[OrderedDict[str, _Known]] = OrderedDict()
+        self._tenants: Final[OrderedDict[str, _TenantCount]] = OrderedDict()
 
     async def enter(self, tenant: str, sharer: str) -> None:
         """Count one more.
@@ -601,17 +601,17 @@ class Census:
         if known.added.total * SHARE >= self._most - known.counted.total and known.counting is None:
             self._begin_to_count(known, partial(self._look, tenant))  # if it fails, what was counted here still counts
 
-    def _is_full(self, known: _Known, sharer: str) -> bool:
+    def _is_full(self, known: _TenantCount, sharer: str) -> bool:
         return is_spent(known.of(sharer), self._most - known.total)
 
-    async def _first(self, tenant: str) -> _Known:
-        known = _Known()
+    async def _first(self, tenant: str) -> _TenantCount:
+        known = _TenantCount()
         await self._count(known, partial(self._look, tenant))
         if len(self._tenants) >= REMEMBERED:
             self._tenants.popitem(last=False)
         return self._tenants.setdefault(tenant, known)
 
-    async def _check(self, tenant: str, sharer: str, known: _Known) -> None:
+    async def _check(self, tenant: str, sharer: str, known: _TenantCount) -> None:
         """Refuse one too many. However many come at a time, they are counted once for all of them."""
         if known.counting is not None:
             await result_of(known.counting)
@@ -622,7 +622,7 @@ class Census:
         if self._is_full(known, sharer):
             raise TooManyRequestsError(f"{self._what} of this user", known.of(sharer), AGAIN)
 
-    def _begin_to_count(self, known: _Known, look: Callable[[], Awaitable[Counts]]) -> asyncio.Task[None]:
+    def _begin_to_count(self, known: _TenantCount, look: Callable[[], Awaitable[Counts]]) -> asyncio.Task[None]:
         """Count in a task of its own: two counts at a time would each take off what came here before them."""
 
         def is_over(task: asyncio.Task[None]) -> None:
@@ -634,7 +634,7 @@ class Census:
         counting.add_done_callback(is_over)
         return counting
 
-    async def _count(self, known: _Known, look: Callable[[], Awaitable[Counts]]) -> None:
+    async def _count(self, known: _TenantCount, look: Callable[[], Awaitable[Counts]]) -> None:
         """Take over what the store says; what came here while it was asked may be in it or not, and counts besides."""
         before = known.added.copy()
         known.counted = await look()

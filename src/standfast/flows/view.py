@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from standfast.errors import StandfastError
-    from standfast.flows.arbiter.protocol import Who
+    from standfast.flows.arbiter.protocol import RequestEntry
     from standfast.flows.handle import Handle
     from standfast.flows.request import Principal, Status
-    from standfast.flows.server import Server
+    from standfast.flows.server import RequestServer
     from standfast.flows.tenants import Owners
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
@@ -79,7 +79,7 @@ class _By(Struct):
 
 
 @final
-class Seeing:
+class Visibility:
     """Says who may see which request.
 
     Args:
@@ -253,7 +253,7 @@ QUARANTINED: Final = "it ended the servers that ran it, and waits for an operato
 """Why a request does not go on whose run is quarantined."""
 
 
-class View(Struct, frozen=True):
+class RequestView(Struct, frozen=True):
     """A request as it was at one moment.
 
     Attributes:
@@ -281,7 +281,7 @@ class View(Struct, frozen=True):
         return self.record.has_ended
 
 
-async def look(scope: Scope, keys: RequestKeys) -> View:
+async def look(scope: Scope, keys: RequestKeys) -> RequestView:
     """Return how a request is.
 
     Raises:
@@ -294,15 +294,15 @@ async def look(scope: Scope, keys: RequestKeys) -> View:
         raise RequestNotFoundError(keys.id)
     record = REQUESTS.decode(found.value)
     if record.has_ended:
-        return View(record, found.version, seen.at)
+        return RequestView(record, found.version, seen.at)
     if record.durable:
         return _of_run(record, found.version, seen, run)
     if record.owner and not await is_present(scope, record.owner):
         return await _interrupted(scope, keys, seen)
-    return View(record, found.version, seen.at)
+    return RequestView(record, found.version, seen.at)
 
 
-async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> View:
+async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> RequestView:
     """Return how a request is whose server is gone: it may have written the end just before it went."""
     seen = await scope.read(keys.record)
     found = seen.get(keys.record)
@@ -310,10 +310,10 @@ async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> Vie
         raise RequestNotFoundError(keys.id)
     record = REQUESTS.decode(found.value)
     if record.has_ended or found.version != before.version(keys.record):
-        return View(record, found.version, seen.at)
+        return RequestView(record, found.version, seen.at)
     failure = describe(RequestInterruptedError(keys.id), KNOWN)
     over = ended(record, "interrupted", seen.at, reason="its server went away", failure=failure)
-    return View(over, found.version, seen.at, is_derived=True)
+    return RequestView(over, found.version, seen.at, is_derived=True)
 
 
 async def is_present(scope: Scope, name: str) -> bool:
@@ -357,7 +357,7 @@ def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instan
     return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))
 
 
-async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
+async def settle(scope: Scope, keys: RequestKeys, view: RequestView) -> bool:
     """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing.
 
     False: the record has changed meanwhile. Somebody else has done it; or the request is alive after all.
@@ -378,16 +378,16 @@ async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
 # --- durable requests -----------------------------------------------------------------------------------------------
 
 
-def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -> View:
+def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -> RequestView:
     found, header = seen.get(run.state), seen.get(run.header)
     if found is None:
         over = ended(record, "cancelled", seen.at, reason="its run was removed")
-        return View(over, version, seen.at, is_derived=True)
+        return RequestView(over, version, seen.at, is_derived=True)
     life = RUN_STATES.decode(found.value)
     if not life.has_ended:
-        return View(_unfinished(record, life), version, seen.at, life)
+        return RequestView(_unfinished(record, life), version, seen.at, life)
     over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
-    return View(over, version, seen.at, life, is_derived=True)
+    return RequestView(over, version, seen.at, life, is_derived=True)
 
 
 def _unfinished(record: RequestRecord, life: RunState) -> RequestRecord:
@@ -504,7 +504,7 @@ def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a
     return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
 
 
-async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
+async def explain(server: RequestServer, request_id: str, record: RequestRecord) -> Explanation | None:
     """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
     if record.reason == QUARANTINED:
         key = label_of(record.address) if record.address else "its run"
@@ -528,7 +528,7 @@ async def explain(server: Server, request_id: str, record: RequestRecord) -> Exp
     )
 
 
-async def _doing(server: Server, holder: Who) -> str:
+async def _doing(server: RequestServer, holder: RequestEntry) -> str:
     """Say what the one does that has a key. A run keeps its place in the store also while nobody takes it up."""
     if not holder.is_durable or not server.arbiter.is_shared:
         return "running"

@@ -13,7 +13,7 @@ from standfast.flows.records import name_of
 from standfast.web import limits as given
 from standfast.web.auth import OwnToken
 from standfast.web.chat import checked_chats
-from standfast.web.limits import AppLimits, Rooms
+from standfast.web.limits import AppLimits, AppShares
 from standfast.web.tools import Toolbox
 from standfast.web.webhooks import Webhook
 from standfast.workflows.engine import Engine
@@ -112,7 +112,7 @@ class App:
         )
         self.name, self.grace = name, given.time("grace", grace)
         self.limits: Final = given.one("limits", limits, AppLimits, "sf.AppLimits(...)") or AppLimits()
-        self.rooms: Final = Rooms(self.limits)
+        self.shares: Final = AppShares(self.limits)
         self._dispatcher: Final = Dispatcher(
             self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
         )

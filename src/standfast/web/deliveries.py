@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.flow import Action
     from standfast.web.call import Dispatching
-    from standfast.web.limits import AppLimits, Rooms
+    from standfast.web.limits import AppLimits, AppShares
     from standfast.web.signatures import Verified
     from standfast.web.webhooks import Webhook
 
@@ -58,10 +58,15 @@ class WebhookEndpoint:
     """The ASGI application behind ``POST /webhooks/{name}``."""
 
     def __init__(
-        self, webhook: Webhook, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, clock: Clock = SYSTEM_CLOCK
+        self,
+        webhook: Webhook,
+        dispatching: Dispatching,
+        limits: AppLimits,
+        shares: AppShares,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._webhook, self._dispatching, self._clock = webhook, dispatching, clock
-        self._open: Final = rooms.deliveries
+        self._open: Final = shares.deliveries
         self._refusals: Final = LogBudget(_log)
         self._limit: Final = webhook.max_body or limits.body
         self._time: Final = webhook.body_time or limits.body_time

@@ -173,7 +173,7 @@ class Edge:
             scope["headers"] = [pair for pair in headers if pair[0] not in FORWARDED]
             return
         said = [(name, value.decode("latin-1")) for name, value in headers if name in FORWARDED]
-        origin = Origin.told(said, self._proxies)
+        origin = ForwardedOrigin.told(said, self._proxies)
         if origin.address:
             scope["client"] = (origin.address, 0)
         if origin.proto in ("http", "https"):
@@ -185,7 +185,7 @@ class Edge:
 
 
 @final
-class Origin:
+class ForwardedOrigin:
     """Where a request comes from, as proxies say; what they do not say is empty."""
 
     __slots__ = ("address", "host", "proto")
@@ -194,7 +194,7 @@ class Origin:
         self.address, self.proto, self.host = address, proto, host
 
     @classmethod
-    def told(cls, said: Iterable[tuple[bytes, str]], proxies: tuple[Network, ...]) -> Origin:
+    def told(cls, said: Iterable[tuple[bytes, str]], proxies: tuple[Network, ...]) -> ForwardedOrigin:
         """Return what the headers of a request say.
 
         Each proxy adds the address that it was asked from at the end, so the client is the last one that is not itself
@@ -213,7 +213,7 @@ class Origin:
         )
 
 
-def _of_forwarded(header: str, proxies: tuple[Network, ...]) -> Origin:
+def _of_forwarded(header: str, proxies: tuple[Network, ...]) -> ForwardedOrigin:
     """Return what RFC 7239 says. Values with a comma or semicolon in quotes are no address and no host, so none is."""
     hops: list[str] = []
     last: dict[str, str] = {}
@@ -222,7 +222,7 @@ def _of_forwarded(header: str, proxies: tuple[Network, ...]) -> Origin:
         last = {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}
         if "for" in last:
             hops.append(_address(last["for"]))
-    return Origin(_client(hops, proxies), last.get("proto", "").lower(), last.get("host", ""))
+    return ForwardedOrigin(_client(hops, proxies), last.get("proto", "").lower(), last.get("host", ""))
 
 
 def _client(hops: list[str], proxies: tuple[Network, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The straight way of plain calls: from the door to the dispatcher and back, past everything they do not need.
+"""The fast path of plain calls: from the door to the dispatcher and back, past everything they do not need.
 
 What comes most is a call of an action with a small JSON body whose caller waits for the result. It needs no router, no
 request and response objects, and no headers as text. Whatever is unusual about a call, or is to be refused because of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from standfast.flows.request import Principal
     from standfast.web.asgi import RawHeaders
     from standfast.web.call import Dispatching, Handle
-    from standfast.web.limits import AppLimits, Rooms, Who
+    from standfast.web.limits import AppLimits, AppShares, Caller
 
 
 UNUSUAL: Final = frozenset(
@@ -34,7 +34,7 @@ _MOST_DIGITS: Final = 7
 
 
 @final
-class Straight:
+class FastPath:
     """Answers plain calls.
 
     Args:
@@ -42,13 +42,13 @@ class Straight:
         flows: What can be called. Actions that are answered before they have run are not called like this.
         path: The address of an action, with its flow and its name to be filled in.
         limits: How much is taken on.
-        rooms: What is open, whatever way it came by.
+        shares: What is open, whatever way it came by.
     """
 
-    def __init__(self, dispatching: Dispatching, flows: Flows, path: str, limits: AppLimits, rooms: Rooms) -> None:
+    def __init__(self, dispatching: Dispatching, flows: Flows, path: str, limits: AppLimits, shares: AppShares) -> None:
         attended = [each for each in flows.actions if not each.durable and not each.policy.collects]
         self._actions: Final = {path.format(flow=each.flow, action=each.name): each for each in attended}
-        self._dispatching, self._limits, self._open = dispatching, limits, rooms.requests
+        self._dispatching, self._limits, self._open = dispatching, limits, shares.requests
         self._most: Final = min(limits.body, LARGE)
 
     def find(self, scope: Scope, headers: RawHeaders) -> Action[..., Any] | None:
@@ -63,7 +63,7 @@ class Straight:
         return action if is_short and is_plain and not is_stream else None
 
     async def answer(
-        self, action: Action[..., Any], principal: Principal, who: Who, headers: RawHeaders, receive: Receive
+        self, action: Action[..., Any], principal: Principal, who: Caller, headers: RawHeaders, receive: Receive
     ) -> Result | ASGIApp:
         """Run a plain call, and return the answer to it.
 

@@ -15,7 +15,7 @@ from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, identify
 from standfast.web.call import Result
 from standfast.web.edge import EDGE, PRIVATE
-from standfast.web.limits import who_is
+from standfast.web.limits import caller_of
 from standfast.web.log_budget import LogBudget
 from standfast.web.oauth import OAuthTokens
 from standfast.web.problems import problem_response
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from standfast.web.asgi import RawHeaders
     from standfast.web.auth import Authenticate
-    from standfast.web.fast_path import Straight
-    from standfast.web.limits import Who
+    from standfast.web.fast_path import FastPath
+    from standfast.web.limits import Caller
 
 
 PRINCIPAL: Final = "standfast.principal"
@@ -55,7 +55,7 @@ class Gate:
         hosts: The names that the application is served under; ``*.example.com`` stands for all below it.
         origins: The pages besides its own that may use it.
         open_paths: The paths that take no credentials, each in full. They look after themselves.
-        straight: Answers plain calls of actions, once they are let in; all else goes to ``app``.
+        fast_path: Answers plain calls of actions, once they are let in; all else goes to ``app``.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Gate:
         hosts: Collection[str],
         origins: Collection[str],
         open_paths: Collection[str],
-        straight: Straight | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
-        self._app, self._authenticate, self._straight = app, authenticate, straight
+        self._app, self._authenticate, self._fast_path = app, authenticate, fast_path
         self._refusals: Final = LogBudget(_log)
         self._own: Final = authenticate if isinstance(authenticate, OwnToken) else None
         # A function of the user's may rely on a header that a proxy sets, and deletes if a client has sent it.
@@ -83,8 +83,8 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers, straight = raw_headers(scope), self._straight
-        answer: _Answer | None = None  # one that brings along what the door adds to others needs none
+        headers, fast_path = raw_headers(scope), self._fast_path
+        answer: _GuardedSend | None = None  # one that brings along what the door adds to others needs none
         try:
             self._check(headers)
             principal = self._known(scope, headers)
@@ -92,24 +92,24 @@ class Gate:
                 scope = {**scope, "headers": list(scope["headers"])}  # nothing that comes later is a header
                 principal = await self._identified(scope, headers)
             if isinstance(principal, Response):
-                await principal(scope, receive, _Answer(send))
+                await principal(scope, receive, _GuardedSend(send))
                 return
-            if straight is None or (action := straight.find(scope, headers)) is None:
-                answer = _Answer(send)
+            if fast_path is None or (action := fast_path.find(scope, headers)) is None:
+                answer = _GuardedSend(send)
                 await self._app({**scope, PRINCIPAL: principal}, receive, answer)
                 return
-            who = who_is(principal, (scope.get("client") or ("",))[0])
-            told = await straight.answer(action, principal, who, headers, receive)
+            who = caller_of(principal, (scope.get("client") or ("",))[0])
+            told = await fast_path.answer(action, principal, who, headers, receive)
             if not isinstance(told, Result):
-                await told(scope, receive, _Answer(send))
+                await told(scope, receive, _GuardedSend(send))
                 return
         except FlowError as problem:
-            await (answer or _Answer(send)).refuse(problem, scope, receive)
+            await (answer or _GuardedSend(send)).refuse(problem, scope, receive)
         except Exception as problem:
             log_failure(_log, "a call", problem, path=scope["path"])
             if answer is not None and answer.has_begun:
                 raise
-            await (answer or _Answer(send)).refuse(problem, scope, receive)
+            await (answer or _GuardedSend(send)).refuse(problem, scope, receive)
         else:
             await send(told.start)
             await send(told.body)
@@ -164,7 +164,7 @@ def _netloc(origin: str) -> str | None:
 
 
 @final
-class _Answer:
+class _GuardedSend:
     """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
 
     __slots__ = ("_send", "has_begun")
@@ -195,6 +195,6 @@ class _Answer:
             await self({"type": "websocket.close", "code": 1008, "reason": ""})
 
 
-def who_asks(scope: Scope) -> Who:
+def caller_in(scope: Scope) -> Caller:
     """Return who has sent a request, or has opened a WebSocket."""
-    return who_is(scope[PRINCIPAL], (scope.get("client") or ("",))[0])
+    return caller_of(scope[PRINCIPAL], (scope.get("client") or ("",))[0])

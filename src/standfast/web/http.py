@@ -23,7 +23,7 @@ from standfast.web.call import (
     unless_closing,
     watched,
 )
-from standfast.web.gate import PRINCIPAL, who_asks
+from standfast.web.gate import PRINCIPAL, caller_in
 from standfast.web.log_budget import LogBudget
 from standfast.web.problems import as_json, problem_response, refusal, shown_handle, shown_info, told
 from standfast.web.sse import EventStream, closed, written
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action, Flows
     from standfast.flows.request import Event, Principal
     from standfast.web.call import Dispatching, Handle
-    from standfast.web.limits import AppLimits, Rooms
+    from standfast.web.limits import AppLimits, AppShares
 
 
 _NO_STREAM: Final = contextlib.nullcontext()
 
 
 @final
-class Calling:
+class CallEndpoint:
     """``POST /flows/{flow}/{action}``."""
 
     def __init__(
-        self, dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+        self, dispatching: Dispatching, flows: Flows, limits: AppLimits, shares: AppShares, closing: asyncio.Event
     ) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
-        self._open, self._streams = rooms.requests, rooms.streams
+        self._open, self._streams = shares.requests, shares.streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one call. Whether there is room for its stream is known before anything is done."""
-        is_stream, who = _is_stream(scope), who_asks(scope)
+        is_stream, who = _is_stream(scope), caller_in(scope)
         try:
             with self._streams.of(who) if is_stream else _NO_STREAM:
                 with self._open.of(who[0], who):
@@ -135,12 +135,12 @@ def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Res
 
 
 @final
-class Following:
+class RequestEndpoint:
     """``GET /requests/{id}``, ``GET /requests/{id}/events`` and ``DELETE /requests/{id}``."""
 
-    def __init__(self, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, closing: asyncio.Event) -> None:
+    def __init__(self, dispatching: Dispatching, limits: AppLimits, shares: AppShares, closing: asyncio.Event) -> None:
         self._dispatching, self._limits, self._closing = dispatching, limits, closing
-        self._streams: Final = rooms.streams
+        self._streams: Final = shares.streams
         self._log: Final = LogBudget(logging.getLogger("standfast.web"))
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,7 +168,7 @@ class Following:
     async def follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events of a request after the last one that the caller has seen, and those to come."""
         try:
-            with self._streams.of(who_asks(scope)):
+            with self._streams.of(caller_in(scope)):
                 await (await self._stream(scope))(scope, receive, send)
         except FlowError as problem:
             await problem_response(problem)(scope, receive, send)

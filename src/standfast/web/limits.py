@@ -71,35 +71,35 @@ def time(name: str, given: Duration) -> Duration:
 
 # --- how many streams are open, in all and of one user: nobody can take the places of everybody --------------------
 
-Who: TypeAlias = tuple[str, str, str]
+Caller: TypeAlias = tuple[str, str, str]
 """The tenant, the user, and the address of a user who has no name."""
 
 
-def who_is(principal: Principal, address: str) -> Who:
+def caller_of(principal: Principal, address: str) -> Caller:
     """Return what is counted as one user: who has no name is told apart by the address."""
     return (principal.tenant, principal.user, "" if principal.user else address)
 
 
 @final
-class Tally:
+class OpenCounts:
     """How many of something each user has open; who has none takes no memory."""
 
     __slots__ = ("_open",)
 
     def __init__(self) -> None:
-        self._open: Final[dict[Who, int]] = {}
+        self._open: Final[dict[Caller, int]] = {}
 
     @property
-    def all(self) -> Counter[Who]:
+    def all(self) -> Counter[Caller]:
         """How many each of them has open."""
         return Counter(self._open)
 
-    def of(self, who: Who) -> int:
+    def of(self, who: Caller) -> int:
         """Return how many a user has open."""
         return self._open.get(who, 0)
 
     @contextmanager
-    def one_more(self, who: Who) -> Generator[None]:
+    def one_more(self, who: Caller) -> Generator[None]:
         """Count one of a user while it is open."""
         self._open[who] = self.of(who) + 1
         try:
@@ -111,7 +111,7 @@ class Tally:
 
 
 @final
-class Places:
+class UserShares:
     """Counts what is open in all, and of each user.
 
     Args:
@@ -122,10 +122,10 @@ class Places:
 
     def __init__(self, shares: Shares, what: str, most: int) -> None:
         self._shares, self._what, self._most = shares, what, most
-        self._open: Final = Tally()
+        self._open: Final = OpenCounts()
 
     @contextmanager
-    def of(self, who: Who) -> Generator[None]:
+    def of(self, who: Caller) -> Generator[None]:
         """Count one of a user while it is open.
 
         Raises:
@@ -193,7 +193,7 @@ class AppLimits:
 
 
 @final
-class Rooms:
+class AppShares:
     """What is open in an application: calls and streams, shared by tenants and their users; and deliveries apart.
 
     Deliveries have a room of their own, since a stranger can open one: it is read before it is known who has signed it.
@@ -204,7 +204,7 @@ class Rooms:
     def __init__(self, limits: AppLimits) -> None:
         self.requests: Final = Shares(limits.requests, "requests")
         self.deliveries: Final = Shares(limits.deliveries, "deliveries", "this webhook", "this address")
-        self.streams: Final = Places(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
+        self.streams: Final = UserShares(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
 
 
 def _count(what: str, given: int) -> int:

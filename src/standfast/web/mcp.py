@@ -35,8 +35,8 @@ from standfast.flows.request import Arrival
 from standfast.flows.shares import SAID, Shares, is_spent
 from standfast.web.asgi import headers_of
 from standfast.web.call import IDEMPOTENCY_KEY, LARGE, SESSION, read_body, unless_closing
-from standfast.web.gate import PRINCIPAL, who_asks
-from standfast.web.limits import Places, Tally
+from standfast.web.gate import PRINCIPAL, caller_in
+from standfast.web.limits import OpenCounts, UserShares
 from standfast.web.problems import problem_of, spread, status_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action
     from standfast.flows.request import Principal
     from standfast.web.call import Dispatching, Handle
-    from standfast.web.limits import AppLimits, Who
+    from standfast.web.limits import AppLimits, Caller
     from standfast.web.tools import Toolbox
 
 
@@ -184,7 +184,7 @@ MANY: Final = 1_000
 class _Session:
     __slots__ = ("busy", "used_at", "who")
 
-    def __init__(self, who: Who, now: float) -> None:
+    def __init__(self, who: Caller, now: float) -> None:
         self.who, self.used_at, self.busy = who, now, 0
 
 
@@ -202,11 +202,11 @@ class Sessions:
     def __init__(self, most: int, in_all: int, idle: float, now: Callable[[], float] = monotonic) -> None:
         self._most, self._in_all, self._idle, self._now = most, in_all, idle, now
         self._known: Final[dict[str, _Session]] = {}
-        self._opening: Final = Tally()
+        self._opening: Final = OpenCounts()
         self._many = MANY
 
     @contextmanager
-    def opening(self, who: Who) -> Generator[None]:
+    def opening(self, who: Caller) -> Generator[None]:
         """Note that somebody is about to open one.
 
         Raises:
@@ -219,7 +219,7 @@ class Sessions:
         with self._opening.one_more(who):
             yield
 
-    def _problem(self, who: Who) -> TooManyRequestsError | None:
+    def _problem(self, who: Caller) -> TooManyRequestsError | None:
         users = Counter(each.who for each in self._known.values()) + self._opening.all
         if users[who] >= self._most:
             return TooManyRequestsError("sessions of this user", self._most, SAID)
@@ -233,7 +233,7 @@ class Sessions:
         for session in [name for name, each in self._known.items() if not each.busy and each.used_at < before]:
             del self._known[session]
 
-    def opened(self, session: str, who: Who) -> None:
+    def opened(self, session: str, who: Caller) -> None:
         """Note that somebody has one; the library names it in every answer."""
         if session not in self._known:
             self._known[session] = _Session(who, self._now())
@@ -309,7 +309,8 @@ class ToolEndpoint:
         self._server: Final = tool_server(name, toolbox, dispatching, _who, stops)
         self._toolbox, self._limits, self._has_sessions = toolbox, limits, has_sessions
         self._open: Final = Shares(limits.requests, "requests for tools")
-        self._streams: Final = Places(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
+        streams = Shares(limits.streams, "streams")
+        self._streams: Final = UserShares(streams, "streams of this user", limits.user_streams)
         self._sessions: Final = Sessions(limits.user_streams, limits.streams, IDLE)
         self._manager: StreamableHTTPSessionManager | None = None
         self._closing = asyncio.Event()
@@ -317,7 +318,7 @@ class ToolEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one message, or open the stream of a session."""
-        manager, who = self._manager, who_asks(scope)
+        manager, who = self._manager, caller_in(scope)
         if manager is None:
             raise EngineNotOpenError
         session, sessions = headers_of(scope).get(SESSION_HEADER, ""), self._sessions

@@ -342,7 +342,7 @@ _WHERE: Final = "OAuthTokens"
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 
 
-class _RefusedError(Exception):
+class _TokenRefusedError(Exception):
     """A token does not hold. It never leaves this module."""
 
 
@@ -441,7 +441,7 @@ class OAuthTokens:
         try:
             claims = await self._verified(token.strip())
             principal = self._principal(claims)
-        except _RefusedError as problem:
+        except _TokenRefusedError as problem:
             _log.info("%s", as_logfmt({"event": "token-refused", "reason": str(problem)}))
             raise AccessTokenError(challenge(where, self.scopes, "invalid_token")) from None
         if not _scopes_of(claims).issuperset(self.scopes):
@@ -453,12 +453,12 @@ class OAuthTokens:
         import jwt  # noqa: PLC0415 -- the library is an extra
 
         if len(token) > LONGEST:
-            raise _RefusedError("too long")
+            raise _TokenRefusedError("too long")
         try:
             algorithm, key_id = self._checked_header(jwt.get_unverified_header(token))
             key = await self._keys.find(key_id, algorithm)
             if key is None:
-                raise _RefusedError("unknown key")
+                raise _TokenRefusedError("unknown key")
             return jwt.decode(
                 token,
                 key,
@@ -469,27 +469,27 @@ class OAuthTokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWTError as problem:
-            raise _RefusedError(type(problem).__name__) from None  # its text may quote from the token
+            raise _TokenRefusedError(type(problem).__name__) from None  # its text may quote from the token
 
     def _checked_header(self, header: dict[str, Any]) -> tuple[str, str]:
         """Return the algorithm and the id of the key that a token names. The algorithm is never taken on trust."""
         algorithm, key_id = header.get("alg"), header.get("kid", "")
         if not isinstance(algorithm, str) or algorithm not in self._allowed or not isinstance(key_id, str):
-            raise _RefusedError("algorithm")
+            raise _TokenRefusedError("algorithm")
         if "crit" in header or str(header.get("typ", "jwt")).lower() not in _KINDS:
-            raise _RefusedError("kind")
+            raise _TokenRefusedError("kind")
         return algorithm, key_id
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
         if "cnf" in claims:
-            raise _RefusedError("bound to a key that is not shown")
+            raise _TokenRefusedError("bound to a key that is not shown")
         user = _text(_found(claims, self._user))
         tenant = Principal().tenant if self._tenant is None else _text(_found(claims, self._tenant))
         roles = self._named(claims) if self._roles in SCOPES else _words(_found(claims, self._roles))
         try:
             return Principal(tenant, user, roles)
         except InvalidArrivalError:
-            raise _RefusedError("claims") from None
+            raise _TokenRefusedError("claims") from None
 
     def _named(self, claims: dict[str, Any]) -> frozenset[str]:
         """Return the roles that scopes name."""
@@ -519,7 +519,7 @@ def _found(claims: dict[str, Any], claim: Claim) -> object:
 
 def _text(found: object) -> str:
     if not isinstance(found, str) or not found:
-        raise _RefusedError("claims")
+        raise _TokenRefusedError("claims")
     return found
 
 

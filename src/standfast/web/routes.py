@@ -14,9 +14,9 @@ from standfast.web.asgi import route_path
 from standfast.web.call import IDEMPOTENCY_KEY, REQUEST, SESSION
 from standfast.web.chat.routes import chat_routes
 from standfast.web.deliveries import WebhookEndpoint
-from standfast.web.fast_path import Straight
+from standfast.web.fast_path import FastPath
 from standfast.web.gate import PRINCIPAL, Gate
-from standfast.web.http import Calling, Following
+from standfast.web.http import CallEndpoint, RequestEndpoint
 from standfast.web.oauth import OAuthTokens
 from standfast.web.openapi import describe
 from standfast.web.problems import as_json, plain_problem
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from standfast.web.auth import Authenticate
     from standfast.web.call import Dispatching
     from standfast.web.chat import Chat
-    from standfast.web.limits import AppLimits, Rooms
+    from standfast.web.limits import AppLimits, AppShares
     from standfast.web.mcp import ToolEndpoint
     from standfast.web.tools import Toolbox
     from standfast.web.webhooks import Webhook
@@ -48,19 +48,19 @@ JSON: Final = "application/json"
 
 
 def flow_routes(
-    dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+    dispatching: Dispatching, flows: Flows, limits: AppLimits, shares: AppShares, closing: asyncio.Event
 ) -> list[BaseRoute]:
     """Return the routes of actions, and of requests by their ids."""
-    following = Following(dispatching, limits, rooms, closing)
+    following = RequestEndpoint(dispatching, limits, shares, closing)
     return [
-        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, rooms, closing))),
+        Route(CALLS, _by_method(POST=CallEndpoint(dispatching, flows, limits, shares, closing))),
         Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
         Route("/requests/{id}/events", _by_method(GET=following.follow)),
     ]
 
 
 @final
-class Direct:
+class ActionRouter:
     """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
 
     Args:
@@ -89,10 +89,10 @@ class Direct:
 
 
 def webhook_routes(
-    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, rooms: Rooms
+    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, shares: AppShares
 ) -> list[BaseRoute]:
     """Return the routes of webhooks."""
-    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, rooms) for each in webhooks}
+    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, shares) for each in webhooks}
     return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
 
 
@@ -207,11 +207,11 @@ def routes_of(
     authenticate: Authenticate,
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
-    limits, rooms = app.limits, app.rooms
+    limits, shares = app.limits, app.shares
     return [
-        *flow_routes(app, app.flows, limits, rooms, app.closing),
-        *webhook_routes(app, webhooks, limits, rooms),
-        *chat_routes(chats, app, space=lambda: app.space, limits=limits, rooms=rooms, closing=app.closing),
+        *flow_routes(app, app.flows, limits, shares, app.closing),
+        *webhook_routes(app, webhooks, limits, shares),
+        *chat_routes(chats, app, space=lambda: app.space, limits=limits, shares=shares, closing=app.closing),
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=True),
         health_route(lambda: app.is_well),
@@ -232,12 +232,12 @@ def behind_the_door(
     open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(
-        Direct(router, routes, app.flows),
+        ActionRouter(router, routes, app.flows),
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,
         open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
-        straight=Straight(app, app.flows, CALLS, app.limits, app.rooms),
+        fast_path=FastPath(app, app.flows, CALLS, app.limits, app.shares),
     )
     if not origins:
         return gate

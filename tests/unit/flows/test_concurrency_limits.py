@@ -18,7 +18,7 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows import concurrency_limits as limiting
-from standfast.flows.concurrency_limits import SPARE, Limiting, LocalGate, SharedGate, Waiters
+from standfast.flows.concurrency_limits import SPARE, ConcurrencyLimits, LocalPermits, PermitWaiters, SharedPermits
 from standfast.flows.tenants import Owners
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import MemoryBackend, MemoryRecords
@@ -162,13 +162,13 @@ async def test_buckets_are_looked_through_seldom_and_whoever_keeps_coming_is_not
 ) -> None:
     """However many others come: each look goes through all of them."""
     monkeypatch.setattr(limiting, "MOST_BUCKETS", 50)
-    looks, look = list[Limiting](), Limiting._drop_full_buckets
+    looks, look = list[ConcurrencyLimits](), ConcurrencyLimits._drop_full_buckets
 
-    def counted(self: Limiting) -> None:
+    def counted(self: ConcurrencyLimits) -> None:
         looks.append(self)
         look(self)
 
-    monkeypatch.setattr(Limiting, "_drop_full_buckets", counted)
+    monkeypatch.setattr(ConcurrencyLimits, "_drop_full_buckets", counted)
     flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key="user"))
     may_end.set()
     async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
@@ -182,34 +182,34 @@ async def test_buckets_are_looked_through_seldom_and_whoever_keeps_coming_is_not
 
 async def test_those_who_have_left_a_gate_do_not_pile_up() -> None:
     """However many come and go while one runs."""
-    gate = LocalGate(1)
-    await gate.try_take()
+    permits = LocalPermits(1)
+    await permits.try_take()
     for _ in range(10 * SPARE):
-        waiting = asyncio.ensure_future(gate.take(0))
+        waiting = asyncio.ensure_future(permits.take(0))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    assert gate.waiting == 0
-    assert len(gate._waiters._heap) <= SPARE + 1
+    assert permits.waiting == 0
+    assert len(permits._waiters._heap) <= SPARE + 1
 
 
 async def test_a_permit_that_comes_as_its_waiter_is_cancelled_goes_to_the_next() -> None:
     """None is lost."""
-    gate = LocalGate(1)
-    await gate.try_take()
-    first, second = asyncio.ensure_future(gate.take(1)), asyncio.ensure_future(gate.take(0))
+    permits = LocalPermits(1)
+    await permits.try_take()
+    first, second = asyncio.ensure_future(permits.take(1)), asyncio.ensure_future(permits.take(0))
     await asyncio.sleep(0)
-    gate.give_back(None)
+    permits.give_back(None)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.wait_for(second, SOON)
-    gate.give_back(None)
-    assert gate.is_idle
+    permits.give_back(None)
+    assert permits.is_idle
 
 
 async def test_waiters_go_by_priority_and_then_by_arrival() -> None:
     """The highest first; of equal ones, the one that has waited for longer."""
-    waiters = Waiters()
+    waiters = PermitWaiters()
     added = {name: waiters.add(priority) for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", 5)]}
     popped = [waiters.pop() for _ in added]
     assert popped == [added[name] for name in "bdac"]
@@ -223,43 +223,43 @@ def test_a_priority_of_an_arrival_is_a_small_whole_number(priority: Any) -> None
         arrival(priority=priority)
 
 
-def shared_gate(space: sf.Space) -> SharedGate:
+def shared_gate(space: sf.Space) -> SharedPermits:
     """Return one in the store, for one at a time."""
-    return SharedGate(space, ("limit", "l"), "the limit", 1, "f.work", lambda: None)
+    return SharedPermits(space, ("limit", "l"), "the limit", 1, "f.work", lambda: None)
 
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_whoever_leaves_at_the_moment_when_its_permit_comes_takes_nobody_elses_place_along(turns: int) -> None:
     """At whichever turn of the loop that is: the next one gets it."""
     async with sf.open("memory://") as space:
-        gate = shared_gate(space)
-        _, first = await gate.try_take()
-        leaving, staying = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
-        await until(lambda: gate.waiting == 2)
-        gate.give_back(first)
+        permits = shared_gate(space)
+        _, first = await permits.try_take()
+        leaving, staying = (asyncio.ensure_future(permits.take(0)) for _ in range(2))
+        await until(lambda: permits.waiting == 2)
+        permits.give_back(first)
         for _ in range(turns):
             await asyncio.sleep(0)
         if not leaving.cancel():
-            gate.give_back(leaving.result())
-        gate.give_back(await asyncio.wait_for(staying, SOON))
-        await until(lambda: gate.is_idle)
+            permits.give_back(leaving.result())
+        permits.give_back(await asyncio.wait_for(staying, SOON))
+        await until(lambda: permits.is_idle)
 
 
 async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -> None:
     """Whoever has come after them keeps its own."""
     async with sf.open("memory://") as space:
-        gate = shared_gate(space)
-        _, first = await gate.try_take()
-        one, two = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
-        await until(lambda: gate.waiting == 2)
+        permits = shared_gate(space)
+        _, first = await permits.try_take()
+        one, two = (asyncio.ensure_future(permits.take(0)) for _ in range(2))
+        await until(lambda: permits.waiting == 2)
         two.cancel()
-        three, four = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
+        three, four = (asyncio.ensure_future(permits.take(0)) for _ in range(2))
         await asyncio.sleep(0)
         four.cancel()
-        gate.give_back(first)
+        permits.give_back(first)
         for each in (one, three):
-            gate.give_back(await asyncio.wait_for(each, SOON))
-        await until(lambda: gate.is_idle)
+            permits.give_back(await asyncio.wait_for(each, SOON))
+        await until(lambda: permits.is_idle)
 
 
 @pytest.mark.parametrize("attended", [True, False])

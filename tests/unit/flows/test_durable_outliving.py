@@ -10,9 +10,9 @@ import standfast as sf
 from standfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
 from standfast.flows import durable
 from standfast.flows import durable as outcomes
-from standfast.flows.arbiter.entering import go_round
+from standfast.flows.arbiter.entering import reap_lines
 from standfast.flows.events import last_number
-from standfast.flows.server import Server
+from standfast.flows.server import RequestServer
 from standfast.locks.heartbeat import remove
 from standfast.space import lines_of
 from standfast.workflows.engine import withdraw
@@ -83,7 +83,7 @@ async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: S
         first = await one.dispatch(arrival("queued", "a"))
         behind = await two.dispatch(arrival("queued", "b", durable=True))
         await _take_for_dead(one.engine.space)
-        await go_round(two.engine.space, lines_of(two.engine.space))
+        await reap_lines(two.engine.space, lines_of(two.engine.space))
         assert await result(behind) == "did b"
         stage.release("a")
         with pytest.raises(RequestInterruptedError):
@@ -154,10 +154,10 @@ async def test_a_lease_that_the_store_is_too_slow_for_means_refusal(
 ) -> None:
     """Who has its turn cannot be decided then, and that is what the caller is told."""
 
-    async def too_slow(_server: Server) -> None:
+    async def too_slow(_server: RequestServer) -> None:
         raise LeaseTooShortError(1.0, "one round trip to the store took 2 s")
 
-    monkeypatch.setattr(Server, "attend", too_slow)
+    monkeypatch.setattr(RequestServer, "attend", too_slow)
     async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         with pytest.raises(ArbiterUnavailableError):
             await dispatcher.dispatch(arrival("queued", "a"))

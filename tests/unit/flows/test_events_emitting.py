@@ -11,7 +11,7 @@ import pytest
 import standfast as sf
 from standfast.errors import EncodeError, RequestInterruptedError, StoreBusyError
 from standfast.flows import events as emitting
-from standfast.flows.events import REMEMBERED, Journal, Memory, last_number
+from standfast.flows.events import REMEMBERED, EventJournal, EventMemory, last_number
 from standfast.flows.records import EVENTS, RequestKeys
 from standfast.stores.protocol import Decision
 
@@ -52,9 +52,9 @@ class Writer:
         self.commits.append(len(beside.keys))
         await self._space.update(beside.keys, decide)
 
-    def journal(self, last: int = 0) -> Journal:
+    def journal(self, last: int = 0) -> EventJournal:
         """Return a journal that writes here."""
-        return Journal(self._space, self.keys, self.write, lambda: sf.clock.Instant(1), self.kept.append, last)
+        return EventJournal(self._space, self.keys, self.write, lambda: sf.clock.Instant(1), self.kept.append, last)
 
     async def told(self) -> list[Any]:
         """Return what lies in the store."""
@@ -117,7 +117,7 @@ async def test_what_is_no_json_is_refused_where_it_is_told(space: Space) -> None
     """The error comes from the call, and nothing of it is written."""
     writer = Writer(space)
     journal = writer.journal()
-    for emit in (journal.emit, Memory().emit):
+    for emit in (journal.emit, EventMemory().emit):
         with pytest.raises((EncodeError, TypeError)):
             emit("message", object())
     await journal.flush()
@@ -127,7 +127,7 @@ async def test_what_is_no_json_is_refused_where_it_is_told(space: Space) -> None
 
 def test_a_memory_forgets_the_oldest() -> None:
     """It is bounded, and keeps the numbers."""
-    memory = Memory()
+    memory = EventMemory()
     for number in range(REMEMBERED + 2):
         memory.emit("message", number)
 

@@ -14,7 +14,7 @@ from standfast.web.asgi import Rest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.flows.inline import Attended
+    from standfast.flows.inline import InlineRequest
 
 DESK = sf.Flow("desk")
 
@@ -75,12 +75,12 @@ async def desk() -> AsyncIterator[sf.Dispatcher]:
         yield dispatcher
 
 
-def begun(desk: sf.Dispatcher, action: Any, **arrival: Any) -> Attended | None:
+def begun(desk: sf.Dispatcher, action: Any, **arrival: Any) -> InlineRequest | None:
     """Take a request on."""
     return desk.begin(action, sf.Arrival(flow="desk", action=action.name, **arrival))
 
 
-async def in_steps(simple: Attended) -> None:
+async def in_steps(simple: InlineRequest) -> None:
     """Run a request as a transport does: what has to wait is prepared for it after its first step."""
     steps = simple.run_at_once().__await__()
     try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import standfast as sf
 from standfast.errors import FlowError, InvalidArrivalError, InvalidRequestKeyError, RequestKeyError
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import Ask, manner_of
+from standfast.flows.arbiter.protocol import Ask, queue_rules_of
 from standfast.flows.request import address_of, label_of
 from standfast.keys import encode_parts
 
@@ -147,7 +147,7 @@ async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: sf
     address = address_of(policy, arrival(principal=sf.Principal("acme", "ann"), session="s-1"))
     assert address is not None
     async with sf.open("memory://") as space, SharedArbiter(space) as arbiter:
-        asked = Ask(id="r1", address=address, action="chat.respond", manner=manner_of(policy))
+        asked = Ask(id="r1", address=address, action="chat.respond", rules=queue_rules_of(policy))
         async with arbiter.hold(asked):
             assert [line.key async for line in space.lines()] == [words]
 

@@ -8,35 +8,35 @@ import pytest
 
 from standfast.clock import Instant, later
 from standfast.flows import server as remembering
-from standfast.flows.inline import Brief
+from standfast.flows.inline import EndedRequest
 from standfast.flows.records import KEPT
 from standfast.flows.request import NOBODY
-from standfast.flows.server import LIGHT, Remembering
+from standfast.flows.server import LIGHT, EndedRequests
 
 if TYPE_CHECKING:
-    from standfast.flows.inline import Attended
+    from standfast.flows.inline import InlineRequest
 
 
 class Ended:
     """A request that has ended."""
 
     def __init__(self, name: str, size: int = 10, at: int = 0) -> None:
-        self._brief = Brief(name, cast("Any", None), None, NOBODY, "", "http", b"x" * size, *[Instant(at)] * 3)
+        self._brief = EndedRequest(name, cast("Any", None), None, NOBODY, "", "http", b"x" * size, *[Instant(at)] * 3)
 
-    def in_brief(self) -> Brief:
+    def in_brief(self) -> EndedRequest:
         """Return what is kept."""
         return self._brief
 
 
-def keeping(*ended: Ended) -> Remembering:
+def keeping(*ended: Ended) -> EndedRequests:
     """Keep requests in mind."""
-    kept = Remembering()
+    kept = EndedRequests()
     for each in ended:
-        kept.add(cast("Attended", each))
+        kept.add(cast("InlineRequest", each))
     return kept
 
 
-def known(kept: Remembering, names: str) -> str:
+def known(kept: EndedRequests, names: str) -> str:
     """Return those that are known."""
     return "".join(each for each in names if kept.get(each) is not None)
 
@@ -48,7 +48,7 @@ def test_the_oldest_are_forgotten_first(asked_about: str, monkeypatch: pytest.Mo
     kept = keeping(*map(Ended, "abc"))
     assert known(kept, asked_about) == asked_about
     for name in "de":
-        kept.add(cast("Attended", Ended(name)))
+        kept.add(cast("InlineRequest", Ended(name)))
     assert known(kept, "abcde") == "cde"
 
 
@@ -63,7 +63,7 @@ def test_all_are_forgotten_after_an_hour() -> None:
     """Those that nobody has asked about, and the others."""
     kept = keeping(Ended("a", at=1), Ended("b", at=2))
     assert known(kept, "ab") == "ab"
-    kept.add(cast("Attended", Ended("c", at=1)))
-    kept.add(cast("Attended", Ended("d", at=3)))
+    kept.add(cast("InlineRequest", Ended("c", at=1)))
+    kept.add(cast("InlineRequest", Ended("d", at=3)))
     kept.forget(later(Instant(2), KEPT))
     assert known(kept, "abcd") == "bd"

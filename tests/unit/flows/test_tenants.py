@@ -289,7 +289,7 @@ async def test_those_who_wait_for_a_count_hear_that_it_failed_or_that_their_serv
         return Counts([("ann", 1)])
 
     census = Census("things", 1, one, look)
-    census._tenants["acme"] = known = tenants._Known()
+    census._tenants["acme"] = known = tenants._TenantCount()
     known.counted.add("ann")
     waiting = [asyncio.ensure_future(census.enter("acme", "ann")) for _ in range(2)]
     await asyncio.sleep(0)

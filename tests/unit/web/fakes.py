@@ -14,9 +14,9 @@ from standfast.errors import RequestCancelledError, RequestNotFoundError, Result
 from standfast.flows.flow import Flow, Flows
 from standfast.flows.request import Event, Explanation, Request, RequestInfo
 from standfast.web.auth import OwnToken
-from standfast.web.fast_path import Straight
+from standfast.web.fast_path import FastPath
 from standfast.web.gate import Gate
-from standfast.web.limits import AppLimits, Rooms
+from standfast.web.limits import AppLimits, AppShares
 from standfast.web.routes import (
     CALLS,
     HEALTH,
@@ -194,14 +194,14 @@ class Served:
         hosts: tuple[str, ...] = (),
         origins: tuple[str, ...] = (),
         limits: AppLimits | None = None,
-        straight: bool = True,
+        fast_path: bool = True,
     ) -> None:
         self.dispatching, self.closing = FakeDispatching(), asyncio.Event()
         limits, flows, webhooks = limits or AppLimits(), Flows([chat]), tuple(webhooks)
-        rooms = Rooms(limits)
+        shares = AppShares(limits)
         self.routes = [
-            *flow_routes(self.dispatching, flows, limits, rooms, self.closing),
-            *webhook_routes(self.dispatching, webhooks, limits, rooms),
+            *flow_routes(self.dispatching, flows, limits, shares, self.closing),
+            *webhook_routes(self.dispatching, webhooks, limits, shares),
             document_route("test", "1", flows, is_guarded=True),
             health_route(lambda: not self.closing.is_set()),
         ]
@@ -211,7 +211,7 @@ class Served:
             hosts=hosts,
             origins=origins,
             open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed)},
-            straight=Straight(self.dispatching, flows, CALLS, limits, rooms) if straight else None,
+            fast_path=FastPath(self.dispatching, flows, CALLS, limits, shares) if fast_path else None,
         )
 
         self._shown = SHOWN if authenticate is None else {}

@@ -1,4 +1,4 @@
-"""The straight way of plain calls: nobody can tell it from the ordinary one, except by the time it takes."""
+"""The fast path of plain calls: nobody can tell it from the ordinary one, except by the time it takes."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-async def answered(call: dict[str, Any], refusal: StandfastError | None = None, *, straight: bool, **app: Any) -> Any:
+async def answered(call: dict[str, Any], refusal: StandfastError | None = None, *, fast_path: bool, **app: Any) -> Any:
     """Return what is answered to a call, and what has arrived."""
-    served = Served(straight=straight, limits=AppLimits(body=1_000), **app)
+    served = Served(fast_path=fast_path, limits=AppLimits(body=1_000), **app)
     served.dispatching.refusal = refusal
     content = call.get("content", BODY)
     pieces = content if isinstance(content, bytes) else _pieces(content)
@@ -85,7 +85,7 @@ async def _pieces(content: list[bytes]) -> Any:
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 async def test_both_ways_give_the_same_answer(call: dict[str, Any]) -> None:
     """Status, headers in their order, body, and what is handed to the dispatcher."""
-    assert await answered(call, straight=True) == await answered(call, straight=False)
+    assert await answered(call, fast_path=True) == await answered(call, fast_path=False)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -94,7 +94,7 @@ async def test_both_ways_give_the_same_answer_to_those_with_a_token(call: dict[s
     """From anywhere, if it holds."""
     headers = [*dict(call.get("headers", JSON)).items(), ("Authorization", f"Bearer {token}")]
     sent = call | {"headers": headers, "address": "203.0.113.9"}
-    first, second = [await answered(sent, straight=each, authenticate=TOKENS) for each in (True, False)]
+    first, second = [await answered(sent, fast_path=each, authenticate=TOKENS) for each in (True, False)]
     assert first == second
     assert (first[0] == 401) == (token != TOKEN) or first[0] == 403
 
@@ -104,7 +104,7 @@ async def test_both_ways_know_the_same_hosts(options: dict[str, Any]) -> None:
     """By their names, and all below one."""
     for host in ("localhost", "api.example", "a.b.example:80", "example", "evil.test"):
         call = {"headers": JSON | {"Host": host}}
-        assert await answered(call, straight=True, **options) == await answered(call, straight=False, **options)
+        assert await answered(call, fast_path=True, **options) == await answered(call, fast_path=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ async def test_both_ways_know_the_same_hosts(options: dict[str, Any]) -> None:
 async def test_both_ways_refuse_in_the_same_words(refusal: StandfastError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the dispatcher says, but for the moment to come again, which is another one for each."""
     monkeypatch.setattr(problems, "spread", lambda seconds: seconds)
-    assert await answered({}, refusal, straight=True) == await answered({}, refusal, straight=False)
+    assert await answered({}, refusal, fast_path=True) == await answered({}, refusal, fast_path=False)
 
 
-@pytest.mark.parametrize("straight", [True, False])
-async def test_both_ways_count_what_is_open_together(*, straight: bool) -> None:
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_both_ways_count_what_is_open_together(*, fast_path: bool) -> None:
     """One that waits takes the room of the next one, whichever way they come."""
-    served = Served(straight=straight, limits=AppLimits(requests=1))
+    served = Served(fast_path=fast_path, limits=AppLimits(requests=1))
     served.dispatching.answers_at_once = False
     async with Call(served.app, "POST", ECHO, JSON | {"Content-Length": "0"}):
         await served.dispatching.came.wait()

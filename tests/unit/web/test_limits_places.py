@@ -10,7 +10,7 @@ import pytest
 from standfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
 from standfast.flows.request import Principal
 from standfast.flows.shares import Shares
-from standfast.web.limits import AppLimits, Places, who_is
+from standfast.web.limits import AppLimits, UserShares, caller_of
 from standfast.web.mcp import MANY, Sessions
 from standfast.web.problems import LEAST, problem_response, spread
 from standfast.web.sse import EventStream
@@ -60,7 +60,7 @@ async def test_a_refusal_says_what_there_is_too_much_of() -> None:
 
 def test_the_limit_of_all_holds_besides() -> None:
     """A place that was refused for one reason is not taken for the other."""
-    places = Places(Shares(3, "streams"), "streams of this user", 1)
+    places = UserShares(Shares(3, "streams"), "streams of this user", 1)
     with places.of(ADA), places.of(BOB):
         for who in (ADA, ("acme", "", "192.0.2.1")):
             with pytest.raises(TooManyRequestsError), places.of(who):
@@ -71,8 +71,8 @@ def test_the_limit_of_all_holds_besides() -> None:
 
 def test_users_without_a_name_are_told_apart_by_their_address() -> None:
     """Those who have one are not."""
-    assert who_is(Principal("a", "u"), "192.0.2.1") == who_is(Principal("a", "u"), "192.0.2.2")
-    assert who_is(Principal("a"), "192.0.2.1") != who_is(Principal("a"), "192.0.2.2")
+    assert caller_of(Principal("a", "u"), "192.0.2.1") == caller_of(Principal("a", "u"), "192.0.2.2")
+    assert caller_of(Principal("a"), "192.0.2.1") != caller_of(Principal("a"), "192.0.2.2")
 
 
 @pytest.mark.parametrize("odd", [{"user_streams": 0}, {"user_streams": True}])

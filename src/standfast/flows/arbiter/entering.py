@@ -17,7 +17,15 @@ from standfast.errors import (
     StandfastError,
     WouldWaitError,
 )
-from standfast.flows.arbiter.protocol import KIND, MOST_HANDED_OVER, JoinsError, Stop, Superseded, Who, handed_over
+from standfast.flows.arbiter.protocol import (
+    KIND,
+    MOST_HANDED_OVER,
+    JoinsError,
+    RequestEntry,
+    Stop,
+    Superseded,
+    handed_over,
+)
 from standfast.locks.acquire import AcquireRequest, acquire, release
 from standfast.locks.entry import LineEntries
 from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter
@@ -53,7 +61,7 @@ SHORTEST: Final = 0.005
 
 
 @final
-class RoomMaking:
+class Supersession:
     """Works until the newcomer has its turn or is gone, or until it is cancelled.
 
     Attributes:
@@ -80,7 +88,7 @@ class RoomMaking:
 
     def _pause(self) -> float:
         """Return in how many seconds somebody's grace is over, or it is time to look."""
-        left = (at + self._ask.manner.grace - asyncio.get_running_loop().time() for at in self._asked.values())
+        left = (at + self._ask.rules.grace - asyncio.get_running_loop().time() for at in self._asked.values())
         return min((each for each in left if each > SHORTEST), default=LOOK_EVERY)
 
     async def _look(self) -> bool:
@@ -109,10 +117,10 @@ class RoomMaking:
     async def _replace(self, older: Sequence[ExplainedEntry]) -> None:
         """Ask those to stop whose place it takes, and revoke the grant of one that has had the time to."""
         ask = self._ask
-        others = [each for each in older if ask.manner.supersedes == "all" or isinstance(each, ExplainedWaiter)]
+        others = [each for each in older if ask.rules.supersedes == "all" or isinstance(each, ExplainedWaiter)]
         await self._ask_to_stop([each for each in others if each.entry not in self._asked])
         for each in others:
-            is_over = self._asked[each.entry] + ask.manner.grace <= asyncio.get_running_loop().time()
+            is_over = self._asked[each.entry] + ask.rules.grace <= asyncio.get_running_loop().time()
             if is_over and isinstance(each, ExplainedHolder):
                 await self._arbiter.turn_out(ask.address, each.entry)
 
@@ -120,10 +128,10 @@ class RoomMaking:
         arbiter, ask = self._arbiter, self._ask
         if not others:
             return
-        followed = await arbiter.words.followed(*(each.owner for each in others))
+        followed = await arbiter.stop_messages.followed(*(each.owner for each in others))
         for each in others:  # before any of them hears of it: then the newcomer's turn may come at once
             self._note(each, followed.get(each.owner, ()))
-        await arbiter.words.note_followed(ask.id, tuple(each.id for each in self.superseded))
+        await arbiter.stop_messages.note_followed(ask.id, tuple(each.id for each in self.superseded))
         for each in others:
             await arbiter.stop_entry(ask.address, each, Stop(by=ask.id))
             self._asked[each.entry] = asyncio.get_running_loop().time()
@@ -155,7 +163,7 @@ TRIES: Final = 5
 PAGE: Final = 500
 
 
-class _FullError(Exception):
+class _LineFullError(Exception):
     """As many as may wait seem to wait already. Only raised and caught in here."""
 
     def __init__(self, place: int) -> None:
@@ -164,7 +172,7 @@ class _FullError(Exception):
 
 
 @final
-class Taking:
+class TurnAcquisition:
     """One request on its way to its turn."""
 
     def __init__(self, arbiter: SharedArbiter, turn: SharedTurn) -> None:
@@ -173,14 +181,14 @@ class Taking:
         self._began_at: Final = arbiter.lines.clock.elapsed()
         self._refused_by: Line | None = None
         self._has_stood = False
-        self._room: RoomMaking | None = None
+        self._room: Supersession | None = None
         self._making_room: asyncio.Task[None] | None = None
 
     async def take(self) -> tuple[HeldEntry, AcquireRequest]:
         """Return the place at the front of the line, or raise why there is none."""
-        manner = self._ask.manner
+        rules = self._ask.rules
         try:
-            if not manner.waits or manner.joins:
+            if not rules.waits or rules.joins:
                 return await self._take_at_once()
             return await self._take_in_turn()
         except HoldTimeoutError:
@@ -202,17 +210,17 @@ class Taking:
             return await self._acquire(None, waits=False)
         except WouldWaitError:
             line = self._refused_by or Line(SITE.rules)
-            if not self._ask.manner.joins:
+            if not self._ask.rules.joins:
                 raise _rejected(self._ask, line) from None
             self._check_nobody_to_join(line)
         return await self._take_in_turn()
 
     async def _take_in_turn(self) -> tuple[HeldEntry, AcquireRequest]:
-        room = self._ask.manner.most_waiting
+        room = self._ask.rules.most_waiting
         for _ in range(TRIES):
             try:
                 return await self._acquire(room, waits=True)
-            except _FullError as full:
+            except _LineFullError as full:
                 room = await self._look_closer(full.place)
         raise ArbiterUnavailableError(f"the line of {self._ask.label} moves on too quickly")
 
@@ -239,25 +247,25 @@ class Taking:
             entry_id=turn.entry_id,
         )
         place = await acquire(arbiter.lines, request)
-        if waits and ask.manner.budget is not None and self._left() == 0:
+        if waits and ask.rules.budget is not None and self._left() == 0:
             await release(arbiter.lines, place, request)
             raise await arbiter.late(ask)
         return place, request
 
     def _left(self) -> float | None:
         """Return for how many seconds it may still wait."""
-        if self._ask.manner.budget is None:
+        if self._ask.rules.budget is None:
             return None
         gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
-        return max(0.0, self._ask.manner.budget - gone)
+        return max(0.0, self._ask.rules.budget - gone)
 
     def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as an AcquireRequest calls it
         ask, self._has_stood = self._ask, True
         if ask.on_waiting is not None:
             ask.on_waiting(place + 1)
-        if ask.manner.supersedes == "nobody":
+        if ask.rules.supersedes == "nobody":
             return
-        self._room = self._room or RoomMaking(self._arbiter, ask)
+        self._room = self._room or Supersession(self._arbiter, ask)
         self._room.is_back = self._room.is_back or is_back
         if self._making_room is None or self._making_room.done():  # it ends when it does not find its own request
             self._making_room = self._arbiter.own(self._room.run())
@@ -283,24 +291,26 @@ class Taking:
 
     def _check_may_wait(self, answer: Waiting, seen: StepSnapshot, room: int | None) -> None:
         if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
-            raise _FullError(answer.place)
-        if self._ask.manner.joins:  # somebody to join may have come meanwhile
+            raise _LineFullError(answer.place)
+        if self._ask.rules.joins:  # somebody to join may have come meanwhile
             self._check_nobody_to_join(LineView(self._keys, seen, seen.given, SITE, LineFacts()).line)
 
     def _check_nobody_to_join(self, line: Line) -> None:
         for holder in line.holders:
             if holder.entry.note == self._ask.action and holder.entry.owner != self._ask.id:
                 entry = holder.entry
-                raise JoinsError(Who(entry.owner, entry.note, holder.granted_at, isinstance(entry.anchor, OfRun)))
+                is_run = isinstance(entry.anchor, OfRun)
+                raise JoinsError(RequestEntry(entry.owner, entry.note, holder.granted_at, is_run))
         for waiter in line.waiters:
             if waiter.entry.note == self._ask.action and waiter.entry.owner != self._ask.id:
                 entry = waiter.entry
-                raise JoinsError(Who(entry.owner, entry.note, entry.entered_at, isinstance(entry.anchor, OfRun)))
+                is_run = isinstance(entry.anchor, OfRun)
+                raise JoinsError(RequestEntry(entry.owner, entry.note, entry.entered_at, is_run))
 
     async def _look_closer(self, place: int) -> int:
         """Return up to which place it may wait, after counting those who wait one by one."""
         arbiter, ask = self._arbiter, self._ask
-        most = ask.manner.most_waiting or 0
+        most = ask.rules.most_waiting or 0
         await arbiter.lines.reap(arbiter.lines.line(ask.address))  # the dead count for nothing
         waiting = await self._count_waiting(most)
         if waiting >= most:
@@ -344,15 +354,15 @@ PAUSE: Final = 0.01
 """Seconds between two lines, so that many of them do not keep the store busy."""
 
 
-async def go_round_for_ever(space: Space, lines: Lines) -> None:
+async def reap_lines_forever(space: Space, lines: Lines) -> None:
     """Go round now and then. A store that does not answer is asked again in the next round."""
     while True:
         await asyncio.sleep(max(EVERY, space.lease))
         with suppress(StandfastError):
-            await go_round(space, lines)
+            await reap_lines(space, lines)
 
 
-async def go_round(space: Space, lines: Lines) -> None:
+async def reap_lines(space: Space, lines: Lines) -> None:
     """Look at each line in which somebody waits behind a process, and let that one fall if it is gone."""
     start, end = space.key("ticket", KIND).within()
     while True:
@@ -387,17 +397,17 @@ MOST_READ: Final = 100
 STOPS: Final[Codec[Stop]] = Codec(Stop, what="a word to stop")
 
 
-class Followed(Struct, frozen=True):
+class SupersededRecord(Struct, frozen=True):
     """The requests that one has superseded, the oldest first."""
 
     ids: tuple[str, ...] = ()
 
 
-FOLLOWED: Final[Codec[Followed]] = Codec(Followed, what="the requests that were superseded")
+FOLLOWED: Final[Codec[SupersededRecord]] = Codec(SupersededRecord, what="the requests that were superseded")
 
 
 @final
-class Words:
+class StopMessages:
     """The words of one space."""
 
     def __init__(self, space: Space) -> None:
@@ -441,7 +451,7 @@ class Words:
         def decide(seen: Snapshot) -> Decision[None]:
             before = seen.get(key)
             known = () if before is None else FOLLOWED.decode(before.value).ids
-            value = FOLLOWED.encode(Followed(tuple(dict.fromkeys((*known, *ids)))[-MOST_HANDED_OVER:]))
+            value = FOLLOWED.encode(SupersededRecord(tuple(dict.fromkeys((*known, *ids)))[-MOST_HANDED_OVER:]))
             put = Put(key, value, seen.version(key), expires_at=later(seen.at, KEPT_FOR))
             return Decision(None, (put,))
 

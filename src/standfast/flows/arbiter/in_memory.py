@@ -24,8 +24,17 @@ from standfast.errors import (
     TooManyRequestsError,
     WouldWaitError,
 )
-from standfast.flows.arbiter.in_store import Body, ending_of, is_cancellation, reason_of, this_body
-from standfast.flows.arbiter.protocol import Ask, JoinsError, Manner, Queueing, Stop, Superseded, Who, handed_over
+from standfast.flows.arbiter.in_store import CancellableTask, cancellable_task, ending_of, is_cancellation, reason_of
+from standfast.flows.arbiter.protocol import (
+    Ask,
+    JoinsError,
+    LineStatus,
+    QueueRules,
+    RequestEntry,
+    Stop,
+    Superseded,
+    handed_over,
+)
 from standfast.flows.shares import is_spent
 from standfast.locks.acquire import AcquireRequest
 from standfast.locks.line import Rules
@@ -136,25 +145,25 @@ class Enters(Struct, Generic[E], frozen=True):
     superseded: tuple[E, ...] = ()
 
 
-class Refused(Struct, Generic[E], frozen=True):
+class MustWait(Struct, Generic[E], frozen=True):
     """It would have to wait, and does not. ``holder`` is in its way."""
 
     holder: E
 
 
-class Full(Struct, frozen=True):
+class LineFull(Struct, frozen=True):
     """As many wait as may."""
 
     waiting: int
 
 
-class Joins(Struct, Generic[E], frozen=True):
+class JoinsRun(Struct, Generic[E], frozen=True):
     """It shares the run of another one."""
 
     other: E
 
 
-Verdict: TypeAlias = "Enters[E] | Refused[E] | Full | Joins[E]"
+Verdict: TypeAlias = "Enters[E] | MustWait[E] | LineFull | JoinsRun[E]"
 """What becomes of a newcomer."""
 
 
@@ -173,27 +182,27 @@ class RequestLine(Generic[E]):
         """Whether nobody is there. Nobody waits unless somebody holds."""
         return self.holder is None
 
-    def judge(self, action: str, manner: Manner) -> Enters[E] | Refused[E] | Full | Joins[E]:
+    def judge(self, action: str, rules: QueueRules) -> Enters[E] | MustWait[E] | LineFull | JoinsRun[E]:
         """Say what becomes of a newcomer, without letting it in."""
         holder = self.holder
         if holder is None:
             return Enters()
-        if not manner.waits:
-            return Refused(holder)
+        if not rules.waits:
+            return MustWait(holder)
         alike = [each for each in (holder, *self.waiters) if each.action == action]
-        if manner.joins and alike:
-            return Joins(alike[0])
-        superseded = self.superseded_by(action, manner)
+        if rules.joins and alike:
+            return JoinsRun(alike[0])
+        superseded = self.superseded_by(action, rules)
         waiting = len(self.waiters) - sum(each is not holder for each in superseded)
-        if manner.most_waiting is not None and waiting >= manner.most_waiting:
-            return Full(waiting)
+        if rules.most_waiting is not None and waiting >= rules.most_waiting:
+            return LineFull(waiting)
         return Enters(superseded)
 
-    def superseded_by(self, action: str, manner: Manner) -> tuple[E, ...]:
+    def superseded_by(self, action: str, rules: QueueRules) -> tuple[E, ...]:
         """Return those whose place a newcomer takes, the oldest first."""
-        if self.holder is None or manner.supersedes == "nobody":
+        if self.holder is None or rules.supersedes == "nobody":
             return ()
-        standing = (self.holder, *self.waiters) if manner.supersedes == "all" else self.waiters
+        standing = (self.holder, *self.waiters) if rules.supersedes == "all" else self.waiters
         return tuple([each for each in standing if each.action == action])
 
     def enter(self, entrant: E) -> int:
@@ -230,7 +239,7 @@ class LocalTurn(Struct, eq=False):
 
     _arbiter: LocalArbiter
     ask: Ask
-    body: Body | None = None
+    cancellable: CancellableTask | None = None
     since: Instant = Instant(0)
     position: int = 0
     superseded: tuple[Superseded, ...] = ()
@@ -254,9 +263,9 @@ class LocalTurn(Struct, eq=False):
         return self.ask.action
 
     @property
-    def who(self) -> Who:
+    def who(self) -> RequestEntry:
         """What others are told of it."""
-        return Who(self.ask.id, self.ask.action, self.since, self.is_durable)
+        return RequestEntry(self.ask.id, self.ask.action, self.since, self.is_durable)
 
     # --- its place in the line -----------------------------------------------------------------------------------
 
@@ -280,7 +289,7 @@ class LocalTurn(Struct, eq=False):
 
     def _late(self) -> QueueTimeoutError:
         holder = self._arbiter.holder_of(self.ask.address)
-        return QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0, *holder)
+        return QueueTimeoutError(self.ask.label, self.ask.rules.budget or 0.0, *holder)
 
     def _give_up(self, problem: StandfastError) -> None:
         """Leave the line without having had the turn."""
@@ -314,7 +323,7 @@ class LocalTurn(Struct, eq=False):
         if self.ask.on_stop is not None:
             self.ask.on_stop(stop)
         self.is_lost = True
-        if not self.is_at_front or self.body is None:
+        if not self.is_at_front or self.cancellable is None:
             self._arbiter.leave(self)
         if not self.is_durable or not self._arbiter.stop_run(self, reason_of(stop)):
             self.wake()
@@ -322,8 +331,8 @@ class LocalTurn(Struct, eq=False):
     def wake(self) -> None:
         """Let its task find out that it is to stop. A run's step that has not come yet finds out when it does."""
         self._settle()
-        if self.is_at_front and self.body is not None:
-            self.body.cancel()
+        if self.is_at_front and self.cancellable is not None:
+            self.cancellable.cancel()
 
     def revoke(self) -> bool:
         """Lose the place at once; tell whether it was there. What is being committed by now is not undone."""
@@ -332,18 +341,18 @@ class LocalTurn(Struct, eq=False):
         self.is_lost = True
         self._arbiter.leave(self)
         self._settle()
-        if self.body is not None:
-            self.body.cancel()
+        if self.cancellable is not None:
+            self.cancellable.cancel()
         return True
 
     def lose(self, problem: StandfastError) -> None:
         """Hear that this process may no longer admit anybody. One that runs keeps its place until it has ended."""
-        if not self.is_at_front or self.body is None:
+        if not self.is_at_front or self.cancellable is None:
             self._give_up(problem)
         elif self.finishing is None:
             self.is_lost = True
             self.problem = problem if self.is_durable else None  # its run goes on with whoever serves then
-            self.body.cancel()
+            self.cancellable.cancel()
 
     def check(self) -> None:
         """Raise if it must commit nothing any more."""
@@ -360,8 +369,8 @@ class LocalTurn(Struct, eq=False):
     async def finish(self, beside: Beside | None = None) -> None:
         """Commit final changes, and leave the line."""
         self.check()
-        if self.body is not None:
-            self.body.spare()
+        if self.cancellable is not None:
+            self.cancellable.spare()
         if beside is None:
             self._arbiter.leave(self)
             return
@@ -388,7 +397,7 @@ class LocalTurn(Struct, eq=False):
     def leave(self) -> None:
         """Leave the line: at once, or when what it is committing is committed, or not."""
         if self.is_to_stay and not self.is_lost:
-            self.is_to_stay, self.body = False, None
+            self.is_to_stay, self.cancellable = False, None
             self._arbiter.keep(self)
         elif self.finishing is None or self.finishing.done():
             self._arbiter.leave(self)
@@ -402,7 +411,7 @@ class LocalTurn(Struct, eq=False):
 
 
 @final
-class LocalHolding(Struct, eq=False):
+class LocalTurnContext(Struct, eq=False):
     """A turn to be had for the length of an ``async with`` block."""
 
     _arbiter: LocalArbiter
@@ -412,8 +421,8 @@ class LocalHolding(Struct, eq=False):
 
     async def __aenter__(self) -> LocalTurn:
         arbiter, ask = self._arbiter, self._ask
-        turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.manner)
-        body = turn.body = this_body()
+        turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.rules)
+        cancellable = turn.cancellable = cancellable_task()
         try:
             if ask.beside is not None and not self._is_durable:
                 await arbiter.commit(ask.beside, turn.position, turn)
@@ -425,7 +434,7 @@ class LocalHolding(Struct, eq=False):
                 await turn.come()
         except BaseException as error:
             arbiter.leave(turn)
-            was_stopped = body.was_cancelled and await body.take_back(error) is None
+            was_stopped = cancellable.was_cancelled and await cancellable.take_back(error) is None
             if was_stopped and isinstance(error, asyncio.CancelledError):
                 raise (turn.problem or ending_of(ask.id, turn.stop)) from None
             if isinstance(error, StoreError):
@@ -437,13 +446,13 @@ class LocalHolding(Struct, eq=False):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         turn = self._turn
-        if turn is None or turn.body is None:
+        if turn is None or turn.cancellable is None:
             return
-        if error is None and turn.has_left and not turn.is_lost and not turn.body.was_cancelled:
+        if error is None and turn.has_left and not turn.is_lost and not turn.cancellable.was_cancelled:
             return  # it has finished, and nobody wanted it to stop: nearly all end like this
-        by_us = turn.body.was_cancelled
+        by_us = turn.cancellable.was_cancelled
         try:
-            others = await turn.body.take_back(error)
+            others = await turn.cancellable.take_back(error)
         finally:
             turn.leave()
         if others is not None:
@@ -592,7 +601,7 @@ MOST_KEYS: Final = 10_000
 SLOWEST: Final = 60.0
 """The longest time, in seconds, after which one that was refused is told to try again."""
 
-AS_LONG_AS_IT_TAKES: Final = Manner(budget=None, most_waiting=None)
+AS_LONG_AS_IT_TAKES: Final = QueueRules(budget=None, most_waiting=None)
 """How a durable run takes a new place after a crash: it was accepted already."""
 
 
@@ -661,11 +670,11 @@ class LocalArbiter:
 
     # --- entering and leaving ------------------------------------------------------------------------------------
 
-    def hold(self, ask: Ask) -> LocalHolding:
+    def hold(self, ask: Ask) -> LocalTurnContext:
         """Have a turn for the length of a block, see :class:`~standfast.flows.arbiter.protocol.Arbiter`."""
-        return LocalHolding(self, ask)
+        return LocalTurnContext(self, ask)
 
-    def enter(self, ask: Ask, manner: Manner) -> LocalTurn:
+    def enter(self, ask: Ask, rules: QueueRules) -> LocalTurn:
         """Take a place at once, or raise why there is none. Let it :meth:`supersede` when it is certainly taken on."""
         self.sole.check()
         turn = LocalTurn(self, ask)
@@ -676,16 +685,16 @@ class LocalArbiter:
             self._lines[ask.address] = RequestLine(turn)
             turn.is_at_front, turn.since = True, self._clock.wall()
             return turn
-        verdict = line.judge(ask.action, manner)
-        if isinstance(verdict, Refused):
+        verdict = line.judge(ask.action, rules)
+        if isinstance(verdict, MustWait):
             holder = verdict.holder
             raise RequestRejectedError(ask.label, holder.ask.id, holder.since, holder_is_durable=holder.is_durable)
-        if isinstance(verdict, Full):
+        if isinstance(verdict, LineFull):
             after = self._retry_after(ask.address, verdict.waiting)
             raise QueueFullError(ask.label, verdict.waiting, after, *self.holder_of(ask.address))
-        if isinstance(verdict, Joins):
+        if isinstance(verdict, JoinsRun):
             raise JoinsError(verdict.other.who)
-        turn.wait(line.enter(turn), self._clock.wall(), manner.budget)
+        turn.wait(line.enter(turn), self._clock.wall(), rules.budget)
         turn.replaced = verdict.superseded
         return turn
 
@@ -734,7 +743,7 @@ class LocalArbiter:
                 newcomer.superseded = handed_over(*newcomer.superseded, *each.superseded, own)
             each.ask_to_stop(stop)
             if each.is_at_front and not each.has_left:
-                asyncio.get_running_loop().call_later(newcomer.ask.manner.grace, each.revoke)
+                asyncio.get_running_loop().call_later(newcomer.ask.rules.grace, each.revoke)
 
     # --- durable runs --------------------------------------------------------------------------------------------
 
@@ -744,7 +753,7 @@ class LocalArbiter:
 
     async def start(self, ask: Ask, begin: Callable[[], Awaitable[T]]) -> T:
         """Take a place that is kept for the step of a durable run, and start the run."""
-        turn = self.enter(ask, ask.manner)
+        turn = self.enter(ask, ask.rules)
         turn.is_durable = True
         self._kept[ask.id] = turn
         try:
@@ -774,9 +783,9 @@ class LocalArbiter:
                 for run_id in await ended_runs(self._space, waited_for):
                     self.forget(run_id)
 
-    def inside(self, ask: Ask) -> LocalHolding:
+    def inside(self, ask: Ask) -> LocalTurnContext:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
-        return LocalHolding(self, ask, True)  # noqa: FBT003 -- in the step of a durable run
+        return LocalTurnContext(self, ask, True)  # noqa: FBT003 -- in the step of a durable run
 
     def kept(self, ask: Ask) -> LocalTurn:
         """Return the place that was kept for a run's step, or a new one; raise if a newer request has come instead."""
@@ -790,7 +799,7 @@ class LocalArbiter:
     def _give_way(self, ask: Ask) -> None:
         """Raise if one has come since the place was lost that would have taken it: the newest request wins."""
         line = self._lines.get(ask.address)
-        alike = () if line is None else line.superseded_by(ask.action, ask.manner)
+        alike = () if line is None else line.superseded_by(ask.action, ask.rules)
         newer = [each.ask.id for each in alike if not each.is_back and not each.is_lost]
         if newer:
             raise RequestSupersededError(ask.id, newer[-1])
@@ -819,13 +828,13 @@ class LocalArbiter:
         turn = self._find(address, request_id)
         return turn is not None and turn.revoke()
 
-    async def look(self, address: Address) -> Queueing:
+    async def look(self, address: Address) -> LineStatus:
         """Say who has its turn and who waits."""
         line, at = self._lines.get(address), self._clock.wall()
         if line is None or line.holder is None:
-            return Queueing(at)
+            return LineStatus(at)
         waiters = tuple(turn.who for turn, _ in zip(line.waiters, range(LISTED), strict=False))
-        return Queueing(at, line.holder.who, waiters, len(line.waiters), self._paces.get(address, 0.0))
+        return LineStatus(at, line.holder.who, waiters, len(line.waiters), self._paces.get(address, 0.0))
 
     def _find(self, address: Address, request_id: str) -> LocalTurn | None:
         line = self._lines.get(address)

@@ -23,8 +23,8 @@ from standfast.errors import (
     WithdrawnError,
     WorkflowConcurrencyLimitExceededError,
 )
-from standfast.flows.arbiter.entering import SITE, RoomMaking, Taking, Words, go_round_for_ever
-from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, Queueing, Stop, Superseded, Who
+from standfast.flows.arbiter.entering import SITE, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
+from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, LineStatus, RequestEntry, Stop, Superseded
 from standfast.locks.acquire import release, undo_cancellation
 from standfast.locks.entry import LineEntries, RunGrant
 from standfast.locks.inspect import LISTED, ExplainedWaiter, explain, turn_out
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
     from types import TracebackType
 
-    from standfast.flows.arbiter.protocol import Address, Ask, Beside, Manner, StopRun
+    from standfast.flows.arbiter.protocol import Address, Ask, Beside, QueueRules, StopRun
     from standfast.keys import RecordKey
     from standfast.locks.acquire import AcquireRequest, HeldEntry
     from standfast.locks.heartbeat import Presence
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 
 @final
-class Body(Struct, eq=False):
-    """The task of one ``async with`` block of an arbiter; :func:`this_body` returns that of the task which asks."""
+class CancellableTask(Struct, eq=False):
+    """The task of one ``async with`` block of an arbiter: cancelled at most once, and only while it has its turn."""
 
     _task: asyncio.Task[Any] | None
     _cancelling: int = 0
@@ -85,10 +85,10 @@ class Body(Struct, eq=False):
         return await undo_cancellation(self._task, self._cancelling, error)
 
 
-def this_body() -> Body:
+def cancellable_task() -> CancellableTask:
     """Return the body of the task that runs."""
     task = asyncio.current_task()
-    return Body(None) if task is None else Body(task, task.cancelling())
+    return CancellableTask(None) if task is None else CancellableTask(task, task.cancelling())
 
 
 def ending_of(
@@ -128,7 +128,7 @@ class SharedTurn:
     def __init__(self, arbiter: SharedArbiter, ask: Ask, entry_id: str = "") -> None:
         self._arbiter: Final = arbiter
         self.ask: Final = ask
-        self.body: Final = this_body()
+        self.cancellable: Final = cancellable_task()
         self.entry_id = entry_id
         self.is_durable = bool(entry_id)
         self.place: HeldEntry | None = None
@@ -168,7 +168,7 @@ class SharedTurn:
         """Hear that the turn is in other hands."""
         if self.finishing is None:
             self.is_lost = True
-            self.body.cancel()
+            self.cancellable.cancel()
 
     # --- being stopped -------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class SharedTurn:
     def cancel(self) -> None:
         """Cancel what it does, if it was asked to stop."""
         if self.is_lost:
-            self.body.cancel()
+            self.cancellable.cancel()
 
     def check(self) -> None:
         """Raise if it must commit nothing any more."""
@@ -199,7 +199,7 @@ class SharedTurn:
     async def look_for_word(self) -> None:
         """Find out why it is to stop, if that was written down."""
         if self.stop is None:
-            self.stop = (await self._arbiter.words.read([self.entry_id])).get(self.entry_id)
+            self.stop = (await self._arbiter.stop_messages.read([self.entry_id])).get(self.entry_id)
 
     # --- committing ----------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class SharedTurn:
     async def finish(self, beside: Beside | None = None) -> None:
         """Commit final changes, in the commit that leaves the line."""
         self.check()
-        self.body.spare()
+        self.cancellable.spare()
         if self.place is None:
             if beside is not None:
                 await self.update(beside)
@@ -281,7 +281,7 @@ def _leaving(beside: Beside | None) -> ExtraChanges:
 
 
 @final
-class SharedHolding:
+class SharedTurnContext:
     """A turn to be had for the length of an ``async with`` block."""
 
     __slots__ = ("_arbiter", "_ask", "_turn")
@@ -293,7 +293,7 @@ class SharedHolding:
     async def __aenter__(self) -> SharedTurn:
         self._arbiter.check_open()
         turn = self._turn = SharedTurn(self._arbiter, self._ask)
-        taking = Taking(self._arbiter, turn)
+        taking = TurnAcquisition(self._arbiter, turn)
         try:
             place, turn.request = await taking.take()
         except BaseException as error:
@@ -308,7 +308,7 @@ class SharedHolding:
 
     async def _explain(self, turn: SharedTurn, error: BaseException) -> None:
         """Raise what a request is told that did not get its turn, if that is not the error itself."""
-        was_stopped = turn.body.was_cancelled and await turn.body.take_back(error) is None
+        was_stopped = turn.cancellable.was_cancelled and await turn.cancellable.take_back(error) is None
         if was_stopped and is_cancellation(error):
             raise await turn.ending() from None
         if isinstance(error, WithdrawnError):
@@ -328,7 +328,7 @@ class SharedHolding:
 
 
 @final
-class RunHolding:
+class RunTurnContext:
     """The turn of a durable run, for the length of a block in its step."""
 
     __slots__ = ("_arbiter", "_ask", "_turn")
@@ -343,8 +343,8 @@ class RunHolding:
         found = await LineEntries(arbiter.lines).look(ask.address, ask.id)
         if not isinstance(found, RunGrant):
             raise await turn.ending()
-        if ask.manner.supersedes != "nobody":
-            followed = await arbiter.words.followed(ask.id)
+        if ask.rules.supersedes != "nobody":
+            followed = await arbiter.stop_messages.followed(ask.id)
             turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
         arbiter.add(turn)
         turn.begin(arbiter.lines.line(ask.address), found.guard, found.granted_at)
@@ -359,9 +359,9 @@ class RunHolding:
 
 async def _end(turn: SharedTurn, error: BaseException | None) -> None:
     """Leave the line, and raise what the request ends with if it did not have its turn to the end."""
-    by_us = turn.body.was_cancelled
+    by_us = turn.cancellable.was_cancelled
     try:
-        others = await turn.body.take_back(error)
+        others = await turn.cancellable.take_back(error)
     finally:
         has_had_it = await turn.leave()
     if others is not None:
@@ -395,7 +395,7 @@ class SharedArbiter:
     def __init__(self, space: Space, *, stop_run: StopRun | None = None) -> None:
         self.space: Final = space
         self.lines: Final = lines_of(space)
-        self.words: Final = Words(space)
+        self.stop_messages: Final = StopMessages(space)
         self._stop_run: Final = stop_run
         self._here: Final[dict[str, SharedTurn]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
@@ -407,13 +407,13 @@ class SharedArbiter:
         return True
 
     async def __aenter__(self) -> Self:
-        watch = self.words.watch()
+        watch = self.stop_messages.watch()
         try:
             await watch.__aenter__()
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
         self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
-        self.own(go_round_for_ever(self.space, self.lines))
+        self.own(reap_lines_forever(self.space, self.lines))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -434,16 +434,16 @@ class SharedArbiter:
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
-    def hold(self, ask: Ask) -> SharedHolding:
+    def hold(self, ask: Ask) -> SharedTurnContext:
         """Have a turn for the length of a block, see :class:`~standfast.flows.arbiter.protocol.Arbiter`."""
-        return SharedHolding(self, ask)
+        return SharedTurnContext(self, ask)
 
     def standings(self, ask: Ask) -> tuple[Standing, ...]:
         """Return the line that a durable run of this request stands in."""
-        manner = ask.manner
-        most = manner.most_waiting if manner.waits else None
-        ttl = manner.budget if manner.waits else None
-        return (Standing(ask.address, KIND, 1, _on_limit(manner), ask.label, most, ttl, note=ask.action),)
+        rules = ask.rules
+        most = rules.most_waiting if rules.waits else None
+        ttl = rules.budget if rules.waits else None
+        return (Standing(ask.address, KIND, 1, _on_limit(rules), ask.label, most, ttl, note=ask.action),)
 
     async def start(self, ask: Ask, begin: Callable[[], Awaitable[T]]) -> T:
         """Start a durable run, which stands in the line itself; let it supersede others if it is to."""
@@ -454,8 +454,8 @@ class SharedArbiter:
             raise await self._refusal(ask, full) from None
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
-        if ask.manner.supersedes != "nobody":
-            self.own(RoomMaking(self, ask).run())
+        if ask.rules.supersedes != "nobody":
+            self.own(Supersession(self, ask).run())
         return begun
 
     async def _refusal(
@@ -474,7 +474,7 @@ class SharedArbiter:
     async def late(self, ask: Ask) -> QueueTimeoutError:
         """Return what one is told whose turn did not come in time."""
         _, holder, since = await self._seen(ask)
-        return QueueTimeoutError(ask.label, ask.manner.budget or 0.0, holder, since)
+        return QueueTimeoutError(ask.label, ask.rules.budget or 0.0, holder, since)
 
     async def _seen(self, ask: Ask) -> tuple[float, str, Instant]:
         """Return how quickly a line moves, who has its turn and since when, as far as that can be found out soon."""
@@ -486,9 +486,9 @@ class SharedArbiter:
         held = line.holder
         return (line.pace, "", Instant(0)) if held is None else (line.pace, held.id, held.since)
 
-    def inside(self, ask: Ask) -> RunHolding:
+    def inside(self, ask: Ask) -> RunTurnContext:
         """Have the turn of a durable run in its step."""
-        return RunHolding(self, ask)
+        return RunTurnContext(self, ask)
 
     def forget(self, request_id: str) -> None:
         """Do nothing: a run leaves its line when it ends."""
@@ -508,7 +508,7 @@ class SharedArbiter:
         if here is not None:
             here.ask_to_stop(why)
         if entry.run is not None:
-            await self.words.leave(entry.entry, why)
+            await self.stop_messages.leave(entry.entry, why)
             if self._stop_run is not None:
                 await self._stop_run(entry.run, reason_of(why))
             elif here is not None:
@@ -516,7 +516,7 @@ class SharedArbiter:
         elif here is not None:
             here.cancel()
         else:
-            await self.words.leave(entry.entry, why)
+            await self.stop_messages.leave(entry.entry, why)
             if isinstance(entry, ExplainedWaiter):
                 await self.turn_out(address, entry.entry, only_waiting=True)
 
@@ -541,11 +541,11 @@ class SharedArbiter:
         """Return all that is known of a line."""
         return await explain(self.space, address, limit=limit)
 
-    async def look(self, address: Address) -> Queueing:
+    async def look(self, address: Address) -> LineStatus:
         """Say who has its turn and who waits."""
         seen = await self.explain(address, LISTED)
         holder = next((who_of(each) for each in seen.holders), None)
-        return Queueing(seen.at, holder, tuple(map(who_of, seen.waiters)), seen.waiting, seen.pace)
+        return LineStatus(seen.at, holder, tuple(map(who_of, seen.waiters)), seen.waiting, seen.pace)
 
     # --- those who are here --------------------------------------------------------------------------------------
 
@@ -568,14 +568,14 @@ class SharedArbiter:
             while True:
                 hint = await watch.wait(LOOK_EVERY)
                 is_vague = hint is None or not hint.complete
-                wanted = list(self._here) if is_vague or hint is None else self.words.entries(hint.about)
+                wanted = list(self._here) if is_vague or hint is None else self.stop_messages.entries(hint.about)
                 with suppress(StandfastError):  # the next look finds out
                     await self._pass_on(each for each in wanted if each in self._here)
         finally:
             await watch.__aexit__()
 
     async def _pass_on(self, entries: Iterable[str]) -> None:
-        for entry_id, stop in (await self.words.read(entries)).items():
+        for entry_id, stop in (await self.stop_messages.read(entries)).items():
             turn = self._here.get(entry_id)
             if turn is not None and not turn.is_durable:
                 turn.ask_to_stop(stop)
@@ -589,12 +589,12 @@ class SharedArbiter:
         return task
 
 
-def who_of(entry: ExplainedEntry) -> Who:
+def who_of(entry: ExplainedEntry) -> RequestEntry:
     """Return one in a line as a request."""
-    return Who(entry.owner, entry.note, entry.since, is_durable=entry.run is not None)
+    return RequestEntry(entry.owner, entry.note, entry.since, is_durable=entry.run is not None)
 
 
-def _on_limit(manner: Manner) -> str:
-    if not manner.waits:
+def _on_limit(rules: QueueRules) -> str:
+    if not rules.waits:
         return "reject"
-    return JOIN_ALIKE if manner.joins else "queue"
+    return JOIN_ALIKE if rules.joins else "queue"

@@ -63,8 +63,8 @@ StopRun: TypeAlias = "Callable[[str, str], Awaitable[object]]"
 """Cancels a run of a workflow, given its id and a reason. Cancelling one that has ended does no harm."""
 
 
-class Manner(Struct, frozen=True):
-    """How a request behaves in a line. :func:`standfast.flows.arbiter.protocol.manner_of` derives it from a policy.
+class QueueRules(Struct, frozen=True):
+    """How a request behaves in a line; :func:`queue_rules_of` derives it from a policy.
 
     Attributes:
         waits: Whether to stand in line; otherwise it is refused while anybody holds or waits.
@@ -106,7 +106,7 @@ class Ask(Struct, frozen=True, kw_only=True):
         id: Its id. It is the ``owner`` of its entry in the line, and what a refused one is told.
         address: The line.
         action: Flow and action, as in ``"support-chat.respond"``: requests of the same one can be joined or superseded.
-        manner: How it behaves.
+        rules: How it behaves.
         packed: Its inputs, for whoever supersedes it in this process.
         beside: What to commit together with taking the place: the request's record. Not on refusal: then nothing is.
         on_waiting: Called when it has to wait and its place is certain, with its position: 1 is the next one.
@@ -117,7 +117,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     id: str
     address: Address
     action: str
-    manner: Manner = Manner()
+    rules: QueueRules = QueueRules()
     packed: bytes = b""
     beside: Beside | None = None
     on_waiting: Callable[[int], None] | None = None
@@ -162,7 +162,7 @@ def handed_over(*superseded: Superseded) -> tuple[Superseded, ...]:
     return tuple({each.id: each for each in superseded}.values())[-MOST_HANDED_OVER:]
 
 
-class Who(Struct, frozen=True):
+class RequestEntry(Struct, frozen=True):
     """One that stands in a line.
 
     Attributes:
@@ -178,7 +178,7 @@ class Who(Struct, frozen=True):
     is_durable: bool = False
 
 
-class Queueing(Struct, frozen=True):
+class LineStatus(Struct, frozen=True):
     """A line as it was seen.
 
     Attributes:
@@ -189,8 +189,8 @@ class Queueing(Struct, frozen=True):
     """
 
     at: Instant
-    holder: Who | None = None
-    waiters: tuple[Who, ...] = ()
+    holder: RequestEntry | None = None
+    waiters: tuple[RequestEntry, ...] = ()
     waiting: int = 0
     pace: float = 0.0
 
@@ -208,12 +208,12 @@ class JoinsError(Exception):
     written. On a shared arbiter the start of a durable run answers with the run that it has joined.
     """
 
-    def __init__(self, who: Who) -> None:
+    def __init__(self, who: RequestEntry) -> None:
         super().__init__(who)
         self.who = who
 
 
-class Turn(Protocol):
+class RequestTurn(Protocol):
     """A request's turn, as the body of ``async with arbiter.hold(ask) as turn`` sees it.
 
     When it is asked to stop, or its turn is lost because the store takes this process for dead, the task of the body
@@ -270,7 +270,7 @@ class Arbiter(Protocol):
         """Whether its lines lie in the store, so that runs of workflows can stand in them."""
         ...
 
-    def hold(self, ask: Ask) -> AbstractAsyncContextManager[Turn]:
+    def hold(self, ask: Ask) -> AbstractAsyncContextManager[RequestTurn]:
         """Wait for the request's turn, and have it for the length of the block.
 
         Raises:
@@ -298,7 +298,7 @@ class Arbiter(Protocol):
         """
         ...
 
-    def inside(self, ask: Ask) -> AbstractAsyncContextManager[Turn]:
+    def inside(self, ask: Ask) -> AbstractAsyncContextManager[RequestTurn]:
         """Have the turn of a durable run in its step: the place that :meth:`start` took.
 
         On a local arbiter it waits for its turn here, without a budget; after a crash it takes a new place, or is
@@ -322,7 +322,7 @@ class Arbiter(Protocol):
         """Take a request's place away at once; it can commit nothing from then on. Tell whether it was there."""
         ...
 
-    async def look(self, address: Address) -> Queueing:
+    async def look(self, address: Address) -> LineStatus:
         """Say who has its turn and who waits. Nothing is changed by looking."""
         ...
 
@@ -341,17 +341,18 @@ MOST_WAITING: Final = 100
 
 
 @lru_cache(maxsize=1_000)
-def manner_of(policy: Policy) -> Manner:
+def queue_rules_of(policy: Policy) -> QueueRules:
     """Return how a request with this policy behaves in its line.
 
     Runs of the collecting policies (debounce, batch) stand in line like those of a queue, as long as it takes.
     """
     if isinstance(policy, Queue):
-        return Manner(budget=policy.timeout, most_waiting=policy.max_waiting)
+        return QueueRules(budget=policy.timeout, most_waiting=policy.max_waiting)
     if isinstance(policy, Reject):
-        return Manner(waits=False)
+        return QueueRules(waits=False)
     if isinstance(policy, Restart):
-        return Manner(budget=PATIENCE + policy.grace, most_waiting=MOST_WAITING, supersedes="all", grace=policy.grace)
+        grace = policy.grace
+        return QueueRules(budget=PATIENCE + grace, most_waiting=MOST_WAITING, supersedes="all", grace=grace)
     if isinstance(policy, Join):
-        return Manner(budget=PATIENCE, most_waiting=MOST_WAITING, joins=True)
-    return Manner(budget=None, most_waiting=None, supersedes="waiting" if isinstance(policy, Latest) else "nobody")
+        return QueueRules(budget=PATIENCE, most_waiting=MOST_WAITING, joins=True)
+    return QueueRules(budget=None, most_waiting=None, supersedes="waiting" if isinstance(policy, Latest) else "nobody")

@@ -11,14 +11,14 @@ from standfast.clock import monotonic
 from standfast.durations import seconds
 from standfast.errors import InvalidFlowError, TooManyRequestsError
 from standfast.flows.shares import SAID
-from standfast.web.limits import Tally, several
+from standfast.web.limits import OpenCounts, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
     from standfast.durations import Duration
     from standfast.flows.flow import Action, Flow, Flows
-    from standfast.web.limits import Who
+    from standfast.web.limits import Caller
 
 
 # --- how an application says that a flow is a chat -----------------------------------------------------------------
@@ -171,11 +171,11 @@ class Guests:
 
     def __init__(self, limits: ChatLimits, now: Callable[[], float] = monotonic) -> None:
         self._limits, self._now = limits, now
-        self._open: Final = Tally()
-        self._written: Final[OrderedDict[Who, tuple[float, float]]] = OrderedDict()
+        self._open: Final = OpenCounts()
+        self._written: Final[OrderedDict[Caller, tuple[float, float]]] = OrderedDict()
 
     @contextmanager
-    def connected(self, who: Who) -> Generator[None]:
+    def connected(self, who: Caller) -> Generator[None]:
         """Count a connection while it is open.
 
         Raises:
@@ -186,7 +186,7 @@ class Guests:
         with self._open.one_more(who):
             yield
 
-    def write(self, who: Who) -> None:
+    def write(self, who: Caller) -> None:
         """Count a message.
 
         Raises:

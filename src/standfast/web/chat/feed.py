@@ -45,7 +45,7 @@ TOLD_AGAIN: Final = 200
 """How many messages somebody is told who comes without having read any."""
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class ChatEntry(Struct, frozen=True, omit_defaults=True):
     """One message.
 
     Attributes:
@@ -73,7 +73,7 @@ class SentRecord(Struct, frozen=True):
     number: int
 
 
-ENTRIES: Final[Codec[Entry]] = Codec(Entry, what="a message of a chat")
+ENTRIES: Final[Codec[ChatEntry]] = Codec(ChatEntry, what="a message of a chat")
 HEADS: Final[Codec[HeadRecord]] = Codec(HeadRecord, what="the head of a chat")
 SENT: Final[Codec[SentRecord]] = Codec(SentRecord, what="a message that was sent")
 
@@ -96,7 +96,7 @@ class Conversation:
         self._head: Final = scope.key("chat", *self._place)
         self._said: Final = scope.key("chat-said", *self._place)
 
-    async def add(self, entry: Entry) -> int:
+    async def add(self, entry: ChatEntry) -> int:
         """Put a message at the end and return its number. One that lies here already, by its id, stays as it is."""
         sent = self._scope.key("chat-sent", *self._place, entry.message)
         while True:
@@ -107,7 +107,7 @@ class Conversation:
             if not isinstance(await self._scope.commit(*self._changes(entry, number, sent, seen)), Conflict):
                 return number
 
-    def _changes(self, entry: Entry, number: int, sent: RecordKey, seen: Snapshot) -> list[Put]:
+    def _changes(self, entry: ChatEntry, number: int, sent: RecordKey, seen: Snapshot) -> list[Put]:
         gone = later(seen.at, self._keep)
         head = HEADS.encode_own(HeadRecord(number))
         changes = [
@@ -135,7 +135,7 @@ class Conversation:
         page = await self._scope.scan(*self._said.within(), limit=TOLD_AGAIN, reverse=True)
         return min((_number(key) for key in page.records), default=1) - 1
 
-    async def after(self, number: int) -> AsyncIterator[tuple[int, Entry]]:
+    async def after(self, number: int) -> AsyncIterator[tuple[int, ChatEntry]]:
         """Yield the messages after a number, oldest first."""
         start, (_, end) = self._key(number).successor(), self._said.within()
         while True:
@@ -422,7 +422,7 @@ def checked_message(said: Say, most: int) -> Say:
     return said
 
 
-def message_frame(number: int, entry: Entry) -> Frame:
+def message_frame(number: int, entry: ChatEntry) -> Frame:
     """Tell what somebody wrote, and which request answers it."""
     body: dict[str, Any] = {"type": "message", "message": entry.message, "text": entry.text}
     if entry.request:
@@ -567,7 +567,7 @@ class Feed:
                 self._ends.met_all()
                 await watch.wait(LOOK_EVERY)
 
-    async def _meet(self, number: int, entry: Entry) -> None:
+    async def _meet(self, number: int, entry: ChatEntry) -> None:
         if self._seen.is_over(number):
             return
         frame = message_frame(number, entry)

@@ -18,9 +18,9 @@ from standfast.flows.tenants import Owners, checked_session, new_session
 from standfast.ids import new_id
 from standfast.web.call import SESSION, Handle, content_type, is_json, read_body
 from standfast.web.chat import TEXT, Guests
-from standfast.web.chat.feed import Conversation, Entry, Feed, Seen, accepted_body, checked_message, read_message
+from standfast.web.chat.feed import ChatEntry, Conversation, Feed, Seen, accepted_body, checked_message, read_message
 from standfast.web.chat.socket import ROOM, Talk
-from standfast.web.gate import PRINCIPAL, who_asks
+from standfast.web.gate import PRINCIPAL, caller_in
 from standfast.web.problems import as_json, problem_of, problem_response
 from standfast.web.sse import EventStream, closed
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from standfast.web.call import Dispatching
     from standfast.web.chat import Chat
     from standfast.web.chat.feed import Say
-    from standfast.web.limits import AppLimits, Places, Rooms, Who
+    from standfast.web.limits import AppLimits, AppShares, Caller, UserShares
 
     Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -102,9 +102,9 @@ class Party:
             handle = await self._dispatch(self.chat.respond, said, inputs, attended=False)
         except FlowError as problem:
             if self.chat.append is not None:
-                await self.conversation.add(Entry(said.text, message, problem=problem_of(problem)))
+                await self.conversation.add(ChatEntry(said.text, message, problem=problem_of(problem)))
             raise
-        await self.conversation.add(Entry(said.text, message, handle.id))
+        await self.conversation.add(ChatEntry(said.text, message, handle.id))
         return Posted(message, handle)
 
     async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> Handle:
@@ -166,7 +166,7 @@ class Serving:
         dispatching: Dispatching,
         space: Callable[[], Scope],
         limits: AppLimits,
-        places: Places,
+        places: UserShares,
         closing: asyncio.Event,
     ) -> None:
         self.chat, self._dispatching, self._space = chat, dispatching, space
@@ -186,9 +186,9 @@ class Serving:
             await Owners(space).check(principal, checked_session(principal, session))
         return Party(self.chat, self._dispatching, space, principal, session or new_session())
 
-    def who(self, connection: HTTPConnection) -> Who:
+    def who(self, connection: HTTPConnection) -> Caller:
         """Return what is counted as one user."""
-        return who_asks(connection.scope)
+        return caller_in(connection.scope)
 
 
 # --- where a chat is served: ``/chat/{flow}`` and what lies below it -----------------------------------------------
@@ -210,7 +210,7 @@ def chat_routes(
     *,
     space: Callable[[], Scope],
     limits: AppLimits,
-    rooms: Rooms,
+    shares: AppShares,
     closing: asyncio.Event,
 ) -> list[BaseRoute]:
     """Return the routes of chats.
@@ -220,13 +220,13 @@ def chat_routes(
         dispatching: Where requests go.
         space: Returns where conversations lie, while the application is open.
         limits: Of the application.
-        rooms: What is open in it.
+        shares: What is open in it.
         closing: Set when the application closes: connections are let go, and come back with how far they have read.
     """
     return [
         route
         for chat in chats
-        for route in _routes(chat, Serving(chat, dispatching, space, limits, rooms.streams, closing))
+        for route in _routes(chat, Serving(chat, dispatching, space, limits, shares.streams, closing))
     ]
 
 

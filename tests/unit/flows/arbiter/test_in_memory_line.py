@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from standfast.flows.arbiter.in_memory import Enters, Full, Joins, Refused, RequestLine
-from standfast.flows.arbiter.protocol import manner_of
+from standfast.flows.arbiter.in_memory import Enters, JoinsRun, LineFull, MustWait, RequestLine
+from standfast.flows.arbiter.protocol import queue_rules_of
 from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiter.protocol import Manner
+    from standfast.flows.arbiter.protocol import QueueRules
 
 ACTIONS: Final = ("append", "respond")
 MANNERS: Final = (
-    manner_of(Queue(max_waiting=3)),
-    *(manner_of(policy()) for policy in (Reject, Restart, Join, Latest)),
+    queue_rules_of(Queue(max_waiting=3)),
+    *(queue_rules_of(policy()) for policy in (Reject, Restart, Join, Latest)),
 )
 
 
@@ -86,48 +86,48 @@ TestLine.settings = settings(stateful_step_count=20)
 
 @given(st.lists(st.sampled_from(ACTIONS), max_size=6), st.sampled_from(MANNERS), st.sampled_from(ACTIONS))
 def test_a_verdict_changes_nothing_and_an_empty_line_admits_everybody(
-    actions: list[str], manner: Manner, action: str
+    actions: list[str], rules: QueueRules, action: str
 ) -> None:
     """Whatever the policy, only collisions are arbitrated."""
     line, guests = _line(actions)
-    verdict = line.judge(action, manner)
+    verdict = line.judge(action, rules)
     assert [line.position(each) for each in guests] == list(range(len(guests)))
     assert guests or verdict == Enters()
 
 
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6), st.sampled_from(MANNERS), st.sampled_from(ACTIONS))
 def test_nobody_but_requests_of_the_same_action_is_joined_or_superseded(
-    actions: list[str], manner: Manner, action: str
+    actions: list[str], rules: QueueRules, action: str
 ) -> None:
     """Requests of other actions keep their places."""
     line, guests = _line(actions)
-    verdict = line.judge(action, manner)
-    if isinstance(verdict, Joins):
+    verdict = line.judge(action, rules)
+    if isinstance(verdict, JoinsRun):
         assert verdict.other is next(each for each in guests if each.action == action)
     if isinstance(verdict, Enters):
         alike = [each for each in guests if each.action == action]
         whom = {"nobody": [], "waiting": [each for each in alike if each is not line.holder], "all": alike}
-        assert list(verdict.superseded) == whom[manner.supersedes]
+        assert list(verdict.superseded) == whom[rules.supersedes]
 
 
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6))
 def test_a_policy_that_does_not_wait_is_refused_by_whoever_has_its_turn(actions: list[str]) -> None:
     """Also if others wait."""
     line, guests = _line(actions)
-    assert line.judge("respond", manner_of(Reject())) == Refused(guests[0])
+    assert line.judge("respond", queue_rules_of(Reject())) == MustWait(guests[0])
 
 
 @given(st.integers(0, 6), st.integers(1, 4))
 def test_a_queue_is_full_exactly_when_as_many_wait_as_may(waiting: int, most: int) -> None:
     """The one that runs does not count."""
     line, _ = _line(["respond"] * (waiting + 1))
-    verdict = line.judge("respond", manner_of(Queue(max_waiting=most)))
-    assert verdict == (Full(waiting) if waiting >= most else Enters())
+    verdict = line.judge("respond", queue_rules_of(Queue(max_waiting=most)))
+    assert verdict == (LineFull(waiting) if waiting >= most else Enters())
 
 
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6))
 def test_a_join_waits_only_where_there_is_nobody_to_join(actions: list[str]) -> None:
     """Of the same action there is never more than one in the line."""
     line, _ = _line(actions)
-    verdict = line.judge("respond", manner_of(Join()))
-    assert isinstance(verdict, Joins) == ("respond" in actions)
+    verdict = line.judge("respond", queue_rules_of(Join()))
+    assert isinstance(verdict, JoinsRun) == ("respond" in actions)

@@ -17,7 +17,7 @@ from standfast.errors import (
     RequestSupersededError,
 )
 from standfast.flows.arbiter.in_memory import LocalArbiter
-from standfast.flows.arbiter.protocol import Manner, manner_of
+from standfast.flows.arbiter.protocol import QueueRules, queue_rules_of
 from standfast.flows.policies import Queue
 from standfast.space import Space, lines_of
 from standfast.stores import GroupedStore
@@ -84,7 +84,7 @@ def test_a_turn_that_comes_exactly_when_the_budget_is_over_is_not_accepted(seed:
     async def collide() -> None:
         async with Space(GroupedStore(MemoryBackend(MemoryRecords()))) as space, LocalArbiter(space) as arbiter:
             async with arbiter.hold(ask("r1")):
-                late = Visit(arbiter, ask("r2", Manner(budget=1.0)))
+                late = Visit(arbiter, ask("r2", QueueRules(budget=1.0)))
                 await late.waits()
                 behind = await Visit(arbiter, ask("r3")).waits()
                 await asyncio.sleep(1.0)
@@ -169,7 +169,7 @@ async def test_a_server_that_lost_its_lock_serves_again_when_it_has_it_back(
     async with asyncio.timeout(SOON):
         while True:
             try:
-                await (await Visit(arbiter, ask("r1", manner_of(Queue()))).runs()).end()
+                await (await Visit(arbiter, ask("r1", queue_rules_of(Queue()))).runs()).end()
             except ArbiterUnavailableError:
                 await asyncio.sleep(0.001)
             else:

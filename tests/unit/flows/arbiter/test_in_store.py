@@ -10,7 +10,7 @@ import pytest
 from standfast.errors import ArbiterUnavailableError, QueueTimeoutError, RequestCancelledError, RequestInterruptedError
 from standfast.flows.arbiter import in_store as shared
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import Manner, Stop
+from standfast.flows.arbiter.protocol import QueueRules, Stop
 from standfast.space import Space, lines_of
 from standfast.stores import GroupedStore
 from standfast.stores.memory import MemoryBackend, MemoryRecords
@@ -128,7 +128,7 @@ def test_a_turn_that_comes_exactly_when_the_budget_is_over_is_not_accepted(seed:
         store = GroupedStore(MemoryBackend(MemoryRecords(clock=clock)))
         async with Space(store, clock=clock) as space, SharedArbiter(space) as arbiter:
             async with arbiter.hold(ask("r1")):
-                late = await Visit(arbiter, ask("r2", Manner(budget=1.0))).waits()
+                late = await Visit(arbiter, ask("r2", QueueRules(budget=1.0))).waits()
                 behind = await Visit(arbiter, ask("r3", QUEUE)).waits()
                 await asyncio.sleep(1.0)
             with pytest.raises(QueueTimeoutError):

@@ -18,7 +18,7 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import SUPERSEDED_BY, JoinsError, Stop, manner_of
+from standfast.flows.arbiter.protocol import SUPERSEDED_BY, JoinsError, Stop, queue_rules_of
 from standfast.flows.policies import Queue
 from standfast.workflows.definition import Workflow
 from tests.conformance.arbiter_visits import HASTY, JOIN, QUEUE, REJECT, RESTART, SOON, Visit, ask, fresh_name, putting
@@ -26,7 +26,7 @@ from tests.conformance.arbiter_visits import HASTY, JOIN, QUEUE, REJECT, RESTART
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.flows.arbiter.protocol import Arbiter, Ask, Manner, Turn
+    from standfast.flows.arbiter.protocol import Arbiter, Ask, QueueRules, RequestTurn
     from standfast.workflows.records import Standing
 
 
@@ -38,7 +38,7 @@ class Durable:
         self.workflow: Final = self._workflow()
         self.engine: Final = sf.Engine("memory://", workflows=[self.workflow], namespace=fresh_name())
         self.asks: Final[dict[str, Ask]] = {}
-        self.turns: Final[dict[str, Turn]] = {}
+        self.turns: Final[dict[str, RequestTurn]] = {}
         self._begun: Final[dict[str, asyncio.Event]] = {}
         self._ends: Final[dict[str, asyncio.Event]] = {}
         self.arbiter: Arbiter
@@ -74,14 +74,14 @@ class Durable:
             await turn.finish(putting(self.engine.space.key("session", name), b"done"))
         return name
 
-    async def start(self, name: str, manner: Manner = QUEUE, **more: str) -> str:
+    async def start(self, name: str, rules: QueueRules = QUEUE, **more: str) -> str:
         """Start a run for a request, and return the id of the one that was started or joined."""
-        asked = self.asks[name] = ask(name, manner, **more)
+        asked = self.asks[name] = ask(name, rules, **more)
         self._begun[name], self._ends[name] = asyncio.Event(), asyncio.Event()
         run = await self.arbiter.start(asked, lambda: self.engine.start(self.workflow, name, id=name))
         return run.id
 
-    async def runs(self, name: str) -> Turn:
+    async def runs(self, name: str) -> RequestTurn:
         """Wait until it has its turn."""
         async with asyncio.timeout(SOON):
             await self._begun[name].wait()
@@ -194,7 +194,7 @@ async def test_a_run_that_is_rejected_is_not_started(durable: Durable) -> None:
 
 async def test_runs_count_among_those_who_wait(durable: Durable) -> None:
     """A full queue refuses a run like a caller."""
-    short = manner_of(Queue(max_waiting=1))
+    short = queue_rules_of(Queue(max_waiting=1))
     first = await Visit(durable.arbiter, ask("r1", short)).runs()
     await durable.start("r2", short)
     with pytest.raises(QueueFullError) as refused:

@@ -7,15 +7,15 @@ import pytest
 from standfast.errors import TooManyRequestsError
 from standfast.flows.request import Principal
 from standfast.web.chat import REMEMBERED, ChatLimits, Guests
-from standfast.web.limits import who_is
+from standfast.web.limits import caller_of
 
-ADA = who_is(Principal("acme", "ada"), "192.0.2.1")
+ADA = caller_of(Principal("acme", "ada"), "192.0.2.1")
 
 
 def test_a_user_is_the_same_from_every_address() -> None:
     """Who has no name is told apart by the address instead."""
-    assert who_is(Principal("acme", "ada"), "192.0.2.2") == ADA
-    assert who_is(Principal("acme"), "192.0.2.1") != who_is(Principal("acme"), "192.0.2.2")
+    assert caller_of(Principal("acme", "ada"), "192.0.2.2") == ADA
+    assert caller_of(Principal("acme"), "192.0.2.1") != caller_of(Principal("acme"), "192.0.2.2")
 
 
 def test_messages_come_at_a_rate_after_a_burst() -> None:

@@ -11,7 +11,7 @@ import standfast as sf
 from standfast.errors import QueueTimeoutError, RequestFailedError, WaitsForItselfError
 from standfast.flows import concurrency_limits as rooms
 from standfast.flows import task as tasks
-from standfast.flows.deadlock import Circles, Waiter
+from standfast.flows.deadlock import BlockedRequest, DeadlockSearch
 from tests.conformance.arbiter_visits import fresh_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def limits_of(server: sf.Dispatcher) -> Any:
 async def until_one_waits(server: sf.Dispatcher) -> None:
     """Wait until somebody waits who holds something."""
     async with asyncio.timeout(SOON):
-        while not len(limits_of(server).circles):  # noqa: ASYNC110 -- nothing tells of it
+        while not len(limits_of(server).deadlocks):  # noqa: ASYNC110 -- nothing tells of it
             await asyncio.sleep(0)
 
 
@@ -95,7 +95,7 @@ async def test_a_circle_of_a_key_and_a_limit_is_refused_at_once_when_the_called_
         assert isinstance(failed.value.__cause__, WaitsForItselfError)
         assert failed.value.__cause__.key == "session 'k'"
         assert await limited.result(SOON) == "done"
-        assert len(limits_of(world.server).circles) == 0
+        assert len(limits_of(world.server).deadlocks) == 0
 
 
 @pytest.mark.parametrize(("arbiter", "durable"), [("local", False), ("local", True), ("shared", False)])
@@ -117,7 +117,7 @@ async def test_a_circle_that_a_stranger_closes_is_at_the_cost_of_the_one_that_wa
             await calls.result(SOON)
         assert isinstance(failed.value.__cause__, WaitsForItselfError)
         assert await limited.result(SOON) == "done"
-        assert (world.called.status, len(limits_of(world.server).circles)) == ("refused", 0)
+        assert (world.called.status, len(limits_of(world.server).deadlocks)) == ("refused", 0)
 
 
 @ARBITERS
@@ -184,14 +184,18 @@ async def test_a_request_that_is_called_does_not_wait_for_room_for_ever(monkeypa
 # --- the circle itself ------------------------------------------------------------------------------------------------
 
 
-def waiter(name: str, wants: Address, *holds: Address, is_called: bool = True, refused: list[str]) -> Waiter:
+def waiter(name: str, wants: Address, *holds: Address, is_called: bool = True, refused: list[str]) -> BlockedRequest:
     """Return one that tells when it is refused."""
-    return Waiter(name, wants, "it", holds, is_called, lambda problem: refused.append(f"{name} {problem.request_id}"))
+
+    def refuse(problem: WaitsForItselfError) -> None:
+        refused.append(f"{name} {problem.request_id}")
+
+    return BlockedRequest(name, wants, "it", holds, is_called, refuse)
 
 
 def test_the_newest_one_of_a_circle_that_was_called_is_refused() -> None:
     """Whoever else waits for the same is left alone."""
-    circles, refused = Circles(), list[str]()
+    circles, refused = DeadlockSearch(), list[str]()
     circles.wait(waiter("bystander", K, ("another",), refused=refused))
     circles.wait(waiter("a", L, K, refused=refused))
     circles.wait(waiter("b", M, L, refused=refused))
@@ -205,7 +209,7 @@ def test_the_newest_one_of_a_circle_that_was_called_is_refused() -> None:
 
 def test_one_that_waits_no_longer_is_part_of_no_circle() -> None:
     """Nothing is kept of it."""
-    circles, refused = Circles(), list[str]()
+    circles, refused = DeadlockSearch(), list[str]()
     circles.wait(waiter("a", L, K, refused=refused))
     circles.go_on("a")
     circles.wait(waiter("b", K, L, refused=refused))
@@ -215,7 +219,7 @@ def test_one_that_waits_no_longer_is_part_of_no_circle() -> None:
 
 def test_those_who_called_nobody_are_not_refused() -> None:
     """If there is nobody else in the circle, the time for which they wait is bounded by what was declared."""
-    circles, refused = Circles(), list[str]()
+    circles, refused = DeadlockSearch(), list[str]()
     circles.wait(waiter("a", L, K, is_called=False, refused=refused))
     circles.wait(waiter("b", K, L, is_called=False, refused=refused))
     assert refused == []

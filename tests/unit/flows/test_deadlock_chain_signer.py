@@ -9,7 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import WaitsForItselfError
-from standfast.flows.deadlock import SIGNED, Chains
+from standfast.flows.deadlock import SIGNED, ChainSigner
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
@@ -79,8 +79,8 @@ async def test_a_key_that_somebody_made_up_refuses_nothing(forged: Address) -> N
 async def test_a_key_is_signed_once() -> None:
     """What came from outside is handed on as it came, and comes back as it was sent."""
     async with sf.open("memory://") as space:
-        chains = await Chains.load(space)
+        chains = await ChainSigner.load(space)
         sent = chains.signed(KEY)
         assert chains.signed(sent) == sent
         assert chains.known(sent) == chains.known(KEY) == KEY
-        assert (await Chains.load(space)).known(sent) == KEY
+        assert (await ChainSigner.load(space)).known(sent) == KEY

@@ -1,0 +1,26 @@
+"""What each policy comes to in a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from standfast.flows.arbiter.protocol import MOST_WAITING, PATIENCE, QueueRules, queue_rules_of
+from standfast.flows.policies import Batch, Debounce, Join, Latest, Policy, Queue, Reject, Restart
+
+
+@pytest.mark.parametrize(
+    ("policy", "rules"),
+    [
+        (Queue(max_waiting=5, timeout="2s"), QueueRules(budget=2.0, most_waiting=5)),
+        (Queue(timeout=None), QueueRules(budget=None)),
+        (Reject(), QueueRules(waits=False)),
+        (Restart(grace="2s"), QueueRules(budget=PATIENCE + 2, most_waiting=MOST_WAITING, supersedes="all", grace=2.0)),
+        (Join(), QueueRules(joins=True)),
+        (Latest(), QueueRules(budget=None, most_waiting=None, supersedes="waiting")),
+        (Debounce("1s"), QueueRules(budget=None, most_waiting=None)),
+        (Batch(3, "1s"), QueueRules(budget=None, most_waiting=None)),
+    ],
+)
+def test_a_policy_has_its_rules(policy: Policy, rules: QueueRules) -> None:
+    """A pure function of the policy."""
+    assert queue_rules_of(policy) == rules
