@@ -225,7 +225,7 @@ PROMISES: Final[Mapping[str, Measure]] = {
     "a worker is killed in the middle of a step: another one runs that step after": killed_worker,
     "a holder leaves: a waiter in another process has the lock after (median)": handed_over,
     "a holder paused past its lease, another one has the lock: its guarded write is": paused_and_succeeded,
-    "a holder paused past its lease, nobody else came: its guarded write is": paused_alone,
+    "a holder paused past its lease, without a new holder: its guarded write is": paused_alone,
     "the only worker paused past its lease in the middle of a step: that step is": paused_worker,
 }
 
