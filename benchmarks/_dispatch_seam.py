@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks._dispatch_flow import BODY, FLOW, Question, answer
 from standfast.flows.dispatcher import Dispatcher
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,13 +48,11 @@ class Seam:
         """Return the microseconds of a request, from its arrival to its result, each task in a session of its own."""
 
         def ask(number: int) -> Awaitable[bytes]:
-            return self._asked(
-                Arrival(flow="bench", action=action, inputs=BODY, session=f"s-{number}", transport="local")
-            )
+            return self._asked(Call(flow="bench", action=action, inputs=BODY, session=f"s-{number}", transport="local"))
 
         return self._runner.run(_timed(ask))
 
-    async def _asked(self, arrival: Arrival) -> bytes:
+    async def _asked(self, arrival: Call) -> bytes:
         return await (await self._dispatcher.dispatch(arrival, here=True)).packed()  # as HTTP does
 
 

@@ -78,7 +78,7 @@ def app_of(kind: Kind, url: str) -> ASGIApp:
         return Starlette(routes=[Route("/flows/bench/allow", answered, methods=["POST"])])
     if kind == "fastapi":
         return fastapi_app()
-    limits = sf.AppLimits(requests=10_000)
+    limits = sf.web.AppLimits(requests=10_000)
     app = sf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
     app.token = TOKEN
     return app

@@ -98,7 +98,7 @@ _SHOWN = {
         "Join",
         "Latest",
         "Principal",
-        "Arrival",
+        "Call",
         "Request",
         "Session",
         "Dispatcher",

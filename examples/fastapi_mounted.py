@@ -20,10 +20,10 @@ async def buy(request: sf.Request, item: str) -> int:
     return len(await request.session.get("basket"))
 
 
-ANN = sf.new_token()  # give it to Ann, and keep its digest only
-tokens = sf.BearerTokens({sf.token_digest(ANN): sf.Principal(user="ann")})
+ANN = sf.web.new_token()  # give it to Ann, and keep its digest only
+tokens = sf.web.BearerTokens({sf.web.token_digest(ANN): sf.Principal(user="ann")})
 flows = sf.App("sqlite:///shop.db", flows=[shop], authenticate=tokens)
-api = FastAPI(lifespan=sf.lifespan(flows))
+api = FastAPI(lifespan=sf.web.lifespan(flows))
 api.mount("/api", flows)
 
 
@@ -36,7 +36,7 @@ async def basket(user: str) -> dict[str, str]:
 @api.post("/gifts/{user}")
 async def gift(user: str) -> dict[str, int]:
     """Send a request from a route: it waits its turn among all others of the user."""
-    given = sf.Arrival(
+    given = sf.Call(
         flow="shop", action="buy", inputs={"item": "a bow"}, session=f"basket-{user}", principal=sf.Principal(user=user)
     )
     handle = await flows.dispatcher.dispatch(given)

@@ -47,7 +47,7 @@ async def model(question: str, messages: list[dict[str, Any]]) -> AsyncIterator[
         yield word
 
 
-app = sf.App("sqlite:///support_chat.db", flows=[support], chats=[sf.Chat(support)], name="support")
+app = sf.App("sqlite:///support_chat.db", flows=[support], chats=[sf.web.Chat(support)], name="support")
 
 
 async def main() -> None:
@@ -56,9 +56,9 @@ async def main() -> None:
     async with app:
         answers = []
         for text in ("My parcel is late.", "Can I change the address?", "Never mind, it is here!"):
-            kept = await app.dispatcher.dispatch(sf.Arrival(action="append_message", inputs={"text": text}, **ada))
+            kept = await app.dispatcher.dispatch(sf.Call(action="append_message", inputs={"text": text}, **ada))
             await kept.result()
-            waits = sf.Arrival(action="respond", inputs={"text": text}, attended=False, **ada)
+            waits = sf.Call(action="respond", inputs={"text": text}, attended=False, **ada)
             answers.append(await app.dispatcher.dispatch(waits))
             print(f"Ada:     {text}")
         for answer in answers:

@@ -18,7 +18,7 @@ LOOKS_UP: Final = 0.8
 parcels = sf.Flow("parcels", description="A carrier tells that something has happened to a parcel.")
 
 
-def parcel_of(arrival: sf.Arrival) -> str:
+def parcel_of(arrival: sf.Call) -> str:
     """Return which parcel an event is about."""
     assert not isinstance(arrival.inputs, bytes)
     return str(arrival.inputs["event"]["parcel"])
@@ -39,7 +39,7 @@ def _write(line: str) -> None:
 
 def app() -> sf.App:
     """Return the application, on the store that the demonstration names."""
-    carrier = sf.Webhook("carrier", sf.webhooks.StandardWebhooks(SECRET), to=look_up)
+    carrier = sf.web.Webhook("carrier", sf.web.webhooks.StandardWebhooks(SECRET), to=look_up)
     return sf.App(
-        os.environ[STORE], flows=[support, parcels], chats=[sf.Chat(support)], webhooks=[carrier], name="support"
+        os.environ[STORE], flows=[support, parcels], chats=[sf.web.Chat(support)], webhooks=[carrier], name="support"
     )

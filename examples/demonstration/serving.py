@@ -88,7 +88,7 @@ class Served:
 @contextlib.asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Served]:
     """Serve the support chat on a SQLite file in a folder, on a free port of this machine."""
-    token = sf.new_token()
+    token = sf.web.new_token()
     environment = os.environ | {
         STORE: f"sqlite:///{folder / 'chat.db'}",
         LEDGER: str(folder / "carrier.log"),

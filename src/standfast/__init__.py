@@ -5,37 +5,26 @@ Names are loaded when they are first used, so ``import standfast`` costs next to
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from standfast._lazy import lazy_names
+
 if TYPE_CHECKING:
-    from standfast import blocking, errors
+    from standfast import admin, blocking, errors, web
     from standfast.errors import StandfastError, StoreError
     from standfast.exclusion import Exclusion
-    from standfast.exclusion.retry import attempt_under
     from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.flow import Flow
     from standfast.flows.policies import ActionLimit, Allow, Batch, Debounce, Join, Latest, Queue, Rate, Reject, Restart
-    from standfast.flows.request import Arrival, Principal, Request
-    from standfast.flows.tenants import TenantLimits
+    from standfast.flows.request import Call, Principal, Request
     from standfast.keys import Key, KeyFamily
-    from standfast.log_hook import LogHook
     from standfast.space import Space, open
-    from standfast.stores.address import Credentials
-    from standfast.stores.encryption import Keyring
-    from standfast.web import webhooks
-    from standfast.web.app import App, lifespan
-    from standfast.web.auth import BearerTokens, new_token, token_digest
-    from standfast.web.call import chain_headers
-    from standfast.web.chat import Chat, ChatLimits
-    from standfast.web.limits import AppLimits
-    from standfast.web.oauth import OAuthTokens
-    from standfast.web.webhooks import Webhook
+    from standfast.web.app import App
     from standfast.workflows.client import Run
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.debounce import Batched, Debounced
-    from standfast.workflows.definition import Bound, Limit, Retry, Step, Workflow, step, workflow
+    from standfast.workflows.definition import Limit, Retry, Workflow, step, workflow
     from standfast.workflows.engine import Engine
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.steps import DID_NOT_HAPPEN, Happened, current_step
@@ -45,16 +34,10 @@ __all__ = [
     "ActionLimit",
     "Allow",
     "App",
-    "AppLimits",
-    "Arrival",
     "Batch",
     "Batched",
-    "BearerTokens",
-    "Bound",
-    "Chat",
-    "ChatLimits",
+    "Call",
     "Context",
-    "Credentials",
     "Debounce",
     "Debounced",
     "Dispatcher",
@@ -65,11 +48,8 @@ __all__ = [
     "Join",
     "Key",
     "KeyFamily",
-    "Keyring",
     "Latest",
     "Limit",
-    "LogHook",
-    "OAuthTokens",
     "Principal",
     "Queue",
     "Rate",
@@ -82,47 +62,30 @@ __all__ = [
     "Schedule",
     "Space",
     "StandfastError",
-    "Step",
     "StoreError",
-    "TenantLimits",
-    "Webhook",
     "Workflow",
-    "attempt_under",
+    "admin",
     "blocking",
-    "chain_headers",
     "current_step",
     "errors",
-    "lifespan",
-    "new_token",
     "open",
     "step",
-    "token_digest",
-    "webhooks",
+    "web",
     "workflow",
 ]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
     "App": "standfast.web.app",
-    "lifespan": "standfast.web.app",
-    "AppLimits": "standfast.web.limits",
-    "BearerTokens": "standfast.web.auth",
-    "new_token": "standfast.web.auth",
-    "token_digest": "standfast.web.auth",
-    "Webhook": "standfast.web.webhooks",
-    "webhooks": "standfast.web.webhooks",
-    "chain_headers": "standfast.web.call",
+    "admin": "standfast.admin",
+    "web": "standfast.web",
     "DID_NOT_HAPPEN": "standfast.workflows.steps",
     "ActionLimit": "standfast.flows.policies",
     "Allow": "standfast.flows.policies",
-    "Arrival": "standfast.flows.request",
+    "Call": "standfast.flows.request",
     "Batch": "standfast.flows.policies",
     "Batched": "standfast.workflows.debounce",
-    "Bound": "standfast.workflows.definition",
-    "Chat": "standfast.web.chat",
-    "ChatLimits": "standfast.web.chat",
     "Context": "standfast.workflows.context",
-    "Credentials": "standfast.stores.url",
     "Debounce": "standfast.flows.policies",
     "Debounced": "standfast.workflows.debounce",
     "Dispatcher": "standfast.flows.dispatcher",
@@ -136,11 +99,8 @@ _HOMES = {
     "Join": "standfast.flows.policies",
     "Key": "standfast.keys",
     "KeyFamily": "standfast.keys",
-    "Keyring": "standfast.stores.encryption",
     "Latest": "standfast.flows.policies",
     "Limit": "standfast.workflows.definition",
-    "LogHook": "standfast.log_hook",
-    "OAuthTokens": "standfast.web.oauth",
     "Principal": "standfast.flows.request",
     "Queue": "standfast.flows.policies",
     "Rate": "standfast.flows.policies",
@@ -152,10 +112,7 @@ _HOMES = {
     "RunCancelled": "standfast.workflows.control",
     "Schedule": "standfast.workflows.schedules.spec",
     "Space": "standfast.space",
-    "Step": "standfast.workflows.definition",
-    "TenantLimits": "standfast.flows.tenants",
     "Workflow": "standfast.workflows.definition",
-    "attempt_under": "standfast.exclusion",
     "blocking": "standfast.blocking",
     "current_step": "standfast.workflows.steps",
     "open": "standfast.space",
@@ -163,16 +120,4 @@ _HOMES = {
     "workflow": "standfast.workflows.definition",
 }
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'standfast' has no attribute {name!r}")
-    module = import_module(home)  # rule: the module comes from the fixed table above
-    found = module if home.rpartition(".")[2] == name else getattr(module, name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, globals())

@@ -340,7 +340,7 @@ class StoreNotDurable(StoreEvent, frozen=True, kw_only=True):
 class StoreNotEncrypted(StoreEvent, frozen=True, kw_only=True):
     """Everything that goes to a server on another machine, passwords included, can be read on the way.
 
-    Add ``?tls=true`` to its URL, or pass a TLS context with ``sf.Credentials``. ``hosts`` says where it is.
+    Add ``?tls=true`` to its URL, or pass a TLS context with ``sf.admin.Credentials``. ``hosts`` says where it is.
     """
 
     level: ClassVar[Level] = "warning"

@@ -112,7 +112,7 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "Debounce.max_wait": lambda length: sf.Debounce("1s", max_wait=length),
     "Queue.timeout": lambda length: sf.Queue(timeout=length),
     "Restart.grace": lambda length: sf.Restart(grace=length),
-    "TenantLimits.session_kept": lambda length: sf.TenantLimits(session_kept=length),
+    "TenantLimits.session_kept": lambda length: sf.web.TenantLimits(session_kept=length),
     "Opening.lease": lambda length: sf.open("memory://", lease=length),
     "Opening.heartbeat": lambda length: sf.open("memory://", lease="10 minutes", heartbeat=length),
     "App.grace": lambda length: sf.App("memory://", flows=[], grace=length),

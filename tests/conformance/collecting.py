@@ -50,9 +50,9 @@ class Desk:
             return "+".join(name)
 
 
-def sent(action: str, name: str) -> sf.Arrival:
+def sent(action: str, name: str) -> sf.Call:
     """Return a request of ann's in her one session."""
-    return sf.Arrival(flow="desk", action=action, inputs={"name": name}, principal=ANN, session="s-1")
+    return sf.Call(flow="desk", action=action, inputs={"name": name}, principal=ANN, session="s-1")
 
 
 class CollectingContract:

@@ -180,12 +180,12 @@ class Stage:
             await self._news[f"ended {name}"].wait()
 
 
-def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> sf.Arrival:
+def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> sf.Call:
     """Return a request of ann's in her one session."""
     inputs = more.pop("inputs", {"names" if action == "batched" else "name": name})
     more.setdefault("session", "s-1")
     more.setdefault("principal", ANN)
-    return sf.Arrival(flow="chat", action=action, inputs=inputs, attended=not durable, **more)
+    return sf.Call(flow="chat", action=action, inputs=inputs, attended=not durable, **more)
 
 
 async def result(handle: Handle) -> Any:

@@ -42,10 +42,10 @@ class Mule:
                 await until_set(self.may_end)
             return f"did {name}"
 
-    def arrival(self, name: str, *, durable: bool) -> sf.Arrival:
+    def arrival(self, name: str, *, durable: bool) -> sf.Call:
         """Return a request for it."""
         sent = arrival("work", name, durable=durable)
-        return sf.Arrival(
+        return sf.Call(
             flow="mule",
             action="work",
             inputs=sent.inputs,

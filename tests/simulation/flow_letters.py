@@ -49,10 +49,10 @@ class Letter(Struct):
     key: str = ""
     sendings: list[Sending] = field(default_factory=list)
 
-    def arrival(self) -> sf.Arrival:
+    def arrival(self) -> sf.Call:
         """Return it as a transport hands it over."""
         inputs = {"names" if self.action == "batched" else "name": self.name}
-        return sf.Arrival(
+        return sf.Call(
             flow="chat",
             action=self.action,
             inputs=inputs,

@@ -235,7 +235,7 @@ class World:
         last = Site(self, 99, is_calm=True)
         await last.open()
         for session in self.sessions:
-            arrival = sf.Arrival(flow="chat", action="retried", inputs={"name": "last"}, principal=ANN, session=session)
+            arrival = sf.Call(flow="chat", action="retried", inputs={"name": "last"}, principal=ANN, session=session)
             try:
                 await (await last.dispatcher.dispatch(arrival)).result(timeout=PATIENCE)
             except StandfastError as problem:

@@ -119,7 +119,7 @@ class World:
         self.app: Final = sf.App(
             sf.Engine(self.space),
             flows=[self.teller.flow],
-            chats=[sf.Chat(self.teller.flow, append=None)],
+            chats=[sf.web.Chat(self.teller.flow, append=None)],
             tools=[self.teller.flow],
             authenticate=known_by_header,
             arbiter=kind,
@@ -127,7 +127,7 @@ class World:
 
     async def begun(self, action: str) -> Any:
         """Send a request that is stopped if nothing else ends it."""
-        sent = sf.Arrival(flow="support", action=action, principal=ADA, session="s-1", on_disconnect="continue")
+        sent = sf.Call(flow="support", action=action, principal=ADA, session="s-1", on_disconnect="continue")
         handle = await self.app.dispatch(sent)
         self.stop(handle.id)
         return handle

@@ -93,7 +93,7 @@ class Background:
     def end(self, within: float) -> None:
         """Close all engines, all spaces and the loop; wait for that no longer than ``within`` seconds."""
         deadline = monotonic() + within
-        Call(self, lambda: self._close_all(within / 2)).begin().wait(within)
+        BackgroundCall(self, lambda: self._close_all(within / 2)).begin().wait(within)
         self.loop.call_soon_threadsafe(self._ends.set)
         self._thread.join(max(0.0, deadline - monotonic()))
 
@@ -105,7 +105,7 @@ class Background:
 
 
 @final
-class Call(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Something asked of the loop by a thread that waits for it.
 
     Args:
@@ -191,7 +191,7 @@ class Call(Generic[T]):
         if self._shielded:
             self.wait(WITHDRAWN_WITHIN)
         else:
-            Call(self._background, self._withdraw).begin().wait(WITHDRAWN_WITHIN)
+            BackgroundCall(self._background, self._withdraw).begin().wait(WITHDRAWN_WITHIN)
 
 
 def call(
@@ -202,7 +202,7 @@ def call(
     shielded: bool = False,
 ) -> T:
     """Let the loop do something, and wait for it. Who is interrupted meanwhile leaves nothing behind."""
-    asked = Call(background, work, undo, shielded=shielded)
+    asked = BackgroundCall(background, work, undo, shielded=shielded)
     try:
         return asked.result()
     except BaseException:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from msgspec import Struct
 
-from standfast.blocking._background import Background, Call, background, call
+from standfast.blocking._background import Background, BackgroundCall, background, call
 from standfast.blocking._refusals import refuse_green_threads, refuse_running_loop
 from standfast.errors import StoreClosedError
 from standfast.space import Space as AsyncSpace
@@ -64,7 +64,7 @@ class Link:
 
     def _open(self) -> Live:
         here = background()
-        asked = Call(here, self._open_async, _close)
+        asked = BackgroundCall(here, self._open_async, _close)
         try:
             live = Live(here, asked.result())
             here.spaces.add(live.space)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from msgspec import Struct
 
-from standfast.blocking._background import Background, Call, call
+from standfast.blocking._background import Background, BackgroundCall, call
 from standfast.blocking._refusals import refuse_running_loop
 from standfast.errors import EngineNotOpenError, InvalidWorkflowError
 from standfast.stores.liveness import run_in_forked_child
@@ -128,7 +128,7 @@ class EngineLink:
         here = link.live()
         engine = self._make(here.space)
         engine.register(*self._registered)
-        asked = Call(here.background, lambda: self._begin(engine), _stop)
+        asked = BackgroundCall(here.background, lambda: self._begin(engine), _stop)
         try:
             running = Running(here.background, asked.result())
             here.background.engines.add(engine)
@@ -166,7 +166,7 @@ def _close(running: Running, grace: Duration) -> None:
     """Hand all runs back. Whoever is interrupted meanwhile waits no longer for steps to end."""
     here, engine = running.background, running.engine
     worker = engine.worker
-    asked = Call(here, lambda: engine.aclose(grace=grace), shielded=True)
+    asked = BackgroundCall(here, lambda: engine.aclose(grace=grace), shielded=True)
     try:
         asked.result()
     except BaseException:

@@ -7,7 +7,7 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar, final
 
-from standfast.blocking._background import Call, call
+from standfast.blocking._background import BackgroundCall, call
 from standfast.durations import optional_seconds
 from standfast.errors import BlockingInLoopError, ForkedError, HoldMisuseError
 
@@ -152,7 +152,7 @@ class Holding:
         if self._holding is not None and self._background is not None and not self._background.guard.crossed:
             raise HoldMisuseError(repr(self._holding), "is in use already")
         background, holding = self._make()
-        entering = Call(background, holding.__aenter__, lambda _: holding.__aexit__(None, None, None))
+        entering = BackgroundCall(background, holding.__aenter__, lambda _: holding.__aexit__(None, None, None))
         try:
             left = asyncio.Event()
             hold = Hold(background, entering.result(), left)
@@ -186,7 +186,7 @@ class Holding:
         """Give back what an interruption has kept from being left."""
         background, holding = getattr(self, "_background", None), getattr(self, "_holding", None)
         if background is not None and holding is not None and not background.guard.crossed and background.is_alive:
-            Call(background, lambda: holding.__aexit__(KeyboardInterrupt, None, None)).begin()
+            BackgroundCall(background, lambda: holding.__aexit__(KeyboardInterrupt, None, None)).begin()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Decorate a function: each call takes the lock anew and holds it until the call ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self, final
 
-from standfast.blocking._background import Call, call
+from standfast.blocking._background import BackgroundCall, call
 
 if TYPE_CHECKING:
     from standfast.blocking._background import Background
@@ -34,7 +34,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._background.guard.check()
-        entering = Call(self._background, self._watch.__aenter__, lambda watch: watch.__aexit__())
+        entering = BackgroundCall(self._background, self._watch.__aenter__, lambda watch: watch.__aexit__())
         try:
             entering.result()
         except BaseException:

@@ -145,18 +145,18 @@ def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> st
     """
     host = given["host"] or HOST
     if is_needed and not _is_this_machine(host):
-        advice = "Give the app authenticate=..., for instance sf.BearerTokens({...}), or leave --host at 127.0.0.1."
+        advice = "Give the app authenticate=..., for instance sf.web.BearerTokens({...}), or leave --host at 127.0.0.1."
         end(f"without authentication, {name} is served on this machine only, not on {host}", NOT_LOADED, advice)
     if known := os.environ.get(TOKEN, ""):
         try:
             app.token = known
         except InvalidFlowError as problem:
-            end(f"{TOKEN} is no token: {problem.problem}", NOT_LOADED, "Make one with sf.new_token().")
+            end(f"{TOKEN} is no token: {problem.problem}", NOT_LOADED, "Make one with sf.web.new_token().")
         return ""
     if not is_needed:
         return ""
     if given["quiet"] or not sys.stdout.isatty():
-        advice = f"Set {TOKEN} to one of sf.new_token(), listen with --uds, or give the app authenticate=..."
+        advice = f"Set {TOKEN} to one of sf.web.new_token(), listen with --uds, or give the app authenticate=..."
         end(f"{name} has no authentication, and there is no terminal to show its token on", NOT_LOADED, advice)
     return app.token
 

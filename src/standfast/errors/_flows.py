@@ -197,7 +197,7 @@ class TooManyBytesError(TooManyRequestsError):
     """The store keeps as many bytes of the tenant as it may, so the request was refused before anything was written.
 
     They get fewer as requests, their events and sessions expire, and as ended runs are purged (``engine.purge(...)``).
-    If the tenant needs more, raise ``sf.TenantLimits(bytes_kept=...)``. Requests that leave nothing in the store are not
+    If the tenant needs more, raise ``sf.web.TenantLimits(bytes_kept=...)``. Requests that leave nothing in the store are not
     concerned.
 
     Attributes:

@@ -20,7 +20,7 @@ from standfast.codec import Codec
 from standfast.errors import StoreBusyError
 from standfast.flows.idempotency import RacedError
 from standfast.flows.policies import Batch, Debounce
-from standfast.flows.records import KEPT, Call, RequestKeys, name_of, tags_of
+from standfast.flows.records import KEPT, RequestKeys, StoredCall, name_of, tags_of
 from standfast.flows.task import standings_of
 from standfast.stores.protocol import Put
 from standfast.workflows.debounce import Bringing, BringingRefusedError, Plan, collect
@@ -81,7 +81,7 @@ async def add(server: RequestServer, task: Task, workflow: Workflow[..., Any]) -
         RacedError: Another one with the same idempotency key came first.
     """
     policy, key = task.action.policy, _key_of(task)
-    call = Call.of(task, time_of(task.arrival.metadata))
+    call = StoredCall.of(task, time_of(task.arrival.metadata))
     packed = msgspec.json.encode(call)
     plan = plan_of(policy, workflow)
     if not (isinstance(policy, Debounce) and policy.edge == "leading"):
@@ -148,7 +148,7 @@ class NewestRecord(Struct, frozen=True):
 NEWEST: Final[Codec[NewestRecord]] = Codec(NewestRecord, what="the newest event of a key")
 
 
-def in_order(calls: Sequence[Call]) -> list[Call]:
+def in_order(calls: Sequence[StoredCall]) -> list[StoredCall]:
     """Return calls in the order of their own times: one that was late does not count as newer than it is.
 
     One whose own time is not known is as new as the newest before it; so without any they stay in order of arrival.
@@ -160,7 +160,7 @@ def in_order(calls: Sequence[Call]) -> list[Call]:
     return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
 
 
-def newest_key(scope: Scope, action: Action[..., Any], call: Call) -> RecordKey | None:
+def newest_key(scope: Scope, action: Action[..., Any], call: StoredCall) -> RecordKey | None:
     """Return where the newest event is kept that an action was run with; None: its order does not count."""
     policy = action.policy
     if call.at is None or not isinstance(policy, Debounce) or policy.collapse != "last":

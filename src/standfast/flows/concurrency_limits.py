@@ -30,7 +30,7 @@ from standfast.errors import (
 )
 from standfast.flows.deadlock import LONGEST, BlockedRequest, DeadlockSearch
 from standfast.flows.policies import SAID, ActionLimit
-from standfast.flows.request import Arrival, Explanation, Principal, partition_of
+from standfast.flows.request import Call, Explanation, Principal, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
 from standfast.locks.acquire import AcquireRequest
@@ -384,7 +384,7 @@ def sole_limit_slots_of(action: Action[..., Any], tenant: str, user: str, sessio
     What a function of its inputs said of it is not known any more.
     """
     name, who = f"{action.flow}.{action.name}", Principal(tenant, user)
-    arrival = Arrival(flow=action.flow, action=action.name, principal=who, session=session)
+    arrival = Call(flow=action.flow, action=action.name, principal=who, session=session)
     sole = [each for each in action.limits if isinstance(each, ActionLimit) and each.max == 1]
     return tuple(
         [_slot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if not callable(each.key)]

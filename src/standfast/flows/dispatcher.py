@@ -36,8 +36,8 @@ from standfast.flows.flow import Flows, known_schedules
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import IdempotentReplay, RacedError, resolve
 from standfast.flows.inline import CLOSING, InlineRequest
-from standfast.flows.policies import Batch, Debounce
-from standfast.flows.records import Call, RequestKeys, StoredRequest, name_of, new_request_id, tags_of
+from standfast.policies import Batch, Debounce
+from standfast.flows.records import StoredCall, RequestKeys, StoredRequest, name_of, new_request_id, tags_of
 from standfast.flows.request import address_of, label_of
 from standfast.flows.server import RequestServer, sweep_for_ever
 from standfast.flows.storage import SMALL
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action, Flow
     from standfast.flows.idempotency import IdempotencyClaim
     from standfast.flows.records import RequestRecord
-    from standfast.flows.request import Address, Arrival, Explanation, OnDisconnect, Principal, RequestInfo
+    from standfast.flows.request import Address, Call, Explanation, OnDisconnect, Principal, RequestInfo
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
@@ -101,7 +101,7 @@ class Admission:
             each for each in flows.actions if each.is_simple and (not self._is_shared or each.policy.key == "none")
         )
 
-    def has_to_claim(self, arrival: Arrival) -> bool:
+    def has_to_claim(self, arrival: Call) -> bool:
         """Tell whether it has to be looked up in the store whose session it is that a request came in."""
         return self._owners.has_to_claim(arrival)
 
@@ -196,7 +196,7 @@ class Admission:
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
 
-    def check_session(self, arrival: Arrival) -> None:
+    def check_session(self, arrival: Call) -> None:
         """Refuse a request that may write nothing but the state of its session, if too much of its tenant is kept.
 
         Raises:
@@ -268,7 +268,7 @@ class Admission:
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
         asked = Start(
             workflow=workflow,
-            packed=workflow.signature.pack((Call.of(task),), {}),
+            packed=workflow.signature.pack((StoredCall.of(task),), {}),
             run_id=task.id,
             drive=server.engine.has_room,
             tags=tags_of(task.arrival.tenant),
@@ -491,7 +491,7 @@ class Dispatcher:
     """Runs requests of flows: checks them, applies the policies of their actions, and keeps what becomes of them.
 
         async with sf.Dispatcher("sqlite:///app.db", flows=[chat]) as dispatcher:
-            handle = await dispatcher.dispatch(Arrival(flow="chat", action="respond", inputs={"text": "hello"}))
+            handle = await dispatcher.dispatch(Call(flow="chat", action="respond", inputs={"text": "hello"}))
             print(await handle.result())
 
     Transports are built on it, and it needs none of them. All dispatchers on one store that have the same flows are one
@@ -588,7 +588,7 @@ class Dispatcher:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
+    async def dispatch(self, arrival: Call, *, here: bool = False) -> Handle:
         """Take a request on, as the policy of its action says.
 
         It returns as soon as it is certain that the request is taken on: it runs, or waits for its turn.
@@ -620,7 +620,7 @@ class Dispatcher:
         except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
             raise ArbiterUnavailableError("this server is closing") from problem
 
-    def begin(self, action: Action[..., Any], arrival: Arrival) -> InlineRequest | None:
+    def begin(self, action: Action[..., Any], arrival: Call) -> InlineRequest | None:
         """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.
 
         It is what most requests need, and the shortest way: ``await begun.run_here()``.
@@ -644,7 +644,7 @@ class Dispatcher:
         admitting.check_session(arrival)
         return InlineRequest.of(admitting.server, task)
 
-    def _checked(self, action: Action[..., Any], arrival: Arrival) -> Task:
+    def _checked(self, action: Action[..., Any], arrival: Call) -> Task:
         if action.roles:
             action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
@@ -717,7 +717,7 @@ class Dispatcher:
         await (await self.find(principal, request_id)).cancel(reason)
 
 
-def _chain_of(server: RequestServer, arrival: Arrival) -> tuple[Address, ...]:
+def _chain_of(server: RequestServer, arrival: Call) -> tuple[Address, ...]:
     """Return the keys of those who wait for a request, as its transport and this process know them."""
     own = CHAIN.get()
     if not arrival.attended:

@@ -31,8 +31,8 @@ from standfast.flows.collect import in_order, newest_key, newest_put, run_with_n
 from standfast.flows.events import EventJournal, last_number
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
-from standfast.flows.policies import Batch, Debounce
-from standfast.flows.records import REQUESTS, Call, RequestKeys, RunInput, name_of, session_key
+from standfast.policies import Batch, Debounce
+from standfast.flows.records import REQUESTS, StoredCall, RequestKeys, RunInput, name_of, session_key
 from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
@@ -94,7 +94,7 @@ class DurableCommits:
         turn: Its turn, once it has it.
     """
 
-    def __init__(self, server: RequestServer, activation: Activation, task: Task, calls: Sequence[Call]) -> None:
+    def __init__(self, server: RequestServer, activation: Activation, task: Task, calls: Sequence[StoredCall]) -> None:
         self._server, self._activation, self._calls = server, activation, calls
         self._last: Final = calls[-1]
         self._newest: Final = newest_key(server.space, task.action, self._last)
@@ -209,13 +209,13 @@ PAUSE: Final = 0.2
 def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -> Workflow[..., Any]:
     """Return the workflow whose runs are the durable requests of an action."""
 
-    async def perform(ctx: Context, calls: list[Call]) -> None:
+    async def perform(ctx: Context, calls: list[StoredCall]) -> None:
         await DurableExecution(server(), action, ctx, calls).run()
 
     semantics: Semantics = "at_least_once" if action.interrupted == "retry" else "at_most_once"
     step = Step[..., Any](perform, "run", StepOptions(retry=action.retry, semantics=semantics))
 
-    async def run(ctx: Context, call: Call | None = None) -> None:
+    async def run(ctx: Context, call: StoredCall | None = None) -> None:
         calls = [call] if call is not None else await _events(ctx)
         await ctx.step(step, ctx, calls)
 
@@ -239,11 +239,11 @@ def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -
     )
 
 
-async def _events(ctx: Context) -> list[Call]:
+async def _events(ctx: Context) -> list[StoredCall]:
     """Return what was collected."""
-    calls: list[Call] = []
+    calls: list[StoredCall] = []
     while (event := await ctx.wait_signal(EVENT, timeout=0, default=None)) is not None:
-        calls.append(msgspec.convert(event, Call))
+        calls.append(msgspec.convert(event, StoredCall))
     return in_order(calls)
 
 
@@ -251,7 +251,7 @@ async def _events(ctx: Context) -> list[Call]:
 class DurableExecution:
     """The one step of a durable request, once."""
 
-    def __init__(self, server: RequestServer, action: Action[..., Any], ctx: Context, calls: list[Call]) -> None:
+    def __init__(self, server: RequestServer, action: Action[..., Any], ctx: Context, calls: list[StoredCall]) -> None:
         self._server, self._action = server, action
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
         self._calls = calls

@@ -49,7 +49,7 @@ from standfast.flows.declaration import (
     settled,
 )
 from standfast.flows.policies import Allow, Batch, Debounce, Rate, as_policy, check_alike
-from standfast.flows.records import Call, name_of
+from standfast.flows.records import StoredCall, name_of
 from standfast.flows.request import NOBODY, check_id
 from standfast.workflows.schedules.spec import Schedule
 from standfast.workflows.values import HOOKS, PLAIN, is_model
@@ -146,14 +146,16 @@ def schedule_of(
     return Schedule(name_of(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
 
 
-def _call(action: Action[..., Any], where: str, inputs: Mapping[str, Any], principal: Principal, session: str) -> Call:
+def _call(
+    action: Action[..., Any], where: str, inputs: Mapping[str, Any], principal: Principal, session: str
+) -> StoredCall:
     """Return what each tick asks for; refuse what could only fail."""
     try:
         action.check_roles(principal.roles)
         packed = action.read(inputs).packed
     except (ForbiddenError, InvalidInputError) as problem:
         raise InvalidFlowError(where, str(problem)) from None
-    return Call(
+    return StoredCall(
         flow=action.flow,
         action=action.name,
         tenant=principal.tenant,

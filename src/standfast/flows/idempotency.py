@@ -23,7 +23,7 @@ from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
     from standfast.clock import Instant
-    from standfast.flows.request import Arrival
+    from standfast.flows.request import Call
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
 
@@ -99,18 +99,18 @@ class IdempotentReplay(Struct, frozen=True):
     view: RequestView
 
 
-def fingerprint_of(arrival: Arrival, packed: bytes) -> str:
+def fingerprint_of(arrival: Call, packed: bytes) -> str:
     """Return what tells a request that is sent again from another one: its checked inputs and its session."""
     return blake2b(arrival.session.encode() + b"\0" + packed, digest_size=16).hexdigest()
 
 
-def place_of(scope: Scope, arrival: Arrival) -> RecordKey:
+def place_of(scope: Scope, arrival: Call) -> RecordKey:
     """Return where the key of an arrival lies."""
     name = blake2b(arrival.idempotency_key.encode(), digest_size=20).hexdigest()
     return idempotency_of(scope, arrival.tenant).child(arrival.flow, arrival.action, arrival.user, name)
 
 
-async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) -> IdempotencyClaim | IdempotentReplay:
+async def resolve(scope: Scope, arrival: Call, packed: bytes, window: float) -> IdempotencyClaim | IdempotentReplay:
     """Find out what the key of an arrival stands for.
 
     Raises:

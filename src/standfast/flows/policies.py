@@ -5,7 +5,7 @@
     @chat.action(concurrency=sf.Reject(key="user"))
 
 The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
-``"none"``, or a function that takes the :class:`~standfast.flows.request.Arrival` and returns text, or None where
+``"none"``, or a function that takes the :class:`~standfast.flows.request.Call` and returns text, or None where
 nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
 
 ``Queue`` and ``Reject`` look at all requests of a key. The others look at those of the same action, and wait their turn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.durations import Duration
-    from standfast.flows.request import Arrival
+    from standfast.flows.request import Call
 
 
 # --- what policies have in common: forms of keys, and the checks of their options ----------------------------------
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KeyForm: TypeAlias = Literal["session", "user", "tenant", "none"]
-KeyFunction: TypeAlias = "Callable[[Arrival], str | None]"
+KeyFunction: TypeAlias = "Callable[[Call], str | None]"
 Key: TypeAlias = "KeyForm | KeyFunction"
 """What requests have to have in common to collide."""
 
@@ -71,13 +71,13 @@ def checked_key(policy: str, key: Key) -> Key:
         return key
     if not callable(key):
         forms = ", ".join(map(repr, KEY_FORMS))
-        raise InvalidFlowError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the arrival")
+        raise InvalidFlowError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the call")
     if inspect.iscoroutinefunction(key):
         raise InvalidFlowError(policy, "the key function is async; it must be a plain function, which does no I/O")
     try:
         inspect.signature(key).bind(None)
     except (TypeError, ValueError):  # ValueError: a builtin that does not say what it takes
-        raise InvalidFlowError(policy, "the key function must take one argument, the arrival") from None
+        raise InvalidFlowError(policy, "the key function must take one argument, the call") from None
     return key
 
 
@@ -153,7 +153,7 @@ class ActionLimit(Value):
 
     Args:
         max: How many; 400 at most.
-        key: What they are counted by: ``"tenant"``, ``"user"``, ``"session"``, or a function of the arrival, all of
+        key: What they are counted by: ``"tenant"``, ``"user"``, ``"session"``, or a function of the call, all of
             them within a tenant; ``"none"`` (the default): all requests of all tenants together. Callers without a
             name, and requests without a session, count as one. A function that returns None exempts the request.
         on_limit: What happens to a request that finds no room. ``"queue"`` (the default): it waits.

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from standfast.clock import Instant, later
 from standfast.codec import Codec
-from standfast.flows.request import ENDED, Address, Arrival, Principal, Status
+from standfast.flows.request import ENDED, Address, Call, Principal, Status
 from standfast.flows.shares import sharer_of
 from standfast.ids import new_id
 from standfast.stores.protocol import Put
@@ -251,7 +251,7 @@ class StoredRequest(Struct, frozen=True):
 # --- A request as it is stored with its run ------------------------------------------------------------------------
 
 
-class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class StoredCall(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A request as it is stored with its run: who asks, and what with.
 
     ``at`` is when its event happened, in seconds, if its transport knows.
@@ -272,7 +272,7 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
     at: float | None = None
 
     @classmethod
-    def of(cls, task: Task, at: float | None = None) -> Call:
+    def of(cls, task: Task, at: float | None = None) -> StoredCall:
         """Return what is stored of a request."""
         arrival = task.arrival
         return cls(
@@ -292,9 +292,9 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
     @property
-    def arrival(self) -> Arrival:
+    def arrival(self) -> Call:
         """What arrived."""
-        return Arrival(
+        return Call(
             flow=self.flow,
             action=self.action,
             inputs=self.inputs,
@@ -311,7 +311,7 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class RunInput(Struct, frozen=True):
     """What a run is started with; nothing if its events lie in its inbox."""
 
-    call: Call | None = None
+    call: StoredCall | None = None
 
 
 def name_of(action: Action[..., Any]) -> str:

@@ -19,7 +19,7 @@ from standfast.workflows.failures import log_failure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from standfast.flows.policies import Key, KeyFunction, Policy
+    from standfast.policies import Key, KeyFunction, Policy
     from standfast.flows.session import Session
     from standfast.workflows.client import Run
     from standfast.workflows.definition import Workflow
@@ -93,7 +93,7 @@ class Principal(Struct, frozen=True):
 NOBODY: Final = Principal()
 
 
-class Arrival(Struct, frozen=True, kw_only=True):
+class Call(Struct, frozen=True, kw_only=True):
     """What a trusted transport hands to a dispatcher. Nothing of it but ``inputs`` comes from the body of a request.
 
     A key function gets one as well, and finds in ``inputs`` what the action will be called with, by name and checked.
@@ -343,7 +343,7 @@ class Request(Struct, frozen=True, eq=False):
         chain: The keys that must be free of those who wait for what this request calls, its own key last.
     """
 
-    _arrival: Arrival
+    _arrival: Call
     _backend: RequestBackend
     id: str
     attempt: int = 1
@@ -486,7 +486,7 @@ REQUEST: Final = "request"
 """The kind of such a line, and the first part of its address: those of locks begin with a number."""
 
 
-def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | None = None) -> Address | None:
+def address_of(policy: Policy, arrival: Call, inputs: Mapping[str, Any] | None = None) -> Address | None:
     """Return the address of the line that a request has to stand in; None: nothing is arbitrated.
 
     Args:
@@ -511,7 +511,7 @@ def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | Non
     return None if value is None else (REQUEST, tenant, "custom", arrival.flow, value)
 
 
-def partition_of(key: Key, arrival: Arrival, inputs: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
+def partition_of(key: Key, arrival: Call, inputs: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
     """Return what a limit counts a request by: nothing for all together; None: it does not count.
 
     Those who have no name, and those without a session, count together, so that nobody gets past a limit that way.
@@ -541,7 +541,7 @@ def label_of(address: Address) -> str:
     return f"key {rest[1]!r} of {rest[0]}" if kind == "custom" else " ".join([kind, *map(repr, rest)])
 
 
-def _ask(function: KeyFunction, arrival: Arrival) -> str | None:
+def _ask(function: KeyFunction, arrival: Call) -> str | None:
     """Return what a key function says, if it can be a key."""
     where = f"flow {arrival.flow!r}, action {arrival.action!r}"
     try:

@@ -17,7 +17,7 @@ from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
 from standfast.flows.deadlock import LONGEST
 from standfast.flows.flow import Action, Inputs
 from standfast.flows.idempotency import IdempotencyClaim
-from standfast.flows.policies import Restart
+from standfast.policies import Restart
 from standfast.flows.records import (
     ONCES,
     REQUESTS,
@@ -30,7 +30,7 @@ from standfast.flows.records import (
     name_of,
     session_key,
 )
-from standfast.flows.request import Address, Arrival, Request, label_of
+from standfast.flows.request import Address, Call, Request, label_of
 from standfast.flows.session import Session, apply
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.definition import as_step
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.codec import JsonValue
     from standfast.flows.arbiter.protocol import Beside, RequestTurn, Stop, Superseded
-    from standfast.flows.records import Call
+    from standfast.flows.records import StoredCall
     from standfast.flows.request import Status
     from standfast.flows.server import RequestServer  # noqa: TC004 -- none of this is ever read from data
     from standfast.flows.session import Operation
@@ -94,7 +94,7 @@ class DispatcherBackend(Struct, eq=False):
     """
 
     _server: RequestServer
-    _arrival: Arrival
+    _arrival: Call
     _id: str
     _emit: Callable[[str, Any], None]
     _keeps: bool = False
@@ -211,7 +211,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     id: str
     action: Action[..., Any]
-    arrival: Arrival
+    arrival: Call
     inputs: Inputs
     address: Address | None = None
     claim: IdempotencyClaim | None = None
@@ -319,7 +319,7 @@ def record_of(
     )
 
 
-def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
+def task_of(action: Action[..., Any], call: StoredCall, request_id: str) -> Task:
     """Return the request that a call stands for."""
     packed = msgspec.json.encode(call.inputs)
     return Task(

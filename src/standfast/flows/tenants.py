@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from standfast.durations import Duration
-    from standfast.flows.request import Arrival, Principal
+    from standfast.flows.request import Call, Principal
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Record, Snapshot
@@ -103,7 +103,7 @@ def is_of_endpoint(transport: str, user: str) -> bool:
     return transport in ENDPOINTS and (not user or user.startswith(f"{transport}:"))
 
 
-def _maker_of(arrival: Arrival) -> OwnerRecord:
+def _maker_of(arrival: Call) -> OwnerRecord:
     """Return whose session it is that a webhook or a schedule makes."""
     if not is_of_endpoint(arrival.transport, arrival.user):
         return OwnerRecord(arrival.user)
@@ -155,7 +155,7 @@ class Owners:
         known = self._remembered(principal.tenant, session)
         return known is not None and known.is_usable_by(principal)
 
-    def has_to_claim(self, arrival: Arrival) -> bool:
+    def has_to_claim(self, arrival: Call) -> bool:
         """Tell whether it has to be looked up in the store whose session it is that a request came in."""
         if arrival.transport in SPEAKS_FOR_ITSELF:
             return not self.are_known(arrival.principal, arrival.session)
@@ -184,7 +184,7 @@ class Owners:
         found = (await self._scope.read(key)).get(key)
         return found is not None and OWNERS.decode(found.value).is_usable_by(principal)
 
-    async def claim_for(self, arrival: Arrival) -> None:
+    async def claim_for(self, arrival: Call) -> None:
         """Make whoever sends a request the owner of its session, if that has none; refuse a user if it has another.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 
 from standfast.flows.deadlock import SIGNED
-from standfast.flows.request import NOBODY, Arrival, Event, Request
+from standfast.flows.request import NOBODY, Call, Event, Request
 from standfast.flows.session import Session, apply, checked_value
 from standfast.ids import new_id
 
@@ -79,7 +79,7 @@ class Rehearsal:
         attempt: int = 1,
         inputs: tuple[Mapping[str, Any], ...] = (),
     ) -> None:
-        arrival = Arrival(
+        arrival = Call(
             flow="rehearsal",
             action="rehearsal",
             principal=principal,

@@ -204,13 +204,13 @@ class Read(Struct, frozen=True):
     keys: tuple[RecordKey, ...]
 
 
-Call: TypeAlias = Read | CommitRider | UpdateRider
+StoreCall: TypeAlias = Read | CommitRider | UpdateRider
 """What a client asked of a store."""
 
 Answer: TypeAlias = Snapshot | Verdict | Exception
 """What it was answered, or what its ``decide`` raised."""
 
-StoreOperation: TypeAlias = Operation[Call, Answer]
+StoreOperation: TypeAlias = Operation[StoreCall, Answer]
 
 
 @final
@@ -219,7 +219,7 @@ class _Open:
 
     __slots__ = ("call", "called_at", "client")
 
-    def __init__(self, client: str, call: Call, called_at: int) -> None:
+    def __init__(self, client: str, call: StoreCall, called_at: int) -> None:
         self.client, self.call, self.called_at = client, call, called_at
 
     def closed(self, returned_at: int | None, answer: Answer | None) -> StoreOperation:
@@ -235,7 +235,7 @@ class History:
         self._open: Final[dict[int, _Open]] = {}
         self._done: Final[list[StoreOperation]] = []
 
-    def begin(self, client: str, call: Call) -> int:
+    def begin(self, client: str, call: StoreCall) -> int:
         """Note a call; the number that is returned stands for it."""
         called_at = next(self._ticks)
         self._open[called_at] = _Open(client, call, called_at)
@@ -330,7 +330,7 @@ class RecordingStore:
         """Close the store underneath."""
         await self._store.aclose()
 
-    async def _recorded(self, call: Call, answering: Awaitable[T]) -> T:
+    async def _recorded(self, call: StoreCall, answering: Awaitable[T]) -> T:
         number = self._history.begin(self._client, call)
         try:
             answer = await answering
@@ -517,7 +517,7 @@ class StoreSpecification:
             return self._after_unknown(state, operation.call)
         return _after_answer(state, operation.call, operation.answer)
 
-    def _after_unknown(self, moment: Moment, call: Call) -> Iterator[Moment]:
+    def _after_unknown(self, moment: Moment, call: StoreCall) -> Iterator[Moment]:
         """Let a commit land whose answer is unknown, at any instant and with any version that may matter."""
         if isinstance(call, Read):
             return
@@ -536,14 +536,14 @@ class StoreSpecification:
                 yield given
 
 
-def _after_answer(moment: Moment, call: Call, answer: Answer | None) -> list[Moment]:
+def _after_answer(moment: Moment, call: StoreCall, answer: Answer | None) -> list[Moment]:
     if answer is None or isinstance(answer, Exception):  # an update whose own decision failed has changed nothing
         return [moment]
     model, expected = _predicted(moment.model, call, answer)
     return [Moment(model, max(moment.at, answer.at))] if expected == answer else []
 
 
-def _predicted(model: StoreModel, call: Call, answer: Snapshot | Verdict) -> tuple[StoreModel, Answer | None]:
+def _predicted(model: StoreModel, call: StoreCall, answer: Snapshot | Verdict) -> tuple[StoreModel, Answer | None]:
     """Predict the model after a call and its answer; None if it cannot have been answered like that at all."""
     if isinstance(call, Read):
         return model, model.read(call.keys, at=answer.at)
@@ -573,7 +573,7 @@ def _landing(model: StoreModel, call: CommitRider | UpdateRider, at: Instant) ->
     return call.changes if isinstance(verdict, Commit) else ()
 
 
-def keys_of(call: Call) -> list[RecordKey]:
+def keys_of(call: StoreCall) -> list[RecordKey]:
     """Return the keys that a call is about."""
     return [change.key for change in call.changes] if isinstance(call, CommitRider) else list(call.keys)
 

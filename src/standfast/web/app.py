@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.flows.flow import Action, Flow
-    from standfast.flows.request import Arrival, Principal
+    from standfast.flows.request import Call, Principal
     from standfast.space import Space
     from standfast.web.auth import Authenticate
     from standfast.web.call import Handle, Simple
@@ -46,7 +46,7 @@ GRACE: Final = 10.0
 class App:
     """An ASGI application that serves flows. ``standfast serve module:app`` runs it, and so does any ASGI server.
 
-        app = sf.App("sqlite:///standfast.db", flows=[chat], authenticate=sf.BearerTokens({...}))
+        app = sf.App("sqlite:///standfast.db", flows=[chat], authenticate=sf.web.BearerTokens({...}))
 
     Without ``authenticate``, it answers to callers that have its :attr:`token`; ``standfast serve`` shows it on the
     terminal.
@@ -62,8 +62,8 @@ class App:
             it. False: none has one, and any process takes any message, as with its newest version.
         schedules: Of its actions, see :meth:`Action.schedule <standfast.flows.flow.Action.schedule>`; and of
             workflows, as in :class:`~standfast.Engine`, only with a store.
-        authenticate: Says who asks: a function of the request, such as :class:`~standfast.BearerTokens` or
-            :class:`~standfast.OAuthTokens`. It is asked before anything else is read, for every address but those of
+        authenticate: Says who asks: a function of the request, such as :class:`~standfast.web.BearerTokens` or
+            :class:`~standfast.web.OAuthTokens`. It is asked before anything else is read, for each address but those of
             webhooks, which are signed, ``/health``, and what clients of OAuth are told. Without it, callers need the
             :attr:`token`.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
@@ -111,12 +111,12 @@ class App:
             else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
         )
         self.name, self.grace = name, given.time("grace", grace)
-        self.limits: Final = given.one("limits", limits, AppLimits, "sf.AppLimits(...)") or AppLimits()
+        self.limits: Final = given.one("limits", limits, AppLimits, "sf.web.AppLimits(...)") or AppLimits()
         self.shares: Final = AppShares(self.limits)
         self._dispatcher: Final = Dispatcher(
             self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
         )
-        self.is_guarded: Final = given.function("authenticate", authenticate, "sf.BearerTokens(...)") is not None
+        self.is_guarded: Final = given.function("authenticate", authenticate, "sf.web.BearerTokens(...)") is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False
         building = _building()
@@ -195,13 +195,13 @@ class App:
             raise EngineNotOpenError
         return self._dispatcher
 
-    def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
+    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.dispatch(arrival, here=here)
 
-    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+    def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
         """Take a request on that whoever asks runs itself; None: it is to be dispatched."""
         if not self._is_open:
             raise EngineNotOpenError
@@ -251,7 +251,7 @@ def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManag
 
     Those do not open what is mounted in them:
 
-        api = FastAPI(lifespan=sf.lifespan(app))
+        api = FastAPI(lifespan=sf.web.lifespan(app))
         api.mount("/flows", app)
     """
 
@@ -283,7 +283,7 @@ def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Sched
 
 def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
     """Refuse two webhooks with one address, and webhooks whose deliveries would go nowhere."""
-    known = given.several("webhooks", webhooks, Webhook, "sf.Webhook(...)")
+    known = given.several("webhooks", webhooks, Webhook, "sf.web.Webhook(...)")
     seen: set[str] = set()
     for each in known:
         if each.name in seen:

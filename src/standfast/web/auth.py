@@ -55,7 +55,7 @@ def token_digest(token: str) -> str:
 class BearerTokens:
     """Callers send ``Authorization: Bearer <token>``; only digests of the tokens are kept.
 
-        authenticate=sf.BearerTokens({"sha256:9f86...": sf.Principal("acme", "ada", frozenset({"operator"}))})
+        authenticate=sf.web.BearerTokens({"sha256:9f86...": sf.Principal("acme", "ada", frozenset({"operator"}))})
 
     Args:
         tokens: Who has which token, by :func:`token_digest`.

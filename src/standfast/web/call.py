@@ -18,7 +18,7 @@ from standfast.errors import (
     UnsupportedBodyError,
 )
 from standfast.flows.deadlock import SIGNED
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 from standfast.threads import Lane
 from standfast.web.asgi import FOR_DATA, Alarm, Begun
 
@@ -229,7 +229,7 @@ def read_after(headers: Headers, query: str | None) -> int:
 
 async def arrival_of(
     action: Action[..., Any], headers: Headers, body: bytes, principal: Principal, *, attended: bool
-) -> Arrival:
+) -> Call:
     """Return what a caller asks of an action.
 
     Raises:
@@ -239,7 +239,7 @@ async def arrival_of(
     """
     if body and not is_json(content_type(headers)):
         raise UnsupportedBodyError("the body is not marked as JSON")
-    return Arrival(
+    return Call(
         flow=action.flow,
         action=action.name,
         inputs=body,  # more than can be read at once on the loop is refused by its length
@@ -431,14 +431,14 @@ class Simple(Protocol):
 class Dispatching(Protocol):
     """Where every request goes, whatever it came by."""
 
-    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+    def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
         """Take a request on that whoever asks runs itself; None: it is not as simple as that, and to be dispatched.
 
         It has no idempotency key, and whoever asks waits for the result.
         """
         ...
 
-    def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
+    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on, or raise why not.
 
         With ``here``, whoever asks will wait for the result and do nothing else, so that may come out only then.

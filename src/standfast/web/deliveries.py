@@ -22,7 +22,7 @@ from standfast.errors import (
     UnsupportedBodyError,
 )
 from standfast.flows.collect import EVENT_TIME
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 from standfast.log_hook import as_logfmt
 from standfast.web.asgi import headers_of
 from standfast.web.call import content_type, is_json, read_body, read_json
@@ -50,7 +50,7 @@ LATER: Final = 30
 
 _PLAIN_ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _MOST_FIELDS: Final = 1_000
-_log: Final = logging.getLogger("standfast.webhooks")
+_log: Final = logging.getLogger("standfast.web.webhooks")
 
 
 @final
@@ -123,7 +123,7 @@ class WebhookEndpoint:
         body: bytes,
         event: str,
         action: Action[..., Any],
-    ) -> Arrival:
+    ) -> Call:
         webhook, verifier = self._webhook, self._webhook.verifier
         delivery = Delivery(
             webhook=webhook.name,
@@ -135,7 +135,7 @@ class WebhookEndpoint:
             secret_id=verdict.secret_id,
         )
         at = webhook.time_of(delivery)
-        return Arrival(
+        return Call(
             flow=action.flow,
             action=action.name,
             inputs=webhook.inputs_for(delivery, action),
@@ -147,7 +147,7 @@ class WebhookEndpoint:
             attended=False,
         )
 
-    async def _dispatched(self, arrival: Arrival, verdict: Verified) -> Response:
+    async def _dispatched(self, arrival: Call, verdict: Verified) -> Response:
         try:
             handle = await self._dispatching.dispatch(arrival)
         except StandfastError as problem:

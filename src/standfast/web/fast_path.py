@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.errors import StandfastError
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 from standfast.web.asgi import Begun, Rest, route_path
 from standfast.web.call import LARGE, Result, received, watched
 from standfast.web.problems import problem_response, refusal
@@ -80,7 +80,7 @@ class FastPath:
         shares, session = self._open, headers.get(b"standfast-session")
         shares.enter(who[0], who)
         try:
-            arrival = Arrival(
+            arrival = Call(
                 flow=action.flow,
                 action=action.name,
                 inputs=await received(Begun(receive()), receive, self._limits.body, self._limits.body_time),
@@ -106,7 +106,7 @@ class FastPath:
         finally:
             shares.leave(who[0], who)
 
-    async def _dispatched(self, action: Action[..., Any], arrival: Arrival, receive: Receive) -> Result | ASGIApp:
+    async def _dispatched(self, action: Action[..., Any], arrival: Call, receive: Receive) -> Result | ASGIApp:
         handle = await self._dispatching.dispatch(arrival, here=True)
         try:
             work = Begun(handle.packed())

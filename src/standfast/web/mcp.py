@@ -31,7 +31,7 @@ from standfast.errors import (
     StandfastError,
     TooManyRequestsError,
 )
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 from standfast.flows.shares import SAID, Shares, is_spent
 from standfast.web.asgi import headers_of
 from standfast.web.call import IDEMPOTENCY_KEY, LARGE, SESSION, read_body, unless_closing
@@ -136,9 +136,9 @@ def _arrival(
     principal: Principal,
     headers: Mapping[str, str],
     context: ServerRequestContext[Any, Any],
-) -> Arrival:
+) -> Call:
     meta: Mapping[str, Any] = context.meta or {}
-    return Arrival(
+    return Call(
         flow=action.flow,
         action=action.name,
         inputs=params.arguments or {},

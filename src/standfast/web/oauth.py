@@ -350,7 +350,7 @@ class _TokenRefusedError(Exception):
 class OAuthTokens:
     """Callers send ``Authorization: Bearer`` and a signed token (JWT) of an authorization server that is trusted.
 
-        authenticate=sf.OAuthTokens(
+        authenticate=sf.web.OAuthTokens(
             issuer="https://id.example.com",
             audience="https://api.example.com/mcp",
             keys="https://id.example.com/.well-known/jwks.json",

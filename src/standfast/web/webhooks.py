@@ -84,7 +84,7 @@ To: TypeAlias = "Action[..., Any] | Mapping[str, Action[..., Any]]"
 class Webhook:
     """Deliveries of one provider, and the action they go to. They come in at ``POST /webhooks/{name}``.
 
-        sf.Webhook("stripe", sf.webhooks.Stripe(os.environ["STRIPE_SECRET"]), to={"invoice.paid": billing.paid})
+        sf.web.Webhook("stripe", sf.web.webhooks.Stripe(os.environ["STRIPE_SECRET"]), to={"invoice.paid": billing.paid})
 
     A delivery is answered when it is recorded, and run after that; the same delivery is run once however often it
     comes. Which action it goes to, for whom and in which session is said here, and never by the body.
@@ -126,7 +126,7 @@ class Webhook:
         if not _NAME.fullmatch(name):
             raise InvalidFlowError(self.where, "a name has small letters, digits, - and _, and at most 64 of them")
         if not hasattr(verifier, "verify"):
-            raise InvalidFlowError(self.where, "without a verifier nobody can tell who sends; see sf.webhooks")
+            raise InvalidFlowError(self.where, "without a verifier nobody can tell who sends; see sf.web.webhooks")
         self.verifier: Final = verifier
         self._to: Final = self._checked(to)
         self._inputs, self._session, self._event_time = inputs, session, event_time

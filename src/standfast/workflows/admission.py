@@ -139,7 +139,7 @@ class _Next:
 
 
 @final
-class Arrival:
+class Admission:
     """A run that takes its places in lines.
 
     Args:
@@ -336,7 +336,7 @@ class _Admission:
     async def claim(self) -> tuple[Claim, RunState] | None:
         """Take the places that are left, and the run if these are all."""
         state, lines = self._before, self._header.lines
-        arrival = Arrival(self._runtime, self._keys.id, lines, admitted=state.admitted, ticket=state.ticket)
+        arrival = Admission(self._runtime, self._keys.id, lines, admitted=state.admitted, ticket=state.ticket)
         answered = await arrival.take_places(self._named(), self._write)
         self._runtime.saw(answered.sight.at)
         place, versions = arrival.place, answered.sight.versions
@@ -618,7 +618,7 @@ class _Starting:
         self._keys: Final = RunKeys(runtime.space, asked.run_id)
         self._own: Final = None if worker is None else self._keys.own(worker.presence)
         self._once: Final = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
-        self._arrival: Final = Arrival(runtime, asked.run_id, standings, is_start=True)
+        self._arrival: Final = Admission(runtime, asked.run_id, standings, is_start=True)
         self._at: Final = runtime.now()
         self._header: Final = header_of(asked, self._at, standings)
         self._state: RunState | None = None

@@ -79,15 +79,15 @@ def whereabouts(connection: HTTPConnection) -> sf.Principal:
 
 def made(**options: Any) -> sf.App:
     """Return an application with everything in it that has an address."""
-    signed = sf.Webhook("letters", sf.webhooks.GitHub("a secret of the tests, long"), take)
-    unsigned = sf.Webhook("unsigned", sf.webhooks.Unsigned(), take)
+    signed = sf.web.Webhook("letters", sf.web.webhooks.GitHub("a secret of the tests, long"), take)
+    unsigned = sf.web.Webhook("unsigned", sf.web.webhooks.Unsigned(), take)
     return sf.App(
         STORE,
         flows=[desk],
-        chats=[sf.Chat(desk, append=None)],
+        chats=[sf.web.Chat(desk, append=None)],
         tools=[desk],
         webhooks=[signed, unsigned],
-        limits=sf.AppLimits(body_time="60s"),  # so that it is the edge that is looked at
+        limits=sf.web.AppLimits(body_time="60s"),  # so that it is the edge that is looked at
         **options,
     )
 

@@ -53,7 +53,8 @@ async def count(request: sf.Request, upto: int) -> int:
 store = os.environ["STANDFAST_STORE"]
 app = sf.App(store, flows=[shop])
 alone = sf.App(store, flows=[shop], arbiter="local")
-guarded = sf.App(store, flows=[shop], authenticate=sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")}))
+tokens = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
+guarded = sf.App(store, flows=[shop], authenticate=tokens)
 not_one = 7
 
 def make():
@@ -186,7 +187,7 @@ def test_without_authentication_only_this_machine_is_served(folder: str, url: st
     code, said = answer(url, "serve", "web:app", "--app-dir", folder, "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- that is what is tested
     assert code == 4
     assert "without authentication" in said
-    assert "sf.BearerTokens" in said
+    assert "sf.web.BearerTokens" in said
 
 
 async def test_a_second_sole_server_refuses_to_start(start: Start, folder: str, url: str) -> None:

@@ -172,10 +172,10 @@ async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_until_an_o
     one = serve("fragile-one")
     poison = begun(one, "queued", "a")
     one.kill()
-    two, tenants = serve("fragile-two"), sf.TenantLimits(quarantined=1)
+    two, tenants = serve("fragile-two"), sf.web.TenantLimits(quarantined=1)
     async with sf.Dispatcher(sf.Engine(url, drive=False), [flow_of(nothing)], tenants=tenants) as watcher:
         await explained(await watcher.find(SOMEBODY, poison))
-        sending = sf.Arrival(flow="chat", action="queued", inputs={"name": "b"}, session="s-1", attended=False)
+        sending = sf.Call(flow="chat", action="queued", inputs={"name": "b"}, session="s-1", attended=False)
         with pytest.raises(TooManyQuarantinedError):
             await watcher.dispatch(sending)
         await watcher.cancel(OPERATOR, poison, "it is poison")
@@ -185,7 +185,7 @@ async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_until_an_o
         assert await handle.result(timeout=PATIENCE) == "b@fragile-two"
 
 
-async def eventually(dispatcher: Dispatcher, arrival: sf.Arrival) -> Handle:
+async def eventually(dispatcher: Dispatcher, arrival: sf.Call) -> Handle:
     """Send a request again until it is taken on."""
     async with asyncio.timeout(PATIENCE):
         while True:

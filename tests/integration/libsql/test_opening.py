@@ -87,7 +87,7 @@ async def test_a_token_opens_the_door_wherever_it_is_given(guarded_server: Serve
     elif where == "authToken":
         url = f"{url}&authToken={token}"
     else:
-        credentials = sf.Credentials(token)
+        credentials = sf.admin.Credentials(token)
 
     async with opened(url, credentials=credentials) as store:
         assert token[-10:] not in repr(store)
@@ -95,7 +95,7 @@ async def test_a_token_opens_the_door_wherever_it_is_given(guarded_server: Serve
 
 async def test_a_token_from_a_file_ends_with_its_last_character(guarded_server: Server, tokens: Tokens) -> None:
     """The end of the line is not part of it."""
-    credentials = sf.Credentials(tokens.token(a="rw") + "\n")
+    credentials = sf.admin.Credentials(tokens.token(a="rw") + "\n")
 
     async with opened(guarded_server.url, credentials=credentials) as store:
         assert store.capabilities.atomic
@@ -105,14 +105,14 @@ async def test_what_cannot_be_a_token_is_refused_and_shown_nowhere(libsql_url: s
     """Nothing of it is sent either."""
     token = f"{uuid.uuid4().hex}\nX-Header: 1"
     with pytest.raises(InvalidUrlError) as caught:
-        await open_store(libsql_url, credentials=sf.Credentials(token))
+        await open_store(libsql_url, credentials=sf.admin.Credentials(token))
 
     assert token[:32] not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_token_that_may_only_read_is_told_so(guarded_server: Server, tokens: Tokens) -> None:
     """The tables cannot be made, nor written to."""
-    reader = sf.Credentials(tokens.token(a="ro"))
+    reader = sf.admin.Credentials(tokens.token(a="ro"))
     with pytest.raises(StoreReadOnlyError, match="write access"):
         await open_store(guarded_server.url, credentials=reader)
 
@@ -122,7 +122,7 @@ async def test_a_token_that_ran_out_is_asked_for_again(
 ) -> None:
     """Where the token comes from a function, a newer one is taken up when the old one is refused."""
     given = iter([tokens.token(a="rw", exp=1), tokens.token(a="rw")])
-    async with opened(guarded_server.url, credentials=sf.Credentials(lambda: next(given))) as store:
+    async with opened(guarded_server.url, credentials=sf.admin.Credentials(lambda: next(given))) as store:
         assert isinstance(await store.commit(Put(key("a"), b"")), Commit)
 
 

@@ -43,7 +43,7 @@ async def fence_of(url: str) -> int:
 async def test_what_is_sealed_moves_as_it_is(tmp_path: Path) -> None:
     """Who moves a store needs no keys; who opens it needs the same."""
     url, new_url = fresh_url("sqlite", tmp_path), fresh_url("sqlite", tmp_path)
-    keyring = sf.Keyring({"2026-01": sf.Keyring.new_key()})
+    keyring = sf.admin.Keyring({"2026-01": sf.admin.Keyring.new_key()})
     async with sf.open(url, encryption=keyring) as old:
         await old.commit(Put(old.key("secret"), b"plain text"))
 

@@ -337,7 +337,7 @@ async def test_it_works_through_a_pooler(ground: Ground, pgbouncer_url: str) -> 
 
 async def test_what_is_written_there_is_sealed_like_everything_else(ground: Ground) -> None:
     """With keys, the records of the run cannot be read in the user's transaction either; the engine can."""
-    keyring = sf.Keyring({"key": b"k" * 32})
+    keyring = sf.admin.Keyring({"key": b"k" * 32})
     async with (
         sf.Engine(ground.url, namespace=ground.namespace, workflows=[ship], encryption=keyring) as engine,
         asyncpg_connection(ground) as guested,

@@ -115,7 +115,7 @@ async def test_a_password_that_changes_is_asked_for_with_each_connection(postgre
     """So a token that runs out, or a password that is changed now and then, is taken up."""
     url = await make_user(await made(postgresql_url), "SELECT @.grant_to('$')")
     user, current = str(urlsplit(url).username), [f"secret-{urlsplit(url).username}"]
-    store = await open_store(url.replace(f":{current[0]}", ""), credentials=sf.Credentials(lambda: current[0]))
+    store = await open_store(url.replace(f":{current[0]}", ""), credentials=sf.admin.Credentials(lambda: current[0]))
     try:
         await store.read(KEY)
         current[0] = "another"

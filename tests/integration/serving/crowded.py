@@ -56,10 +56,10 @@ def who(connection: HTTPConnection) -> sf.Principal | None:
 app = sf.App(
     "memory://",
     flows=[square],
-    webhooks=[sf.Webhook("letters", sf.webhooks.StandardWebhooks(NEW), letter)],
+    webhooks=[sf.web.Webhook("letters", sf.web.webhooks.StandardWebhooks(NEW), letter)],
     authenticate=who,
-    limits=sf.AppLimits(
-        requests=60, deliveries=60, body_time="60s", tenants=sf.TenantLimits(durable=20, bytes_kept=500_000)
+    limits=sf.web.AppLimits(
+        requests=60, deliveries=60, body_time="60s", tenants=sf.web.TenantLimits(durable=20, bytes_kept=500_000)
     ),
     grace=0,
 )

@@ -52,7 +52,7 @@ async def respond(request: sf.Request, text: str) -> int:
 app = sf.App(
     os.environ["STANDFAST_STORE"],
     flows=[talk],
-    chats=[sf.Chat(talk, append=None)],
+    chats=[sf.web.Chat(talk, append=None)],
     tools=[burst, queued, kept],
-    limits=sf.AppLimits(user_streams=100),
+    limits=sf.web.AppLimits(user_streams=100),
 )

@@ -76,13 +76,13 @@ async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) 
     """An application with narrow limits; after each test nothing is left of it."""
     arbiter: Literal["shared", "local"] = request.param
     support = Support()
-    webhook = sf.Webhook("letters", sf.webhooks.StandardWebhooks(NEW), counter.take)
-    limits = sf.AppLimits(body=BODY, body_time="5s", requests=10, streams=4)
+    webhook = sf.web.Webhook("letters", sf.web.webhooks.StandardWebhooks(NEW), counter.take)
+    limits = sf.web.AppLimits(body=BODY, body_time="5s", requests=10, streams=4)
     before = asyncio.all_tasks()
     async with sf.App(
         f"sqlite:///{tmp_path}/store.db",
         flows=[counter.flow, support.flow],
-        chats=[sf.Chat(support.flow)],
+        chats=[sf.web.Chat(support.flow)],
         tools=[counter.flow],
         webhooks=[webhook],
         arbiter=arbiter,

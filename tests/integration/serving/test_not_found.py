@@ -30,7 +30,7 @@ async def app(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(Scope, name, noting(name, getattr(Scope, name)))
     arbiter: Literal["shared", "local"] = request.param
     url, support = f"sqlite:///{tmp_path}/store.db", Support()
-    flows, chats = [shop, support.flow], [sf.Chat(support.flow)]
+    flows, chats = [shop, support.flow], [sf.web.Chat(support.flow)]
     async with sf.App(
         url, flows=flows, chats=chats, tools=[shop], arbiter=arbiter, authenticate=tenant_of, grace=0
     ) as app:

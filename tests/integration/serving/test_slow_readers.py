@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EVENTS, SIZE = 100, 20_000
 SMALL: Final = 4_096
-LIMITS: Final = sf.AppLimits(user_streams=1, patience="200ms", heartbeat="50ms")
+LIMITS: Final = sf.web.AppLimits(user_streams=1, patience="200ms", heartbeat="50ms")
 
 talk = sf.Flow("talk", concurrency="allow")
 released: dict[str, asyncio.Event] = {}
@@ -47,10 +47,10 @@ async def respond(request: sf.Request, text: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def served(limits: sf.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def served(limits: sf.web.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """Serve on a real socket with small buffers; return the server and its port."""
     released["count"] = asyncio.Event()
-    chat = sf.Chat(talk, append=None, limits=sf.ChatLimits(patience="200ms"))
+    chat = sf.web.Chat(talk, append=None, limits=sf.web.ChatLimits(patience="200ms"))
     options: dict[str, Any] = {"chats": [chat], "tools": [count], "authenticate": lambda _: sf.Principal("acme", "ada")}
     async with sf.App("memory://", flows=[talk], limits=limits, **options) as app:
         place = contextlib.ExitStack()
@@ -183,7 +183,7 @@ async def test_a_chatter_that_does_not_read_is_let_go_and_loses_nothing() -> Non
 
 async def test_a_client_of_tools_that_does_not_read_keeps_nothing() -> None:
     """Its stream is cut off, and the next one finds a place."""
-    limits = sf.AppLimits(requests=1, patience="200ms")
+    limits = sf.web.AppLimits(requests=1, patience="200ms")
     async with served(limits) as (server, port), client(port) as http:
         call = {"name": "talk__count", "arguments": {}, "_meta": {"progressToken": 1, **MODERN}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()

@@ -73,7 +73,7 @@ async def app(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[s
     async with sf.App(
         f"sqlite:///{tmp_path}/store.db",
         flows=[shop, support.flow],
-        chats=[sf.Chat(support.flow)],
+        chats=[sf.web.Chat(support.flow)],
         tools=[shop],
         arbiter=arbiter,
         authenticate=tenant_of,
@@ -95,7 +95,7 @@ async def requests_of(app: sf.App) -> dict[str, str]:
     ended = await send(app, "POST", "/flows/shop/brief", "acme", json={"text": PRIVATE})
     recorded = await send(app, "POST", "/flows/shop/later", "acme", json={"text": PRIVATE})
     handle = await app.dispatch(
-        sf.Arrival(flow="shop", action="stay", inputs={"text": PRIVATE}, principal=sf.Principal("acme"), session="s")
+        sf.Call(flow="shop", action="stay", inputs={"text": PRIVATE}, principal=sf.Principal("acme"), session="s")
     )
     return {"ended": ended.json(), "recorded": recorded.json()["requestId"], "running": handle.id}
 

@@ -42,10 +42,10 @@ AT_ONCE: Final = 4.0
 """Seconds within which a refusal is told, on a busy machine; trying again and again takes longer."""
 
 
-def given_to(server: Guarded, authority: Authority, password: str = "") -> sf.Credentials:
+def given_to(server: Guarded, authority: Authority, password: str = "") -> sf.admin.Credentials:
     """Return a password and a TLS context; the driver of MongoDB takes no context."""
     tls = True if server.kind == "mongodb" else authority.client()
-    return sf.Credentials(password or server.password, tls=tls)
+    return sf.admin.Credentials(password or server.password, tls=tls)
 
 
 def url_beside(server: Guarded, authority: Authority) -> str:
@@ -53,7 +53,7 @@ def url_beside(server: Guarded, authority: Authority) -> str:
     return server.url(ca=authority.ca if server.kind == "mongodb" else None)
 
 
-async def written_and_read(url: str, credentials: sf.Credentials | None = None) -> bytes:
+async def written_and_read(url: str, credentials: sf.admin.Credentials | None = None) -> bytes:
     """Open a store, write a record and return what is read."""
     store = await open_store(url, credentials=credentials)
     try:
@@ -174,9 +174,9 @@ async def test_a_client_is_known_by_the_certificate_in_its_context(server: Guard
     async with redis.Redis.from_url(f"rediss://:{server.password}@{NAME}:{server.port}?{files}") as admin:
         await admin.config_set("tls-auth-clients", "yes")
         try:
-            assert await written_and_read(server.url(), sf.Credentials(server.password, tls=named)) == b"written"
+            assert await written_and_read(server.url(), sf.admin.Credentials(server.password, tls=named)) == b"written"
             with pytest.raises(StoreUnavailableError):
-                await open_store(server.url(), credentials=sf.Credentials(server.password, tls=nameless))
+                await open_store(server.url(), credentials=sf.admin.Credentials(server.password, tls=nameless))
         finally:
             await admin.config_set("tls-auth-clients", "no")
 

@@ -38,7 +38,7 @@ def signed(body: bytes, delivery: str = "msg_1", off: float = 0.0, secret: str =
     return JSON | {"webhook-id": delivery, "webhook-timestamp": time, "webhook-signature": f"v1,{signature}"}
 
 
-def room_of(arrival: sf.Arrival) -> str:
+def room_of(arrival: sf.Call) -> str:
     """Return which room a parcel is for."""
     assert isinstance(arrival.inputs, Mapping)
     return str(arrival.inputs["parcel"]["room"])
@@ -82,7 +82,7 @@ class Office:
     def app(self, url: str, **options: Any) -> sf.App:
         """Return one worker."""
         verifier = StandardWebhooks({"new": NEW, "old": OLD})
-        webhook = sf.Webhook("letters", verifier, self.bound, **options)
+        webhook = sf.web.Webhook("letters", verifier, self.bound, **options)
         return sf.App(url, flows=[self.flow], webhooks=[webhook])
 
 

@@ -41,7 +41,7 @@ class Archive:
 
     def app(self, url: str) -> sf.App:
         """Return one worker."""
-        webhook = sf.Webhook(
+        webhook = sf.web.Webhook(
             "letters",
             StandardWebhooks(NEW),
             {"changed": self.sync, "moved": self.follow},

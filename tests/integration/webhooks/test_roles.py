@@ -26,7 +26,7 @@ async def test_an_action_with_a_role_is_called_by_its_webhook_alone(tmp_path: Pa
         ran.append(f"{request.user} {event['type']}")
 
     webhooks = [
-        sf.Webhook(name, StandardWebhooks(NEW), paid, principal=sf.Principal("acme", name, roles))
+        sf.web.Webhook(name, StandardWebhooks(NEW), paid, principal=sf.Principal("acme", name, roles))
         for name, roles in ROLES.items()
     ]
     async with sf.App(f"sqlite:///{tmp_path}/roles.db", flows=[flow], webhooks=webhooks) as app:

@@ -15,7 +15,7 @@ import pytest
 
 from standfast import blocking
 from standfast.blocking import _background as background_module
-from standfast.blocking._background import Call, background, call
+from standfast.blocking._background import BackgroundCall, background, call
 from standfast.locks import Hold
 from tests.sizes import rounds
 from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
@@ -109,16 +109,16 @@ def test_a_rate_limiters_waiter_leaves_its_line_too(space: Space) -> None:
 
 def test_what_was_granted_to_an_interrupted_thread_is_given_back(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interruption between the grant and the block gives the lock back."""
-    result = Call.result
+    result = BackgroundCall.result
 
-    def interrupted(self: Call[Any]) -> object:
+    def interrupted(self: BackgroundCall[Any]) -> object:
         found = result(self)
         if isinstance(found, Hold):
             raise KeyboardInterrupt
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(Call, "result", interrupted)
+        patched.setattr(BackgroundCall, "result", interrupted)
         with pytest.raises(KeyboardInterrupt), space.mutex("m").hold():
             pass
 
@@ -139,17 +139,17 @@ def test_an_interrupted_release_is_finished_before_the_interruption_is_raised(
     space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while a lock is given back: it is given back."""
-    wait = Call.wait
-    pressed: list[Call[Any]] = []
+    wait = BackgroundCall.wait
+    pressed: list[BackgroundCall[Any]] = []
 
-    def interrupted(self: Call[Any], seconds: float | None = None) -> bool:
+    def interrupted(self: BackgroundCall[Any], seconds: float | None = None) -> bool:
         if self._shielded and not pressed:
             pressed.append(self)
             raise KeyboardInterrupt
         return wait(self, seconds)
 
     with pytest.raises(KeyboardInterrupt), space.mutex("m").hold():
-        monkeypatch.setattr(Call, "wait", interrupted)
+        monkeypatch.setattr(BackgroundCall, "wait", interrupted)
     monkeypatch.undo()
 
     assert pressed[0]._is_over
@@ -171,7 +171,7 @@ def test_an_impatient_user_need_not_wait_for_the_withdrawal(space: Space, monkey
                 await _turn()
             left.append("at last")
 
-    asked = Call(here, stubborn)
+    asked = BackgroundCall(here, stubborn)
     asked.begin()
     asked.abandon()
     assert left == []
@@ -207,7 +207,7 @@ def test_a_withdrawal_waits_for_what_the_cancelled_call_has_left_to_others() -> 
         finally:
             tasks.append(here.loop.create_task(clean()))
 
-    asked = Call(here, work)
+    asked = BackgroundCall(here, work)
     asked.begin()
     assert began.wait(PATIENCE)
     asked.abandon()
@@ -228,14 +228,14 @@ def test_an_error_inside_is_raised_outside_as_it_is() -> None:
 def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a space is opened leaves no open store."""
     before = set(background().spaces)
-    result = Call.result
+    result = BackgroundCall.result
 
-    def interrupted(self: Call[Any]) -> object:
+    def interrupted(self: BackgroundCall[Any]) -> object:
         result(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Call, "result", interrupted)
+        patched.setattr(BackgroundCall, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             blocking.open("memory://")
 

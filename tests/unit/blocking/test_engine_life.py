@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast import blocking
-from standfast.blocking._background import Call, background
+from standfast.blocking._background import BackgroundCall, background
 from standfast.errors import (
     BlockingInLoopError,
     EngineNotOpenError,
@@ -299,10 +299,10 @@ def test_ctrl_c_ends_a_wait_and_not_the_run() -> None:
 def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C at the last moment leaves neither an engine nor a store open."""
     ours = engine("memory://")
-    result = Call.result
+    result = BackgroundCall.result
     opened: list[sf.Engine] = []
 
-    def interrupted(self: Call[Any]) -> object:
+    def interrupted(self: BackgroundCall[Any]) -> object:
         found = result(self)
         if isinstance(found, sf.Engine):
             opened.append(found)
@@ -310,7 +310,7 @@ def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.Monkey
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(Call, "result", interrupted)
+        patched.setattr(BackgroundCall, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ours.open()
 

@@ -246,7 +246,7 @@ async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_i
         await asyncio.Event().wait()
 
     async with sf.Dispatcher(url, [flow]) as server:
-        handle = await server.dispatch(sf.Arrival(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
+        handle = await server.dispatch(sf.Call(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
         await begun.wait()
         assert (await ask("runs", "cancel", handle.id, "--yes")).exit_code == 0
         with pytest.raises(RequestCancelledError) as problem:
@@ -263,7 +263,7 @@ async def test_a_request_that_has_ended_is_not_retried(url: str, ask: Ask) -> No
         raise LookupError("no such parcel")
 
     async with sf.Dispatcher(url, [flow]) as server:
-        handle = await server.dispatch(sf.Arrival(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
+        handle = await server.dispatch(sf.Call(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
         with pytest.raises(RequestFailedError):
             await handle.result(timeout=20)
         refused = await ask("runs", "retry", handle.id, "--yes")

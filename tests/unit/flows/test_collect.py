@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from standfast.flows.collect import in_order, time_of
-from standfast.flows.records import Call
+from standfast.flows.records import StoredCall
 
 
-def call(name: str, at: float | None) -> Call:
+def call(name: str, at: float | None) -> StoredCall:
     """Return an event."""
-    return Call(flow="chat", action="respond", tenant="acme", inputs={"name": name}, at=at)
+    return StoredCall(flow="chat", action="respond", tenant="acme", inputs={"name": name}, at=at)
 
 
 @pytest.mark.parametrize(

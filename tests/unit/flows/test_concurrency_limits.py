@@ -45,9 +45,9 @@ def flow_with(*limits: LimitOfAction, **options: Any) -> tuple[sf.Flow, asyncio.
     return flow, may_end, begun
 
 
-def arrival(user: str = "ann", **more: Any) -> sf.Arrival:
+def arrival(user: str = "ann", **more: Any) -> sf.Call:
     """Return a request of a user."""
-    return sf.Arrival(flow="f", action="work", principal=sf.Principal(user=user), **more)
+    return sf.Call(flow="f", action="work", principal=sf.Principal(user=user), **more)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ async def test_a_stranger_does_not_use_up_the_rate_of_a_session() -> None:
 async def test_a_key_function_that_returns_none_exempts_a_request() -> None:
     """One that fails is told as those of policies are."""
 
-    def by(arrival: sf.Arrival) -> str | None:
+    def by(arrival: sf.Call) -> str | None:
         return {"ann": "a", "bob": None}[arrival.user]
 
     flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key=by))
@@ -275,7 +275,7 @@ async def test_a_durable_request_does_not_wait_for_room_that_it_has_itself(arbit
     @flow.action(limits=room, durable=True)
     async def work(_request: sf.Request) -> None:
         try:
-            await (await server.dispatch(sf.Arrival(flow="f", action="inner"))).result(timeout=SOON)
+            await (await server.dispatch(sf.Call(flow="f", action="inner"))).result(timeout=SOON)
         except WaitsForItselfError as problem:
             refused.append(problem.key)
 
@@ -302,7 +302,7 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
 
     store = GroupedStore(MemoryBackend(MemoryRecords(clock=clock)))
     async with sf.Space(store, clock=clock, lease="1 hour") as space, sf.Dispatcher(space, [flow]) as server:
-        await server.dispatch(sf.Arrival(flow="f", action="block"))
+        await server.dispatch(sf.Call(flow="f", action="block"))
         older, newer = [await server.dispatch(arrival(session="s")) for _ in range(2)]
         with pytest.raises(RequestSupersededError):
             await older.result(timeout=SOON)

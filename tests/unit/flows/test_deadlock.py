@@ -64,7 +64,7 @@ class World:
         """Dispatch a request of an action."""
         server = by or self.server
         assert server is not None
-        sent = sf.Arrival(flow="f", action=action, session=session, inputs=inputs, attended=attended)
+        sent = sf.Call(flow="f", action=action, session=session, inputs=inputs, attended=attended)
         return await asyncio.wait_for(server.dispatch(sent), SOON)
 
 
@@ -175,7 +175,7 @@ async def test_a_request_that_is_called_does_not_wait_for_room_for_ever(monkeypa
     chain = (("request", "another", "session", "s"),)
     async with sf.Dispatcher("memory://", [world.flow]) as world.server:
         await world.dispatch("calls")
-        sent = sf.Arrival(flow="f", action="limited", chain=chain)
+        sent = sf.Call(flow="f", action="limited", chain=chain)
         with pytest.raises(QueueTimeoutError):
             await (await world.server.dispatch(sent)).result(SOON)
         world.may_call.set()

@@ -90,10 +90,10 @@ class Bench:
             raise ValueError(name)
         return f"did {name}"
 
-    def arrival(self, name: str, **more: Any) -> sf.Arrival:
+    def arrival(self, name: str, **more: Any) -> sf.Call:
         """Return a request in a session of its own."""
         more.setdefault("session", f"session of {name}")
-        return sf.Arrival(flow="bench", action="work", inputs={self._input: name}, **more)
+        return sf.Call(flow="bench", action="work", inputs={self._input: name}, **more)
 
     async def until_begun(self, name: str) -> None:
         """Wait until that one has begun."""
@@ -336,7 +336,7 @@ async def test_every_request_has_an_idempotency_key_to_hand_on(policy: str, dura
     given = {"names": "a"} if is_batch else {"name": "a"}
     async with sf.Dispatcher("memory://", flows=[flow]) as dispatcher:
         for key in ("", "mine", ""):
-            asked = sf.Arrival(flow="keys", action="work", inputs=given, session="s", idempotency_key=key)
+            asked = sf.Call(flow="keys", action="work", inputs=given, session="s", idempotency_key=key)
             handle = await dispatcher.dispatch(asked)
             with contextlib.suppress(StandfastError):
                 await handle.result(timeout=SOON)

@@ -25,10 +25,10 @@ from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from standfast.flows.dispatcher import ArbiterKind, Dispatcher
-    from standfast.flows.request import Arrival
+    from standfast.flows.request import Call
 
 
-async def sent_again(dispatcher: Dispatcher, sent: Arrival) -> str:
+async def sent_again(dispatcher: Dispatcher, sent: Call) -> str:
     """Send a request until it is taken on, as a caller does that was told that it is in flight."""
     async with asyncio.timeout(SOON):
         while True:
@@ -76,7 +76,7 @@ async def test_an_action_that_does_not_stop_does_not_keep_its_server(
 
     async with asyncio.timeout(SOON):
         async with sf.Dispatcher("memory://", [flow], arbiter=kind) as dispatcher:
-            handle = await dispatcher.dispatch(sf.Arrival(flow="stubborn", action="go_on"))
+            handle = await dispatcher.dispatch(sf.Call(flow="stubborn", action="go_on"))
             await begun.wait()
             await dispatcher.aclose(grace=0)
         enough.set()

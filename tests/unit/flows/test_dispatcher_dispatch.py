@@ -91,9 +91,9 @@ async def test_who_lacks_the_role_is_refused() -> None:
 
     async with sf.Dispatcher("memory://", [flow]) as dispatcher:
         with pytest.raises(ForbiddenError):
-            await dispatcher.dispatch(sf.Arrival(flow="ops", action="purge", principal=ANN))
+            await dispatcher.dispatch(sf.Call(flow="ops", action="purge", principal=ANN))
         root = sf.Principal("acme", "root", frozenset({"admin"}))
-        handle = await dispatcher.dispatch(sf.Arrival(flow="ops", action="purge", principal=root))
+        handle = await dispatcher.dispatch(sf.Call(flow="ops", action="purge", principal=root))
         assert await result(handle) == "root"
 
 
@@ -246,7 +246,7 @@ async def test_what_is_run_once_is_shared_by_those_who_ask_at_once() -> None:
         return list(await asyncio.gather(*(request.run_once("charge", charge, name) for _ in range(3))))
 
     async with sf.Dispatcher("memory://", [flow]) as dispatcher:
-        handle = await dispatcher.dispatch(sf.Arrival(flow="shop", action="order", inputs={"name": "a"}))
+        handle = await dispatcher.dispatch(sf.Call(flow="shop", action="order", inputs={"name": "a"}))
         assert await result(handle) == ["a", "a", "a"]
     assert calls == ["a", "a"]
 
@@ -261,7 +261,7 @@ async def test_a_result_of_the_wrong_type_is_a_failure_that_names_the_action(sta
         return wrong  # type: ignore[no-any-return] # that is the mistake
 
     async with sf.Dispatcher("memory://", [flow, stage.flow]) as dispatcher:
-        handle = await dispatcher.dispatch(sf.Arrival(flow="shop", action="order"))
+        handle = await dispatcher.dispatch(sf.Call(flow="shop", action="order"))
         with pytest.raises(RequestFailedError, match="order"):
             await result(handle)
 

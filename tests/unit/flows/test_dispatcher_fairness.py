@@ -38,12 +38,12 @@ class Mill:
             return request.tenant
 
         engine = sf.Engine(f"memory://{fresh_name()}", max_loaded=max_loaded)
-        self.dispatcher = sf.Dispatcher(engine, [flow], tenants=sf.TenantLimits(durable=100_000))
+        self.dispatcher = sf.Dispatcher(engine, [flow], tenants=sf.web.TenantLimits(durable=100_000))
 
     async def send(self, principal: sf.Principal) -> Handle:
         """Send one in a session that nobody else uses."""
         session = f"s-{next(self._numbers)}"
-        sent = sf.Arrival(flow="mill", action="grind", principal=principal, session=session, attended=False)
+        sent = sf.Call(flow="mill", action="grind", principal=principal, session=session, attended=False)
         return await self.dispatcher.dispatch(sent)
 
     async def send_many(self, number: int) -> None:

@@ -75,7 +75,7 @@ class Storm:
 
     async def _send(self, server: Dispatcher, name: str) -> None:
         chooser = self._chooser
-        arrival = sf.Arrival(
+        arrival = sf.Call(
             flow="chat",
             action=chooser.choice(list(POLICIES)),
             inputs={"name": name},

@@ -67,7 +67,7 @@ async def test_a_server_closes_without_a_durable_request_that_ignores_its_cancel
     async with sf.open(url):  # what lies in memory is kept while servers come and go
         first = mule.server(url, arbiter=arbiter)
         await first.open()
-        handle = await first.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
+        handle = await first.dispatch(sf.Call(flow="mule", action="work", session="s"))
         await mule.until(lambda: bool(mule.begun))
         async with asyncio.timeout(SOON):
             await first.aclose(grace=0)
@@ -86,9 +86,9 @@ async def test_an_overlap_after_a_revoked_turn_is_told(arbiter: Any, *, durable:
     """With the key, and with those that may still be at work."""
     mule = Stubborn(concurrency=sf.Restart(grace="10ms"), durable=durable)
     async with mule.server("memory://", arbiter=arbiter) as server:
-        old = await server.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
+        old = await server.dispatch(sf.Call(flow="mule", action="work", session="s"))
         await mule.until(lambda: bool(mule.begun))
-        new = await server.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
+        new = await server.dispatch(sf.Call(flow="mule", action="work", session="s"))
         await mule.until(lambda: any(isinstance(event, RequestsOverlap) for event in mule.told))
         mule.may_end.set()
         await new.result(timeout=SOON)

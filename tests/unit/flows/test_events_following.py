@@ -35,9 +35,9 @@ def telling() -> tuple[sf.Flow, asyncio.Event]:
     return flow, go
 
 
-def sent(many: int, **more: Any) -> sf.Arrival:
+def sent(many: int, **more: Any) -> sf.Call:
     """Return a request for that much."""
-    return sf.Arrival(flow="talk", action="tell", inputs={"many": many}, principal=ANN, **more)
+    return sf.Call(flow="talk", action="tell", inputs={"many": many}, principal=ANN, **more)
 
 
 def shown(events: list[Event]) -> list[tuple[int, str]]:
@@ -99,7 +99,7 @@ async def test_what_was_told_before_a_request_is_cancelled_is_seen(kind: Arbiter
         await asyncio.Event().wait()
 
     async with sf.Dispatcher("memory://", [flow], arbiter=kind) as dispatcher, asyncio.timeout(SOON):
-        asked = sf.Arrival(flow="talk", action="tell", principal=ANN, session="s", attended=not durable)
+        asked = sf.Call(flow="talk", action="tell", principal=ANN, session="s", attended=not durable)
         handle = await dispatcher.dispatch(asked)
         await told.wait()
         await handle.cancel()
@@ -126,7 +126,7 @@ async def test_what_a_task_tells_that_outlives_its_request_changes_nothing() -> 
 
     over = asyncio.Event()
     async with sf.Dispatcher("memory://", [flow]) as dispatcher, asyncio.timeout(SOON):
-        handle = await dispatcher.dispatch(sf.Arrival(flow="talk", action="tell", principal=ANN))
+        handle = await dispatcher.dispatch(sf.Call(flow="talk", action="tell", principal=ANN))
         before = [event async for event in handle.events()]
         over.set()
         await tasks[0]

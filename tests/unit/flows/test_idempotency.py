@@ -32,9 +32,7 @@ class Shop:
 
     async def buy(self, action: str, item: str = "tea") -> tuple[bool, Any]:
         """Send the same key again; tell whether that was answered from memory, and what it came to."""
-        sent = sf.Arrival(
-            flow="shop", action=action, inputs={"item": item}, idempotency_key="k", attended=self._attended
-        )
+        sent = sf.Call(flow="shop", action=action, inputs={"item": item}, idempotency_key="k", attended=self._attended)
         handle = await self.dispatcher.dispatch(sent)
         return handle.is_replay, await handle.result(timeout=SOON)
 

@@ -70,13 +70,13 @@ async def desk() -> AsyncIterator[sf.Dispatcher]:
 async def sent(desk: sf.Dispatcher, session: str = "s") -> Handle:
     """Send a letter, to be read by the task that waits for it."""
     inputs = b'{"letter":{"text":"dear"}}'
-    return await desk.dispatch(sf.Arrival(flow="desk", action="read", inputs=inputs, session=session), here=True)
+    return await desk.dispatch(sf.Call(flow="desk", action="read", inputs=inputs, session=session), here=True)
 
 
 async def written(desk: sf.Dispatcher, size: int, *, fail: bool = False) -> str:
     """Have a letter written, wait for the end, and return the id of the request."""
     inputs = {"size": size, "fail": fail}
-    handle = await desk.dispatch(sf.Arrival(flow="desk", action="write", inputs=inputs), here=True)
+    handle = await desk.dispatch(sf.Call(flow="desk", action="write", inputs=inputs), here=True)
     with suppress(RequestFailedError):
         await handle.packed()
     return handle.id

@@ -51,7 +51,7 @@ class Desk:
 
     async def send(self, action: str = "work", **inputs: bool) -> Handle:
         """Send a request that is to be run here."""
-        sent = sf.Arrival(flow="desk", action=action, inputs=inputs, principal=ANN, session="s")
+        sent = sf.Call(flow="desk", action=action, inputs=inputs, principal=ANN, session="s")
         return await self.dispatcher.dispatch(sent, here=True)
 
     async def waiting(self) -> tuple[Handle, asyncio.Task[object]]:
@@ -148,7 +148,7 @@ async def test_an_action_that_waits_for_what_others_have_cancelled_does_not_take
         await gone
 
     async with sf.Dispatcher("memory://", [flow], arbiter="local") as dispatcher:
-        handle = await dispatcher.dispatch(sf.Arrival(flow="desk", action="work", session="s"), here=here)
+        handle = await dispatcher.dispatch(sf.Call(flow="desk", action="work", session="s"), here=here)
         with pytest.raises(RequestCancelledError, match="it was cancelled"):
             await handle.packed()
 

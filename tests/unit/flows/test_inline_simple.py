@@ -77,7 +77,7 @@ async def desk() -> AsyncIterator[sf.Dispatcher]:
 
 def begun(desk: sf.Dispatcher, action: Any, **arrival: Any) -> InlineRequest | None:
     """Take a request on."""
-    return desk.begin(action, sf.Arrival(flow="desk", action=action.name, **arrival))
+    return desk.begin(action, sf.Call(flow="desk", action=action.name, **arrival))
 
 
 async def in_steps(simple: InlineRequest) -> None:
@@ -99,7 +99,7 @@ def test_what_needs_more_than_its_turn_is_dispatched(action: Any, desk: sf.Dispa
 
 async def test_a_session_that_nobody_has_been_seen_with_is_dispatched(desk: sf.Dispatcher) -> None:
     """Whose it is has to be looked up in the store once."""
-    arrival = sf.Arrival(flow="desk", action="add", inputs={"number": 1}, session="s-1", transport="http")
+    arrival = sf.Call(flow="desk", action="add", inputs={"number": 1}, session="s-1", transport="http")
     assert desk.begin(add, arrival) is None
     await (await desk.dispatch(arrival)).result()
     assert desk.begin(add, arrival) is not None

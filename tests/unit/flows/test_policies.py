@@ -28,7 +28,7 @@ MAKE: dict[str, Callable[..., Policy]] = {
 }
 
 
-async def slow_key(_: sf.Arrival) -> str:
+async def slow_key(_: sf.Call) -> str:
     """Return a key too late."""
     return "x"
 

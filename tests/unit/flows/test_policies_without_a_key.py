@@ -27,7 +27,7 @@ POLICIES: list[Policy] = [
 async def result_of(flow: sf.Flow, action: str, **inputs: Any) -> Any:
     """Return what a request of nobody, in no session, comes to."""
     async with sf.Dispatcher("memory://", [flow]) as dispatcher:
-        handle = await dispatcher.dispatch(sf.Arrival(flow=flow.kind, action=action, inputs=inputs))
+        handle = await dispatcher.dispatch(sf.Call(flow=flow.kind, action=action, inputs=inputs))
         return await handle.result(timeout="10s")
 
 

@@ -45,9 +45,9 @@ def flow_raising(what: Callable[[], BaseException]) -> sf.Flow:
     return flow
 
 
-def arrival(action: str, **more: Any) -> sf.Arrival:
+def arrival(action: str, **more: Any) -> sf.Call:
     """Return a request in a session."""
-    return sf.Arrival(flow="f", action=action, session="s", **more)
+    return sf.Call(flow="f", action=action, session="s", **more)
 
 
 @ARBITERS

@@ -24,23 +24,23 @@ FORMS = ("session", "user", "tenant", "custom")
 TEXTS = st.sampled_from(["a", "b", "ab", "a:b", "a/b", "*", "session", "user", "tenant", "custom", "request", "a b"])
 PEOPLE = st.builds(sf.Principal, tenant=TEXTS, user=TEXTS)
 ARRIVALS = st.builds(
-    sf.Arrival, flow=st.sampled_from(["chat", "session"]), action=st.just("go"), principal=PEOPLE, session=TEXTS
+    sf.Call, flow=st.sampled_from(["chat", "session"]), action=st.just("go"), principal=PEOPLE, session=TEXTS
 )
 
 
-def arrival(**facts: Any) -> sf.Arrival:
+def arrival(**facts: Any) -> sf.Call:
     """Return what arrives for one action."""
-    return sf.Arrival(flow="chat", action="respond", **facts)
+    return sf.Call(flow="chat", action="respond", **facts)
 
 
-def address(form: str, of: sf.Arrival, value: str) -> Address:
+def address(form: str, of: sf.Call, value: str) -> Address:
     """Return the address for one form of key."""
     found = address_of(sf.Queue(key=cast("Any", (lambda _: value) if form == "custom" else form)), of)
     assert found is not None
     return found
 
 
-def identity(form: str, of: sf.Arrival, value: str) -> tuple[str, ...]:
+def identity(form: str, of: sf.Call, value: str) -> tuple[str, ...]:
     """Return what makes a key what it is."""
     own = {"session": (of.session,), "user": (of.user,), "tenant": (), "custom": (of.flow, value)}
     return (of.tenant, form, *own[form])
@@ -48,7 +48,7 @@ def identity(form: str, of: sf.Arrival, value: str) -> tuple[str, ...]:
 
 @given(st.tuples(st.sampled_from(FORMS), ARRIVALS, TEXTS), st.tuples(st.sampled_from(FORMS), ARRIVALS, TEXTS))
 def test_two_keys_share_an_address_if_and_only_if_they_are_the_same(
-    one: tuple[str, sf.Arrival, str], other: tuple[str, sf.Arrival, str]
+    one: tuple[str, sf.Call, str], other: tuple[str, sf.Call, str]
 ) -> None:
     """Not those of two tenants, of two forms, of two flows, or of two ids; nor does one begin like another."""
     first, second = encode_parts(address(*one)), encode_parts(address(*other))
@@ -59,16 +59,16 @@ def test_two_keys_share_an_address_if_and_only_if_they_are_the_same(
 
 def test_a_session_is_one_key_in_all_flows() -> None:
     """Two actions of one conversation contend, whichever flows they belong to."""
-    asked = sf.Arrival(flow="chat", action="respond", session="s-1")
-    filed = sf.Arrival(flow="tickets", action="close", session="s-1")
+    asked = sf.Call(flow="chat", action="respond", session="s-1")
+    filed = sf.Call(flow="tickets", action="close", session="s-1")
     assert address_of(sf.Queue(), asked) == address_of(sf.Reject(), filed)
 
 
 def test_a_function_makes_keys_of_its_own_flow() -> None:
     """What two flows call by one name are two things."""
-    one = address_of(sf.Queue(key=lambda _: "7"), sf.Arrival(flow="orders", action="ship"))
+    one = address_of(sf.Queue(key=lambda _: "7"), sf.Call(flow="orders", action="ship"))
     assert one == ("request", "default", "custom", "orders", "7")
-    assert one != address_of(sf.Queue(key=lambda _: "7"), sf.Arrival(flow="invoices", action="ship"))
+    assert one != address_of(sf.Queue(key=lambda _: "7"), sf.Call(flow="invoices", action="ship"))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ async def test_the_policy_of_the_action_holds_for_ticks_too(env: WorkflowEnviron
     office = Office(sf.Reject())
     office.may_end.clear()
     async with office.open(env, office.nightly("allow", session="s"), arbiter=arbiter) as dispatcher:
-        other = sf.Arrival(flow="office", action="tidy", session="s", principal=sf.Principal("acme", "ann"))
+        other = sf.Call(flow="office", action="tidy", session="s", principal=sf.Principal("acme", "ann"))
         held = await dispatcher.dispatch(other)
         await minute(env, office, begun=1)
         assert (await dispatcher.engine.schedules.get("nightly")).refused == 1
@@ -179,7 +179,7 @@ async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
         await minute(env, office, begun=1)
         await minute(env, office, begun=1)
         await dispatcher.engine.schedules.pause("nightly")
-        behind = sf.Arrival(flow="office", action="tidy", session="s", principal=ROBOT)
+        behind = sf.Call(flow="office", action="tidy", session="s", principal=ROBOT)
         handle = await dispatcher.dispatch(behind)
         office.may_end.set()
         assert await handle.result(timeout=10) == "tidied hall"

@@ -66,13 +66,13 @@ def recounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def server(url: Any, arbiter: Any = "shared", **limits: Any) -> sf.Dispatcher:
     """Return a server with such limits."""
-    return sf.Dispatcher(url, [desk], arbiter=arbiter, tenants=sf.TenantLimits(**limits))
+    return sf.Dispatcher(url, [desk], arbiter=arbiter, tenants=sf.web.TenantLimits(**limits))
 
 
-def arrival(action: str = "note", principal: sf.Principal = ACME, **more: Any) -> sf.Arrival:
+def arrival(action: str = "note", principal: sf.Principal = ACME, **more: Any) -> sf.Call:
     """Return a request of a tenant."""
     given: dict[str, Any] = {name: more.pop(name) for name in ("text", "told", "long", "once") if name in more}
-    return sf.Arrival(flow="desk", action=action, inputs=given, principal=principal, **more)
+    return sf.Call(flow="desk", action=action, inputs=given, principal=principal, **more)
 
 
 def storage_of(dispatcher: sf.Dispatcher) -> Storage:
@@ -263,7 +263,7 @@ def test_a_refusal_says_how_much_is_kept_and_what_to_do() -> None:
 def test_a_number_of_bytes_that_makes_no_sense_is_refused(given: Any) -> None:
     """Where it is declared."""
     with pytest.raises(InvalidFlowError, match="TenantLimits: bytes_kept is"):
-        sf.TenantLimits(bytes_kept=given)
+        sf.web.TenantLimits(bytes_kept=given)
 
 
 async def test_without_a_limit_nothing_is_counted() -> None:

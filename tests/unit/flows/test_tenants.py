@@ -63,7 +63,7 @@ class Shop:
 
     def server(self, url: Any = "memory://", arbiter: Any = "shared", **limits: Any) -> sf.Dispatcher:
         """Return a server with such limits."""
-        return sf.Dispatcher(url, [self.flow], arbiter=arbiter, tenants=sf.TenantLimits(**limits))
+        return sf.Dispatcher(url, [self.flow], arbiter=arbiter, tenants=sf.web.TenantLimits(**limits))
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def recounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "AGAIN", 0.0)
 
 
-def arrival(action: str, name: str = "", **more: Any) -> sf.Arrival:
+def arrival(action: str, name: str = "", **more: Any) -> sf.Call:
     """Return a request of a tenant."""
     more.setdefault("principal", ACME)
     inputs = {"names" if action == "batched" else "name": name}
-    return sf.Arrival(flow="shop", action=action, inputs=inputs, **more)
+    return sf.Call(flow="shop", action=action, inputs=inputs, **more)
 
 
 def user(name: object) -> sf.Principal:
@@ -459,4 +459,4 @@ async def test_what_was_written_to_be_kept_for_ever_gets_an_end() -> None:
 def test_a_limit_of_tenants_that_makes_no_sense_is_refused(what: str) -> None:
     """Where it is declared."""
     with pytest.raises(InvalidFlowError, match=f"TenantLimits: {what} is 0"):
-        sf.TenantLimits(**{what: 0})
+        sf.web.TenantLimits(**{what: 0})

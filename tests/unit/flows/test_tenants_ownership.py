@@ -93,9 +93,9 @@ async def test_a_stranger_gets_no_place_in_the_line_of_a_session(transport: Any,
 
     async with sf.Dispatcher("memory://", flows=[flow]) as dispatcher:
         asked = {"flow": "support", "action": "respond", "session": "s", "transport": transport}
-        await (await dispatcher.dispatch(sf.Arrival(principal=ADA, **asked))).result()
+        await (await dispatcher.dispatch(sf.Call(principal=ADA, **asked))).result()
         with nullcontext() if is_let_in else pytest.raises(ForbiddenError):
-            await (await dispatcher.dispatch(sf.Arrival(principal=EVE, **asked))).result()
+            await (await dispatcher.dispatch(sf.Call(principal=EVE, **asked))).result()
     assert ran == (["ada", "eve"] if is_let_in else ["ada"])
 
 

@@ -46,7 +46,7 @@ class Lab:
 
         self.flow.action(try_out)
         self.flow.action(name="queued", concurrency="queue")(try_out)
-        tenants = sf.TenantLimits(quarantined=2)
+        tenants = sf.web.TenantLimits(quarantined=2)
         self.dispatcher = sf.Dispatcher(self.engine, [self.flow], arbiter=arbiter, tenants=tenants)
 
     @property
@@ -57,7 +57,7 @@ class Lab:
     async def send(self, principal: sf.Principal = ACME, **more: Any) -> Handle:
         """Send a durable request."""
         given: dict[str, Any] = {"action": "try_out", "attended": False, **more}
-        return await self.dispatcher.dispatch(sf.Arrival(flow="lab", principal=principal, **given))
+        return await self.dispatcher.dispatch(sf.Call(flow="lab", principal=principal, **given))
 
     async def poison(self, **more: Any) -> Handle:
         """Send a request that ends its server."""
@@ -148,9 +148,9 @@ async def test_a_server_that_has_just_come_knows_before_it_takes_one_on(lab: Lab
     """A server that was ended by such requests would take on the next of them otherwise."""
     await lab.fill()
     engine = sf.Engine(lab.engine.space, drive=False)
-    async with sf.Dispatcher(engine, [lab.flow], tenants=sf.TenantLimits(quarantined=2)) as newcomer:
+    async with sf.Dispatcher(engine, [lab.flow], tenants=sf.web.TenantLimits(quarantined=2)) as newcomer:
         with pytest.raises(TooManyQuarantinedError):
-            await newcomer.dispatch(sf.Arrival(flow="lab", action="try_out", principal=ACME, attended=False))
+            await newcomer.dispatch(sf.Call(flow="lab", action="try_out", principal=ACME, attended=False))
 
 
 async def test_what_is_listed_and_not_quarantined_any_more_does_not_count(lab: Lab) -> None:
@@ -185,7 +185,7 @@ async def test_they_are_not_counted_for_each_request(
 async def test_whoever_sends_one_over_http_is_told_to_ask_an_operator(lab: Lab) -> None:
     """With 429, and when to try again."""
     await lab.fill()
-    limits = sf.AppLimits(tenants=sf.TenantLimits(quarantined=2))
+    limits = sf.web.AppLimits(tenants=sf.web.TenantLimits(quarantined=2))
     app = sf.App(sf.Engine(lab.engine.space), flows=[lab.flow], limits=limits, authenticate=lambda _: ACME)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

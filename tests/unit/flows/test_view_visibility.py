@@ -63,9 +63,9 @@ async def dispatcher(stage: Stage, kind: ArbiterKind) -> AsyncIterator[Dispatche
         yield dispatcher
 
 
-def asked(action: str, who: sf.Principal, **more: Any) -> sf.Arrival:
+def asked(action: str, who: sf.Principal, **more: Any) -> sf.Call:
     """Return a request of somebody's in the flow that all take part in."""
-    return sf.Arrival(flow="together", action=action, principal=who, **more)
+    return sf.Call(flow="together", action=action, principal=who, **more)
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -71,7 +71,7 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 
 def test_nothing_secret_is_shown() -> None:
     """Neither of the URL nor of the credentials."""
-    credentials = sf.Credentials("hunter2")
+    credentials = sf.admin.Credentials("hunter2")
     address = Address("redis://app:hunter2@host/0?token=hunter2", credentials)
 
     assert "hunter2" not in f"{address!r} {address.name} {credentials!r}"
@@ -83,7 +83,7 @@ def test_nothing_secret_is_shown() -> None:
 def test_a_password_that_changes_is_asked_for_each_time() -> None:
     """A token that runs out is replaced by the next connection."""
     tokens = iter(["first", "second"])
-    address = Address("postgresql://app:old@host/db", sf.Credentials(lambda: next(tokens)))
+    address = Address("postgresql://app:old@host/db", sf.admin.Credentials(lambda: next(tokens)))
 
     assert [address.password, address.password] == ["first", "second"]
 
@@ -102,7 +102,7 @@ def test_an_authority_asks_for_tls_and_is_never_ignored(tmp_path: Path) -> None:
     for refused in (Address(url), Address(f"{url}-missing"), Address(f"{url}&tls=false")):
         with pytest.raises(InvalidUrlError, match="tls_ca"):
             refused.tls(default=False)
-    for credentials in (sf.Credentials(tls=False), sf.Credentials(tls=ssl.create_default_context())):
+    for credentials in (sf.admin.Credentials(tls=False), sf.admin.Credentials(tls=ssl.create_default_context())):
         with pytest.raises(InvalidUrlError, match="tls_ca"):
             Address(url, credentials).tls(default=False)
 
@@ -115,15 +115,15 @@ def test_tls_checks_certificates_and_names() -> None:
     assert made is not None
     assert made.verify_mode is ssl.CERT_REQUIRED
     assert made.check_hostname
-    assert Address("redis://host?tls=true", sf.Credentials(tls=False)).tls(default=True) is None
-    assert Address("redis://host", sf.Credentials(tls=own)).tls(default=False) is own
+    assert Address("redis://host?tls=true", sf.admin.Credentials(tls=False)).tls(default=True) is None
+    assert Address("redis://host", sf.admin.Credentials(tls=own)).tls(default=False) is own
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///x.db"])
 async def test_only_a_server_takes_credentials(url: str) -> None:
     """They would be without effect, and their owner would think otherwise."""
     with pytest.raises(InvalidUrlError, match="credentials"):
-        await open_store(url, credentials=sf.Credentials("hunter2"))
+        await open_store(url, credentials=sf.admin.Credentials("hunter2"))
 
 
 @pytest.mark.parametrize(

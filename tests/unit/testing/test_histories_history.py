@@ -26,13 +26,13 @@ from standfast.testing import (
 from standfast.testing.histories import Read, by_shared_keys
 
 if TYPE_CHECKING:
-    from standfast.testing.histories import Answer, Call, StoreOperation
+    from standfast.testing.histories import Answer, StoreCall, StoreOperation
 
 A, B, C = (RecordKey("history", name) for name in "abc")
 AT = Instant(1_000)
 
 
-def op(span: str, call: Call, answer: Answer | None = None) -> StoreOperation:
+def op(span: str, call: StoreCall, answer: Answer | None = None) -> StoreOperation:
     """Make an operation from a picture of when it ran: ``"  [--]"``, or ``"  [-?"`` if its outcome is unknown."""
     returned_at = None if span.endswith("?") else span.index("]")
     return Operation("client", call, span.index("["), returned_at, answer)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from standfast.flows.flow import Action
-    from standfast.flows.request import Arrival, Principal
+    from standfast.flows.request import Call, Principal
     from standfast.web.app import App
     from standfast.web.auth import Authenticate
     from standfast.web.call import Simple
@@ -78,7 +78,7 @@ class FakeHandle:
     is_taken_on = True
     runs_here = False
 
-    def __init__(self, request_id: str, arrival: Arrival, *, is_new: bool = True) -> None:
+    def __init__(self, request_id: str, arrival: Call, *, is_new: bool = True) -> None:
         self.id, self.arrival, self.is_new, self.is_replay = request_id, arrival, is_new, not is_new
         self.status = "running"
         self.ending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -147,7 +147,7 @@ class FakeDispatching:
     """Takes everything on, once for each idempotency key; or raises what the test wants."""
 
     def __init__(self) -> None:
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[Call] = []
         self.handles: dict[str, FakeHandle] = {}
         self.keys: dict[str, str] = {}
         self.refusal: StandfastError | None = None
@@ -155,12 +155,12 @@ class FakeDispatching:
         self.result: object = "done"
         self.came = asyncio.Event()
 
-    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+    def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
         """Have everything dispatched."""
         del action, arrival
         return None
 
-    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> FakeHandle:
+    async def dispatch(self, arrival: Call, *, here: bool = False) -> FakeHandle:
         """Take a request on, and run it at once wherever that is."""
         assert arrival.attended or not here
         self.arrivals.append(arrival)
@@ -222,7 +222,7 @@ class Served:
         return httpx.AsyncClient(transport=transport, base_url=base, headers=self._shown)
 
 
-class Call:
+class AsgiCall:
     """One HTTP request by hand, for what a client library keeps from us: pieces of an answer, and hanging up."""
 
     def __init__(self, app: ASGIApp, method: str, path: str, headers: dict[str, str] | None = None) -> None:

@@ -69,7 +69,7 @@ def token(key: Any = None, algorithm: str = "RS256", header: dict[str, Any] | No
     return jwt.encode(claims(**changed), key or private(), algorithm, headers=told)
 
 
-def tokens(**changed: Any) -> sf.OAuthTokens:
+def tokens(**changed: Any) -> sf.web.OAuthTokens:
     """Return what checks them."""
     usual: dict[str, Any] = {"issuer": ISSUER, "audience": AUDIENCE, "keys": {"keys": [public()]}, "scopes": ["tools"]}
-    return sf.OAuthTokens(**(usual | {"tenant": "org"} | changed))
+    return sf.web.OAuthTokens(**(usual | {"tenant": "org"} | changed))

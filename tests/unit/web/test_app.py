@@ -45,7 +45,7 @@ async def ship(request: sf.Request, parcel: dict[str, str]) -> str:
     return parcel["to"]
 
 
-def receiver(delivery: sf.webhooks.Delivery) -> str:
+def receiver(delivery: sf.web.webhooks.Delivery) -> str:
     """Return the session of a delivery."""
     return str(delivery.payload["to"])
 
@@ -183,7 +183,7 @@ async def test_a_call_without_the_session_that_it_needs_is_told_what_to_send(url
 async def test_a_webhook_is_run_once(url: str) -> None:
     """However often it is delivered: accepted, then duplicate."""
     seen.clear()
-    webhook = sf.Webhook("parcels", Unsigned(), to=ship, session=receiver)
+    webhook = sf.web.Webhook("parcels", Unsigned(), to=ship, session=receiver)
     async with served(url, webhooks=[webhook]) as client:
         answers = [
             await client.post("/webhooks/parcels", json={"to": "Bob"}, headers={"webhook-id": "1"}) for _ in range(3)
@@ -225,7 +225,7 @@ async def test_a_server_opens_and_closes_it(url: str) -> None:
 async def test_it_can_be_mounted_in_another_application(url: str) -> None:
     """Which opens it with its own lifespan; addresses are those below the mount."""
     app = sf.App(url, flows=[shop])
-    outer = Starlette(lifespan=sf.lifespan(app))
+    outer = Starlette(lifespan=sf.web.lifespan(app))
     outer.mount("/api", app)
     async with outer.router.lifespan_context(outer), client_of(app, outer) as client:
         answer = await client.post("/api/flows/shop/ship", json={"parcel": {"to": "Ada"}})
@@ -243,7 +243,7 @@ async def test_a_second_process_cannot_decide_in_memory_too(url: str) -> None:
 
 async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None:
     """They are told so when they ask; others are not."""
-    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    tokens = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
     async with served(url, authenticate=tokens, origins=["https://app.example"]) as client:
         ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
         allowed = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://app.example"})
@@ -282,8 +282,8 @@ def _ways(routes: list[BaseRoute], above: str = "") -> list[tuple[str, str]]:
 
 async def test_every_way_into_an_application_needs_credentials(url: str) -> None:
     """HTTP, WebSockets, streams, pages and tools: whatever there is, by whatever it is asked for."""
-    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
-    chats, hooks = [sf.Chat(shop)], [sf.Webhook("parcels", Unsigned(), to=ship, session=receiver)]
+    tokens = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
+    chats, hooks = [sf.web.Chat(shop)], [sf.web.Webhook("parcels", Unsigned(), to=ship, session=receiver)]
     async with sf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
         ways = _ways(app.routes)
         assert {kind for kind, _ in ways} == {"http", "websocket"}
@@ -315,11 +315,11 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
     [
         {
             "webhooks": [
-                sf.Webhook("a", Unsigned(), to=ship, session=receiver),
-                sf.Webhook("a", Unsigned(), to=ship, session=receiver),
+                sf.web.Webhook("a", Unsigned(), to=ship, session=receiver),
+                sf.web.Webhook("a", Unsigned(), to=ship, session=receiver),
             ]
         },
-        {"flows": [], "webhooks": [sf.Webhook("a", Unsigned(), to=ship, session=receiver)]},
+        {"flows": [], "webhooks": [sf.web.Webhook("a", Unsigned(), to=ship, session=receiver)]},
         {"arbiter": "nobody"},
         {"flows": shop},
         *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),

@@ -40,7 +40,7 @@ async def call(host: FastAPI, path: str, app: sf.App) -> httpx.Response:
 async def test_in_fastapi_it_serves_while_the_host_does() -> None:
     """With the lifespan of ours it answers below its mount; before and after, it says that it is not open."""
     app = sf.App("memory://", flows=[office])
-    api = FastAPI(lifespan=sf.lifespan(app))
+    api = FastAPI(lifespan=sf.web.lifespan(app))
     api.mount("/api", app)
     async with api.router.lifespan_context(api):
         assert (await call(api, "/api/flows/office/tidy", app)).json() == "tidied attic"
@@ -63,7 +63,7 @@ async def test_two_applications_are_opened_together_or_not_at_all(tmp_path: Path
     url = f"sqlite:///{tmp_path / 'office.db'}"
     first, second = sf.App(url, flows=[office], name="one"), sf.App(url, flows=[office], arbiter="local")
     async with sf.App(url, flows=[office], arbiter="local"):
-        api = FastAPI(lifespan=sf.lifespan(first, second))
+        api = FastAPI(lifespan=sf.web.lifespan(first, second))
         with pytest.raises(NotTheSoleServerError):
             async with api.router.lifespan_context(api):
                 pytest.fail("it has started")

@@ -298,7 +298,7 @@ async def test_unsigned_deliveries_need_the_credentials_that_all_else_needs() ->
 
 async def test_logs_name_secrets_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
     """Neither secrets nor payloads nor signatures are in them."""
-    caplog.set_level("INFO", logger="standfast.webhooks")
+    caplog.set_level("INFO", logger="standfast.web.webhooks")
     webhook = Webhook("letters", StandardWebhooks({"2026-06": SECRET}), post)
     body = b'{"type":"letter","text":"canary"}'
     await deliver(Served(webhooks=[webhook]), body)

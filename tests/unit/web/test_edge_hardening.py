@@ -37,7 +37,7 @@ async def greet(request: sf.Request) -> str:
 
 def app_of(**options: Any) -> sf.App:
     """Return an application with everything in it that has an address."""
-    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    tokens = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
     return sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options)
 
 

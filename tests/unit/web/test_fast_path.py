@@ -19,7 +19,7 @@ from standfast.flows.request import Principal
 from standfast.web import problems
 from standfast.web.auth import BearerTokens, token_digest
 from standfast.web.limits import AppLimits
-from tests.unit.web.fakes import Call, Served
+from tests.unit.web.fakes import AsgiCall, Served
 
 if TYPE_CHECKING:
     import httpx
@@ -128,7 +128,7 @@ async def test_both_ways_count_what_is_open_together(*, fast_path: bool) -> None
     """One that waits takes the room of the next one, whichever way they come."""
     served = Served(fast_path=fast_path, limits=AppLimits(requests=1))
     served.dispatching.answers_at_once = False
-    async with Call(served.app, "POST", ECHO, JSON | {"Content-Length": "0"}):
+    async with AsgiCall(served.app, "POST", ECHO, JSON | {"Content-Length": "0"}):
         await served.dispatching.came.wait()
         async with served.client() as client:
             plain = await client.post(ECHO, content=BODY, headers=JSON)
@@ -153,7 +153,7 @@ async def test_a_caller_that_goes_away_cancels_its_plain_call() -> None:
     """It is watched for as soon as the call has to wait."""
     served = Served()
     served.dispatching.answers_at_once = False
-    async with Call(served.app, "POST", ECHO, JSON | {"Content-Length": "0"}) as call:
+    async with AsgiCall(served.app, "POST", ECHO, JSON | {"Content-Length": "0"}) as call:
         await served.dispatching.came.wait()
         call.hang_up()
         await served.dispatching.handles["r1"].was_cancelled.wait()
@@ -163,7 +163,7 @@ async def test_a_caller_that_goes_away_cancels_its_plain_call() -> None:
 async def test_a_plain_body_that_does_not_come_is_not_waited_for() -> None:
     """408 after a while, although its length was small."""
     served, messages = Served(limits=AppLimits(body_time="20ms")), list[Any]()
-    scope = Call(served.app, "POST", ECHO, JSON | {"Content-Length": "16"}).scope
+    scope = AsgiCall(served.app, "POST", ECHO, JSON | {"Content-Length": "16"}).scope
 
     async def send(message: Any) -> None:
         messages.append(message)

@@ -24,7 +24,7 @@ from standfast.flows.request import Explanation, Principal
 from standfast.web.auth import OWNER
 from standfast.web.call import HEADER, chain_headers
 from standfast.web.limits import AppLimits
-from tests.unit.web.fakes import Call, Served
+from tests.unit.web.fakes import AsgiCall, Served
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -223,7 +223,7 @@ async def test_a_caller_that_goes_away_cancels_its_request() -> None:
     """If the action says so, which is the default."""
     app = Served()
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", ECHO) as call:
+    async with AsgiCall(app.app, "POST", ECHO) as call:
         await app.dispatching.came.wait()
         call.hang_up()
         await app.dispatching.handles["r1"].was_cancelled.wait()
@@ -234,7 +234,7 @@ async def test_an_action_may_go_on_without_its_caller() -> None:
     """Then nobody even looks whether the caller is there."""
     app = Served()
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", "/flows/chat/stay") as call:
+    async with AsgiCall(app.app, "POST", "/flows/chat/stay") as call:
         await app.dispatching.came.wait()
         call.hang_up()
         await app.dispatching.handles["r1"].end()
@@ -253,7 +253,7 @@ async def test_events_are_sent_as_they_come() -> None:
         await client.post(POST, json={})
     handle = app.dispatching.handles["r1"]
     await handle.tell({"n": 1})
-    async with Call(app.app, "GET", "/requests/r1/events") as call:
+    async with AsgiCall(app.app, "GET", "/requests/r1/events") as call:
         assert await call.started() == 200
         assert call.headers["content-type"].startswith("text/event-stream")
         assert await call.piece() == 'id: 1\nevent: message\ndata: {"n":1}\n\n'
@@ -298,7 +298,7 @@ async def test_a_quiet_stream_says_that_it_is_alive() -> None:
     app.dispatching.answers_at_once = False
     async with app.client() as client:
         await client.post(POST, json={})
-    async with Call(app.app, "GET", "/requests/r1/events") as call:
+    async with AsgiCall(app.app, "GET", "/requests/r1/events") as call:
         await call.started()
         assert await call.piece() == ": still here\n\n"
 
@@ -309,7 +309,7 @@ async def test_streams_end_when_the_application_closes() -> None:
     app.dispatching.answers_at_once = False
     async with app.client() as client:
         await client.post(POST, json={})
-    async with Call(app.app, "GET", "/requests/r1/events") as call:
+    async with AsgiCall(app.app, "GET", "/requests/r1/events") as call:
         await call.started()
         app.closing.set()
         told = await call.piece()
@@ -327,7 +327,7 @@ async def test_a_stream_of_a_request_that_runs_here_ends_with_it_when_the_applic
         await client.post(POST, json={})
     handle = app.dispatching.handles["r1"]
     handle.runs_here = True
-    async with Call(app.app, "GET", "/requests/r1/events") as call:
+    async with AsgiCall(app.app, "GET", "/requests/r1/events") as call:
         await call.started()
         app.closing.set()
         await handle.tell("last")
@@ -345,7 +345,7 @@ async def test_the_events_of_a_call_can_be_its_answer() -> None:
     """With ``Accept: text/event-stream``; whoever hangs up cancels it, as with any other call."""
     app = Served()
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
+    async with AsgiCall(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
         assert await call.started() == 200
         assert call.headers["standfast-request"] == "r1"
         await app.dispatching.handles["r1"].tell("word")
@@ -358,7 +358,7 @@ async def test_a_stream_that_cannot_be_sent_is_one_whose_caller_has_gone() -> No
     """Some servers say so by raising, before they tell that the caller has hung up."""
     app = Served()
     app.dispatching.answers_at_once = False
-    call = Call(app.app, "POST", ECHO, {"accept": "text/event-stream"})
+    call = AsgiCall(app.app, "POST", ECHO, {"accept": "text/event-stream"})
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
@@ -377,7 +377,7 @@ async def test_a_request_whose_stream_ends_because_the_application_closes_goes_o
     """Its caller has not gone away: it has as long to end as all the others."""
     app = Served()
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
+    async with AsgiCall(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
         assert await call.started() == 200
         app.closing.set()
         assert "stream.closed" in await call.piece()

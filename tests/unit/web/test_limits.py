@@ -44,7 +44,7 @@ async def patient(request: sf.Request) -> None:
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A client of the works."""
     ends.append(asyncio.Event())
-    hook = sf.Webhook("bell", Unsigned(), rated, inputs=lambda _: {})
+    hook = sf.web.Webhook("bell", Unsigned(), rated, inputs=lambda _: {})
     async with sf.App("memory://", flows=[works], webhooks=[hook], arbiter="local") as app:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=shown(app)) as asking:

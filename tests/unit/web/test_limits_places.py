@@ -14,7 +14,7 @@ from standfast.web.limits import AppLimits, UserShares, caller_of
 from standfast.web.mcp import MANY, Sessions
 from standfast.web.problems import LEAST, problem_response, spread
 from standfast.web.sse import EventStream
-from tests.unit.web.fakes import Call, Served
+from tests.unit.web.fakes import AsgiCall, Served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -35,14 +35,14 @@ async def test_a_user_has_so_many_streams_and_others_have_theirs() -> None:
     """The next of the same user is 429, whichever address it asks; one that ends makes room."""
     app = Served(authenticate=by_name, limits=AppLimits(user_streams=1))
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", ECHO, SSE | {"x-user": "ada"}) as first:
+    async with AsgiCall(app.app, "POST", ECHO, SSE | {"x-user": "ada"}) as first:
         assert await first.started() == 200
         for method, path in (("POST", ECHO), ("GET", "/requests/r1/events")):
-            async with Call(app.app, method, path, SSE | {"x-user": "ada"}) as second:
+            async with AsgiCall(app.app, method, path, SSE | {"x-user": "ada"}) as second:
                 assert await second.started() == 429
-        async with Call(app.app, "POST", ECHO, SSE | {"x-user": "bob"}) as other:
+        async with AsgiCall(app.app, "POST", ECHO, SSE | {"x-user": "bob"}) as other:
             assert await other.started() == 200
-    async with Call(app.app, "POST", ECHO, SSE | {"x-user": "ada"}) as third:
+    async with AsgiCall(app.app, "POST", ECHO, SSE | {"x-user": "ada"}) as third:
         assert await third.started() == 200
 
 
@@ -50,7 +50,7 @@ async def test_a_refusal_says_what_there_is_too_much_of() -> None:
     """Typed, with when to come again."""
     app = Served(authenticate=by_name, limits=AppLimits(user_streams=1))
     app.dispatching.answers_at_once = False
-    async with Call(app.app, "POST", ECHO, SSE) as first, app.client() as client:
+    async with AsgiCall(app.app, "POST", ECHO, SSE) as first, app.client() as client:
         await first.started()
         answer = await client.post(ECHO, headers=SSE)
     assert (answer.status_code, answer.json()["type"]) == (429, "urn:standfast:too-many-requests")

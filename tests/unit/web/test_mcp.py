@@ -53,15 +53,15 @@ async def fail(request: sf.Request) -> None:
 
 
 TOKENS = {
-    sf.token_digest("ada"): sf.Principal("acme", "ada"),
-    sf.token_digest("bob"): sf.Principal("acme", "bob", frozenset({"clerk"})),
+    sf.web.token_digest("ada"): sf.Principal("acme", "ada"),
+    sf.web.token_digest("bob"): sf.Principal("acme", "bob", frozenset({"clerk"})),
 }
 
 
 @contextlib.asynccontextmanager
 async def served(**options: Any) -> AsyncIterator[sf.App]:
     """Serve the desk."""
-    tokens = sf.BearerTokens(TOKENS)
+    tokens = sf.web.BearerTokens(TOKENS)
     async with sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options) as app:
         yield app
 

@@ -32,7 +32,7 @@ ASKING = {"Accept": "application/json, text/event-stream", "Authorization": "Bea
 async def two_servers(url: str) -> AsyncIterator[ASGIApp]:
     """Serve the desk twice on one store, without sessions; each message goes to the other server than the last."""
     async with contextlib.AsyncExitStack() as stack:
-        options: dict[str, Any] = {"authenticate": sf.BearerTokens(TOKENS), "tool_sessions": False}
+        options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "tool_sessions": False}
         apps = [await stack.enter_async_context(sf.App(url, flows=[desk], tools=[desk], **options)) for _ in range(2)]
         turns = [0]
 
@@ -92,7 +92,7 @@ async def _hold(app: ASGIApp, era: str) -> None:
 
 async def test_no_session_is_given_out() -> None:
     """Also not to a client that asks for one, or brings one along."""
-    options: dict[str, Any] = {"authenticate": sf.BearerTokens(TOKENS), "tool_sessions": False}
+    options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "tool_sessions": False}
     async with (
         sf.App("memory://", flows=[desk], tools=[desk], **options) as app,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as http,
@@ -106,9 +106,9 @@ async def test_no_session_is_given_out() -> None:
 
 async def test_a_user_has_so_many_sessions_and_streams() -> None:
     """The next is 429 with its type; another user has its own."""
-    limits = sf.AppLimits(user_streams=1)
+    limits = sf.web.AppLimits(user_streams=1)
     async with (
-        sf.App("memory://", flows=[desk], tools=[desk], authenticate=sf.BearerTokens(TOKENS), limits=limits) as app,
+        sf.App("memory://", flows=[desk], tools=[desk], authenticate=sf.web.BearerTokens(TOKENS), limits=limits) as app,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as http,
     ):
         first = await http.post("/mcp", json=OPENING, headers=ASKING)

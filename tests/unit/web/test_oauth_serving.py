@@ -148,8 +148,8 @@ async def test_below_a_mount_the_challenge_leads_to_where_the_metadata_is() -> N
     """The application around ours need not know anything of it."""
     authenticate = tokens(audience="https://api.example/flows/mcp")
     app = sf.App("memory://", flows=[desk], tools=[desk], authenticate=authenticate)
-    host = Starlette(routes=[Mount("/flows", app)], lifespan=sf.lifespan(app))
-    async with sf.lifespan(app)(host), client_of(host, "https://api.example") as http:
+    host = Starlette(routes=[Mount("/flows", app)], lifespan=sf.web.lifespan(app))
+    async with sf.web.lifespan(app)(host), client_of(host, "https://api.example") as http:
         refused = await http.post("/flows/mcp")
         where = refused.headers["www-authenticate"].partition('resource_metadata="')[2].rstrip('"')
         told = await http.get(where)
@@ -159,7 +159,7 @@ async def test_below_a_mount_the_challenge_leads_to_where_the_metadata_is() -> N
 
 async def test_without_access_tokens_there_is_no_metadata() -> None:
     """Nobody is led anywhere."""
-    bearer = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    bearer = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
     async with sf.App("memory://", flows=[desk], authenticate=bearer) as app, client_of(app) as http:
         assert (await http.get(WELL_KNOWN)).status_code == 401
 

@@ -57,7 +57,7 @@ async def batched(_request: sf.Request, text: list[str]) -> None:
     check(text[0])
 
 
-def key_of(_: sf.Arrival) -> str:
+def key_of(_: sf.Call) -> str:
     """Fail to find a key."""
     check("key")
     return ""
@@ -147,9 +147,7 @@ async def test_refusals_and_cancelled_requests_are_no_errors(caplog: pytest.LogC
     """They are told to the caller, and expected."""
     headers = {"Standfast-Session": "s"}
     async with sf.App(f"memory://{new_id()}", flows=[flow]) as app, client_of(app) as client:
-        first = await app.dispatcher.dispatch(
-            sf.Arrival(flow="shop", action="waits", inputs={"text": "x"}, session="s")
-        )
+        first = await app.dispatcher.dispatch(sf.Call(flow="shop", action="waits", inputs={"text": "x"}, session="s"))
         codes = [
             (await client.post("/flows/shop/waits", json={"text": "x"}, headers=headers)).status_code,
             (await client.post("/flows/shop/simple", json={"texts": "x"})).status_code,

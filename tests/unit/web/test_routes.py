@@ -77,7 +77,7 @@ def nobody(_connection: HTTPConnection) -> None:
 
 
 AUTHENTICATORS: dict[str, Any] = {
-    "bearer": lambda: sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")}),
+    "bearer": lambda: sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")}),
     "oauth": oauth_tokens,
     "function": lambda: nobody,
     "token": lambda: None,
@@ -90,9 +90,9 @@ def made(authenticate: str, **options: Any) -> sf.App:
     return sf.App(
         "memory://",
         flows=[desk],
-        chats=[sf.Chat(desk, append=None)],
+        chats=[sf.web.Chat(desk, append=None)],
         tools=[desk],
-        webhooks=[sf.Webhook("letters", StandardWebhooks(secret), take)],
+        webhooks=[sf.web.Webhook("letters", StandardWebhooks(secret), take)],
         authenticate=AUTHENTICATORS[authenticate](),
         **options,
     )

@@ -73,7 +73,7 @@ class ChatLimits:
 class Chat:
     """A flow that people talk to: over a WebSocket, over HTTP, and on a page to try it.
 
-        app = sf.App("sqlite:///chat.db", flows=[support], chats=[sf.Chat(support)])
+        app = sf.App("sqlite:///chat.db", flows=[support], chats=[sf.web.Chat(support)])
 
     Each message goes to one action that keeps it, at once, and then to one that answers, by that one's policy. What the
     answering action tells with ``request.emit`` is sent on as it comes, and what it returns is the answer.
@@ -122,7 +122,7 @@ def checked_chats(chats: Iterable[Chat], flows: Flows) -> tuple[Chat, ...]:
     Raises:
         InvalidFlowError: A flow is not served, or has two chats.
     """
-    known = several("chats", chats, Chat, "sf.Chat(flow, ...)")
+    known = several("chats", chats, Chat, "sf.web.Chat(flow, ...)")
     served = {action.flow for action in flows.actions}
     for number, chat in enumerate(known):
         if chat.flow not in served:

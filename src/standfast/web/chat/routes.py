@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from standfast.errors import FlowError, ForbiddenError, IdempotencyInFlightError, StandfastError, UnsupportedBodyError
-from standfast.flows.request import Arrival
+from standfast.flows.request import Call
 from standfast.flows.tenants import Owners, checked_session, new_session
 from standfast.ids import new_id
 from standfast.web.call import SESSION, Handle, content_type, is_json, read_body
@@ -108,7 +108,7 @@ class Party:
         return Posted(message, handle)
 
     async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> Handle:
-        arrival = Arrival(
+        arrival = Call(
             flow=self.chat.flow,
             action=action,
             inputs=inputs,

@@ -44,7 +44,7 @@ async def main(url: str, server: str) -> None:
 
 async def send(dispatcher: Dispatcher, action: str, name: str, how: str, key: str) -> str:
     """Send a request, and return its id."""
-    arrival = sf.Arrival(
+    arrival = sf.Call(
         flow="chat",
         action=action,
         inputs={"name": name},
