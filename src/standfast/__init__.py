@@ -15,23 +15,22 @@ if TYPE_CHECKING:
     from standfast.exclusion import Exclusion
     from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.flow import Flow
-    from standfast.flows.policies import ActionLimit, Allow, Batch, Debounce, Join, Latest, Queue, Rate, Reject, Restart
     from standfast.flows.request import Call, Principal, Request
     from standfast.keys import Key, KeyFamily
+    from standfast.policies import Allow, Batch, Debounce, Join, Latest, Limit, Queue, Rate, Reject, Restart
     from standfast.space import Space, open
     from standfast.web.app import App
     from standfast.workflows.client import Run
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.debounce import Batched, Debounced
-    from standfast.workflows.definition import Limit, Retry, Workflow, step, workflow
+    from standfast.workflows.definition import Retry, Workflow, step, workflow
     from standfast.workflows.engine import Engine
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.steps import DID_NOT_HAPPEN, Happened, current_step
 
 __all__ = [
     "DID_NOT_HAPPEN",
-    "ActionLimit",
     "Allow",
     "App",
     "Batch",
@@ -80,13 +79,12 @@ _HOMES = {
     "admin": "standfast.admin",
     "web": "standfast.web",
     "DID_NOT_HAPPEN": "standfast.workflows.steps",
-    "ActionLimit": "standfast.flows.policies",
-    "Allow": "standfast.flows.policies",
+    "Allow": "standfast.policies",
     "Call": "standfast.flows.request",
-    "Batch": "standfast.flows.policies",
+    "Batch": "standfast.policies",
     "Batched": "standfast.workflows.debounce",
     "Context": "standfast.workflows.context",
-    "Debounce": "standfast.flows.policies",
+    "Debounce": "standfast.policies",
     "Debounced": "standfast.workflows.debounce",
     "Dispatcher": "standfast.flows.dispatcher",
     "Engine": "standfast.workflows.engine",
@@ -96,17 +94,17 @@ _HOMES = {
     "StandfastError": "standfast.errors",
     "StoreError": "standfast.errors",
     "errors": "standfast.errors",
-    "Join": "standfast.flows.policies",
+    "Join": "standfast.policies",
     "Key": "standfast.keys",
     "KeyFamily": "standfast.keys",
-    "Latest": "standfast.flows.policies",
-    "Limit": "standfast.workflows.definition",
+    "Latest": "standfast.policies",
+    "Limit": "standfast.policies",
     "Principal": "standfast.flows.request",
-    "Queue": "standfast.flows.policies",
-    "Rate": "standfast.flows.policies",
-    "Reject": "standfast.flows.policies",
+    "Queue": "standfast.policies",
+    "Rate": "standfast.policies",
+    "Reject": "standfast.policies",
     "Request": "standfast.flows.request",
-    "Restart": "standfast.flows.policies",
+    "Restart": "standfast.policies",
     "Retry": "standfast.workflows.definition",
     "Run": "standfast.workflows.client",
     "RunCancelled": "standfast.workflows.control",

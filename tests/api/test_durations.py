@@ -105,7 +105,6 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "DurableSemaphore.waiter_ttl": lambda length: locks.DurableSemaphore(waiter_ttl=length),
     "Engine.lease": lambda length: sf.Engine("memory://", lease=length),
     "Engine.linger": lambda length: sf.Engine("memory://", linger=length),
-    "ActionLimit.ttl": lambda length: sf.ActionLimit(1, ttl=length),
     "Rate.per": lambda length: sf.Rate(1, per=length),
     "Batch.window": lambda length: sf.Batch(1, length),
     "Debounce.window": sf.Debounce,

@@ -18,7 +18,7 @@ from standfast.errors import (
     RequestSupersededError,
 )
 from standfast.flows.arbiter.protocol import JoinsError, Stop, queue_rules_of
-from standfast.flows.policies import Queue
+from standfast.policies import Queue
 from tests.conformance.arbiter_visits import (
     HASTY,
     JOIN,

@@ -11,7 +11,7 @@ import standfast as sf
 from tests.conformance.dispatch_stage import ANN, SOON, result
 
 if TYPE_CHECKING:
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
     from tests.conformance.dispatching import Pair
 
 POLICIES: Final[dict[str, Policy]] = {

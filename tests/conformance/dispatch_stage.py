@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.flows.handle import Handle
-    from standfast.flows.policies import Policy
     from standfast.flows.request import Event
+    from standfast.policies import Policy
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
@@ -47,19 +47,19 @@ POLICIES: Final[dict[str, Policy]] = {
 """The actions that work as a test says, by the policy that they have."""
 
 LIMITED: Final[dict[str, dict[str, Any]]] = {
-    "limited": {"limits": sf.ActionLimit(1)},
-    "limited_queue": {"concurrency": "queue", "limits": sf.ActionLimit(1)},
-    "limited_restart": {"concurrency": sf.Restart(grace="10s"), "limits": sf.ActionLimit(1)},
-    "limited_latest": {"concurrency": "latest", "limits": sf.ActionLimit(1)},
-    "limited_batch": {"concurrency": sf.Debounce("10ms"), "limits": sf.ActionLimit(1)},
-    "limited_by_user": {"limits": sf.ActionLimit(1, key="user")},
-    "limited_shortly": {"limits": sf.ActionLimit(1, ttl="60ms")},
-    "limited_strictly": {"limits": sf.ActionLimit(1, on_limit="reject")},
-    "limited_room": {"limits": sf.ActionLimit(1, max_queued=1)},
-    "shares_one": {"limits": sf.ActionLimit(1, name="gpu")},
-    "shares_two": {"limits": [sf.ActionLimit(1, name="gpu"), sf.ActionLimit(5)], "priority": 5},
-    "one_then_two": {"limits": [sf.ActionLimit(1, name="one"), sf.ActionLimit(1, name="two")]},
-    "two_then_one": {"limits": [sf.ActionLimit(1, name="two"), sf.ActionLimit(1, name="one")]},
+    "limited": {"limits": sf.Limit(1)},
+    "limited_queue": {"concurrency": "queue", "limits": sf.Limit(1)},
+    "limited_restart": {"concurrency": sf.Restart(grace="10s"), "limits": sf.Limit(1)},
+    "limited_latest": {"concurrency": "latest", "limits": sf.Limit(1)},
+    "limited_batch": {"concurrency": sf.Debounce("10ms"), "limits": sf.Limit(1)},
+    "limited_by_user": {"limits": sf.Limit(1, key="user")},
+    "limited_shortly": {"limits": sf.Limit(1, ttl="60ms")},
+    "limited_strictly": {"limits": sf.Limit(1, on_limit="reject")},
+    "limited_room": {"limits": sf.Limit(1, max_queued=1)},
+    "shares_one": {"limits": sf.Limit(1, name="gpu")},
+    "shares_two": {"limits": [sf.Limit(1, name="gpu"), sf.Limit(5)], "priority": 5},
+    "one_then_two": {"limits": [sf.Limit(1, name="one"), sf.Limit(1, name="two")]},
+    "two_then_one": {"limits": [sf.Limit(1, name="two"), sf.Limit(1, name="one")]},
     "rated": {"limits": sf.Rate(2, "1 hour", key="user")},
 }
 """The actions that have limits, and how they are declared."""
@@ -119,7 +119,7 @@ class Stage:
         async def nested(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)
 
-        @flow.action(limits=sf.ActionLimit(1, name="gpu"))
+        @flow.action(limits=sf.Limit(1, name="gpu"))
         async def nested_in_limit(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from standfast.flows.flow import OnOverlap
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
     from tests.simulation.flow_watch import FlowWatch
     from tests.simulation.lock_process import Process
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import FlowError, RequestCancelledError, RequestSupersededError, StandfastError, StoreError
 from standfast.flows.arbiter.protocol import Ask, Beside, JoinsError, Stop, queue_rules_of
-from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.stores.protocol import Put
 from tests.simulation.request_watch import Visit
 

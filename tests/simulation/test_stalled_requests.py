@@ -11,7 +11,7 @@ import pytest
 from standfast.errors import RequestSupersededError
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import QueueRules, queue_rules_of
-from standfast.flows.policies import Latest, Restart
+from standfast.policies import Latest, Restart
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock, simulate
 from tests.conformance.arbiter_visits import QUEUE, Visit, ask

@@ -54,7 +54,7 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "fencing._VALUE": ("a", "%20", "a;1", ";"),
     "fencing._IDENTIFIER": ("a", "_1"),
     "flows.declaration._NAME": ("a", "a-"),
-    "flows.policies._NAME": ("a", "a."),
+    "policies._NAME": ("a", "a."),
     "flows.request._EVENT_NAME": ("a", "a."),
     "log_hook._BARE": ("a", "a:/"),
     "log_hook._WORD_START": ("aA", "a"),

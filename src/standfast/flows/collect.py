@@ -19,9 +19,9 @@ from standfast.clock import later
 from standfast.codec import Codec
 from standfast.errors import StoreBusyError
 from standfast.flows.idempotency import RacedError
-from standfast.flows.policies import Batch, Debounce
 from standfast.flows.records import KEPT, RequestKeys, StoredCall, name_of, tags_of
 from standfast.flows.task import standings_of
+from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Put
 from standfast.workflows.debounce import Bringing, BringingRefusedError, Plan, collect
 
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.flows.flow import Action
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
     from standfast.flows.server import RequestServer
     from standfast.flows.task import Task
     from standfast.keys import RecordKey
+    from standfast.policies import Policy
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Snapshot
     from standfast.workflows.debounce import Collected

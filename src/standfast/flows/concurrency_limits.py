@@ -29,7 +29,7 @@ from standfast.errors import (
     WouldWaitError,
 )
 from standfast.flows.deadlock import LONGEST, BlockedRequest, DeadlockSearch
-from standfast.flows.policies import SAID, ActionLimit
+from standfast.flows.declaration import ActionLimit
 from standfast.flows.request import Call, Explanation, Principal, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
@@ -46,11 +46,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from standfast.errors import WorkflowConcurrencyLimitExceededError
+    from standfast.flows.declaration import LimitOfAction
     from standfast.flows.flow import Action
-    from standfast.flows.policies import LimitOfAction, Rate
     from standfast.flows.task import Task
     from standfast.locks.rate_limiter import Bucket, Pass
+    from standfast.policies import OnLimit, Rate
     from standfast.space import Space
+
+SAID: Final = 1.0
+"""After how many seconds a request that found no room may try again; how long requests run is not known."""
 
 
 # --- waiting for a count that goes on for others -------------------------------------------------------------------
@@ -689,4 +693,5 @@ class ConcurrencyLimits:
 
 def _standing(slot: LimitSlot, note: str) -> Standing:
     limit = slot.limit
-    return Standing(slot.address, LIMIT, limit.max, limit.on_limit, slot.label, limit.max_queued, note=note)
+    on_limit: OnLimit = "queue" if limit.waits else "reject"
+    return Standing(slot.address, LIMIT, limit.max, on_limit, slot.label, limit.max_queued, note=note)

@@ -4,23 +4,100 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast, get_args, get_origin
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast, final, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from standfast.durations import DAY, seconds
-from standfast.errors import InvalidDurationError, InvalidFlowError, InvalidWorkflowError
-from standfast.flows.policies import ActionLimit, Join, LimitOfAction, checked_limits, checked_priority
+from standfast.errors import InvalidArrivalError, InvalidDurationError, InvalidFlowError, InvalidWorkflowError
 from standfast.flows.request import OnDisconnect
+from standfast.flows.request import check_priority as check_number
+from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
 from standfast.workflows.definition import Retry, step
 from standfast.workflows.values import Signature, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from standfast.durations import Duration
-    from standfast.flows.policies import Policy, PolicyName
+    from standfast.policies import Policy, PolicyName
+
+
+# --- limits of an action, as they are applied ----------------------------------------------------------------------
+#
+# A policy says what happens when two requests of one key meet; a limit says how much of an action there is at all. The
+# place in the line of the policy's key is taken first, then the limits in the order of their declaration: so the order
+# of a session stays as it was, and a request that waits for a limit holds up its own key only.
+
+CALLER_WAITS: Final = 30.0
+"""How many seconds a request waits for a limit by default, while its caller waits for it."""
+
+
+@final
+class ActionLimit(Struct, frozen=True):
+    """An :class:`~standfast.Limit` of an action, with its defaults filled in."""
+
+    declared: Limit
+    max: int
+    key: Key
+    waits: bool
+    max_queued: int | None
+    ttl: float | None
+    name: str
+
+    def __repr__(self) -> str:
+        return repr(self.declared)
+
+
+LimitOfAction: TypeAlias = ActionLimit | Rate
+
+
+def as_action_limit(where: str, limit: Limit) -> ActionLimit:
+    """Return a limit as an action applies it; refuse what only workflows can do."""
+    if limit.on_limit not in (None, "queue", "reject"):
+        problem = f"on_limit={limit.on_limit!r} is for workflows; an action has 'queue' and 'reject'"
+        raise InvalidFlowError(where, f"{limit}: {problem}")
+    waits = limit.on_limit != "reject"
+    if not waits and limit.max_queued is not None:
+        raise InvalidFlowError(where, f"{limit}: max_queued belongs to on_limit='queue'")
+    ttl = CALLER_WAITS if limit.ttl == DEFAULT else cast("float | None", limit.ttl)
+    key = checked_key("Limit", "none" if limit.key is None else limit.key)
+    return ActionLimit(limit, limit.max, key, waits, limit.max_queued, ttl, limit.name)
+
+
+def checked_limits(where: str, given: Limit | Rate | Iterable[Limit | Rate]) -> tuple[LimitOfAction, ...]:
+    """Return the limits of an action; refuse what is none, and two that count the same."""
+    limits: list[LimitOfAction] = []
+    counted: dict[tuple[object, ...], LimitOfAction] = {}
+    for each in given if isinstance(given, Iterable) else (given,):
+        if not isinstance(each, Limit | Rate):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidFlowError(where, f"{each!r:.60} is no limit; there are sf.Limit(...) and sf.Rate(...)")
+        limit = each if isinstance(each, Rate) else as_action_limit(where, each)
+        limits.append(limit)
+        what = (type(limit), limit.name, kind_of(limit))
+        if counted.setdefault(what, limit) is not limit:
+            problem = f"two limits count {kind_of(limit)!r}: {counted[what]} and {limit}"
+            raise InvalidFlowError(where, f"{problem}; leave one of them out, or give one a name=")
+    return tuple(limits)
+
+
+def check_alike(limits: Iterable[tuple[str, LimitOfAction]]) -> None:
+    """Refuse limits of one name that are not alike; each comes with its place."""
+    known: dict[tuple[type, str], tuple[str, LimitOfAction]] = {}
+    for where, limit in limits:
+        if not limit.name:
+            continue
+        first, other = known.setdefault((type(limit), limit.name), (where, limit))
+        if other != limit:
+            problem = f"its limit {limit.name!r} is {limit}, and that of {first} is {other}"
+            raise InvalidFlowError(where, f"{problem}; limits of one name must be alike")
+
+
+def kind_of(limit: LimitOfAction) -> str:
+    """Return by what a limit counts."""
+    return limit.key if isinstance(limit.key, str) else "custom"
 
 
 # --- what can be declared together: policies, and what else an action says. The rest is refused, with the reason ---
@@ -28,9 +105,9 @@ if TYPE_CHECKING:
 # :data:`REFUSED` is the one table of it. Whatever is not in it works, and a test tries every combination.
 
 Trait: TypeAlias = Literal[
-    "limit",  # an ActionLimit that lets requests wait
+    "limit",  # one that lets requests wait
     "limit of the policy's key",  # one that counts by the key of the policy
-    "limit that rejects",  # an ActionLimit(on_limit="reject"), or with max_queued
+    "limit that rejects",  # Limit(on_limit="reject"), or with max_queued
     "rate",
     "idempotency",  # an idempotency_window
     "priority",  # together with a limit that lets requests wait
@@ -120,7 +197,7 @@ def check_priority(where: str, policy: Policy, limits: tuple[LimitOfAction, ...]
     if not any(isinstance(each, ActionLimit) and each.waits for each in limits):
         problem = "a priority orders those who wait for a limit, and the action has none that lets requests wait"
         order = "the line of a key is in the order of arrival, whatever the policy"
-        raise InvalidFlowError(where, f"{problem} ({order}); add limits=[sf.ActionLimit(...)], or leave it out")
+        raise InvalidFlowError(where, f"{problem} ({order}); add limits=[sf.Limit(...)], or leave it out")
 
 
 def check_disconnect(where: str, policy: Policy, given: str, *, durable: bool) -> None:
@@ -149,7 +226,7 @@ class ActionOptions(TypedDict, total=False):
     Attributes:
         name: Its name; by default the function's.
         concurrency: Its policy; by default the flow's.
-        limits: How many of its requests run at a time, and come in a while: an :class:`~standfast.ActionLimit`, a
+        limits: How many of its requests run at a time, and come in a while: an :class:`~standfast.Limit`, a
             :class:`~standfast.Rate`, or several of them. By default there is no limit.
         priority: Who goes first among those that wait for such a limit: the higher, and of equal ones the one that has
             waited for longer. By default 0; an arrival may have another. The line of a key stays in order of arrival.
@@ -170,7 +247,7 @@ class ActionOptions(TypedDict, total=False):
 
     name: str | None
     concurrency: Policy | PolicyName | None
-    limits: LimitOfAction | Iterable[LimitOfAction]
+    limits: Limit | Rate | Iterable[Limit | Rate]
     priority: int | None
     durable: bool | None
     retry: Retry | int | None
@@ -303,7 +380,11 @@ def _priority(
     if given is None:
         return 0
     check_priority(where, policy, limits, durable=durable)
-    return checked_priority(where, given)
+    try:
+        check_number(given)
+    except InvalidArrivalError as error:
+        raise InvalidFlowError(where, str(error)) from None
+    return given
 
 
 def _durable(where: str, policy: Policy, given: bool | None) -> bool:  # noqa: FBT001 -- what the user wrote

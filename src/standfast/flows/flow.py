@@ -40,6 +40,7 @@ from standfast.errors import (
 )
 from standfast.flows.declaration import (
     ActionPlace,
+    check_alike,
     checked_description,
     checked_function,
     checked_name,
@@ -48,9 +49,9 @@ from standfast.flows.declaration import (
     item_signature,
     settled,
 )
-from standfast.flows.policies import Allow, Batch, Debounce, Rate, as_policy, check_alike
 from standfast.flows.records import StoredCall, name_of
 from standfast.flows.request import NOBODY, check_id
+from standfast.policies import Allow, Batch, Debounce, Rate, as_policy
 from standfast.workflows.schedules.spec import Schedule
 from standfast.workflows.values import HOOKS, PLAIN, is_model
 
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine, Iterable
 
     from standfast.flows.declaration import ActionOptions
-    from standfast.flows.policies import Policy, PolicyName
     from standfast.flows.request import Principal, Request
+    from standfast.policies import Policy, PolicyName
     from standfast.workflows.schedules.spec import Overlap, TickOptions
     from standfast.workflows.values import Signature, Typed
 

@@ -19,7 +19,6 @@ from standfast.workflows.failures import log_failure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from standfast.policies import Key, KeyFunction, Policy
     from standfast.flows.session import Session
     from standfast.workflows.client import Run
     from standfast.workflows.definition import Workflow

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from standfast.errors import WorkflowConcurrencyLimitExceededError
 from standfast.flows.arbiter.protocol import JoinsError
-from standfast.flows.records import StoredCall, RequestKeys, RunInput, tags_of
+from standfast.flows.records import RequestKeys, RunInput, StoredCall, tags_of
 from standfast.flows.request import address_of
 from standfast.flows.task import task_of
 from standfast.workflows.admission import start_in_lines

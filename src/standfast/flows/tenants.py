@@ -25,7 +25,6 @@ from standfast.codec import Codec
 from standfast.durations import seconds
 from standfast.errors import ForbiddenError, InvalidArrivalError, TooManyQuarantinedError, TooManyRequestsError
 from standfast.flows.concurrency_limits import result_of
-from standfast.flows.policies import Value, checked_count
 from standfast.flows.records import (
     REQUESTS,
     SESSION_KEPT,
@@ -40,6 +39,7 @@ from standfast.flows.request import check_id
 from standfast.flows.shares import Counts, is_spent, sharer_of
 from standfast.flows.storage import Storage
 from standfast.locks.heartbeat import remove
+from standfast.policies import Value, checked_count
 from standfast.stores.protocol import Decision, Delete, Put
 from standfast.workflows.records import RUN_STATES, RunKeys, quarantined_with
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from standfast.codec import Codec
 from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, WrongArgumentsError
-from standfast.workflows.definition import Limit
+from standfast.workflows.definition import StartLimit
 from standfast.workflows.records import commit_over
 from standfast.workflows.values import PLAIN
 
@@ -125,7 +125,7 @@ class RemoteWorkflow:
                 problem = "its limit has a key that only its code can tell; start it in a process that has the code"
                 raise InvalidWorkflowError(f"the workflow {declared.name!r}", problem)
         self.limits: Final = tuple(
-            Limit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
+            StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
             for each in declared.limits
         )
 

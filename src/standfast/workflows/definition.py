@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidWorkflowError, StepCalledDirectlyError
-from standfast.locks.line import MOST_HOLDERS
+from standfast.policies import DEFAULT, Limit, OnLimit
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.values import signature_of
 
@@ -42,59 +42,30 @@ if TYPE_CHECKING:
 
 # --- start limits: how many runs may be unfinished at a time, and what happens to one too many ---------------------
 
-OnLimit: TypeAlias = Literal["reject", "queue", "cancel_running", "join"]
-
-_CHOICES: Final = ("reject", "queue", "cancel_running", "join")
-
 
 @final
-class Limit:
-    """At most so many unfinished runs at a time: of the whole workflow, or of each key.
+class StartLimit(Struct, frozen=True):
+    """A :class:`~standfast.Limit` of a workflow, with its defaults filled in."""
 
-    Args:
-        max: How many; 400 at most, since all who hold a place share one record. For more, split it by ``key``.
-        key: A function of the workflow's arguments that returns the key; without one, all runs count together.
-        on_limit: What happens to a start beyond that: ``"reject"`` raises
-            :class:`~standfast.errors.WorkflowConcurrencyLimitExceededError`, ``"queue"`` lets it wait its turn,
-            ``"cancel_running"`` cancels the oldest unfinished run and takes its place, ``"join"`` returns the handle of
-            the unfinished run.
-        max_queued: With ``"queue"``: how many may wait before starts are rejected.
-        ttl: With ``"queue"``: how long one may wait before it is cancelled.
-    """
+    max: int
+    key: Callable[..., Any] | None = None
+    on_limit: OnLimit = "reject"
+    max_queued: int | None = None
+    ttl: float | None = None
 
-    __slots__ = ("key", "max", "max_queued", "on_limit", "ttl")
 
-    def __init__(
-        self,
-        max: int,  # noqa: A002 -- the word that users know
-        *,
-        key: Callable[..., str] | None = None,
-        on_limit: OnLimit = "reject",
-        max_queued: int | None = None,
-        ttl: Duration | None = None,
-    ) -> None:
-        if type(max) is not int or max < 1:
-            raise InvalidWorkflowError("Limit", f"max is {max!r}; it must be a whole number, at least 1")
-        if max > MOST_HOLDERS:
-            raise InvalidWorkflowError(
-                "Limit",
-                f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all who hold a place share one record:"
-                " split it by a key, with a part of it for each, or leave it out",
-            )
-        if on_limit not in _CHOICES:
-            raise InvalidWorkflowError("Limit", f"on_limit is {on_limit!r}; it must be one of {', '.join(_CHOICES)}")
-        if max_queued is not None and (type(max_queued) is not int or max_queued < 1):
-            raise InvalidWorkflowError("Limit", f"max_queued is {max_queued!r}; it must be a whole number, at least 1")
-        if on_limit != "queue" and (max_queued is not None or ttl is not None):
-            raise InvalidWorkflowError("Limit", "max_queued and ttl belong to on_limit='queue'")
-        self.max: Final = max
-        self.key: Final[Callable[..., Any] | None] = key
-        self.on_limit: Final = on_limit
-        self.max_queued: Final = max_queued
-        self.ttl: Final = None if ttl is None else seconds(ttl, what="ttl", minimum=0.001)
-
-    def __repr__(self) -> str:
-        return f"Limit({self.max}, on_limit={self.on_limit!r})"
+def as_start_limit(limit: Limit) -> StartLimit:
+    """Return a limit as starts apply it; refuse what only actions can do."""
+    if isinstance(limit.key, str):
+        problem = f"the key {limit.key!r} is for actions; a workflow counts by a function of its arguments"
+        raise InvalidWorkflowError("concurrency", f"{limit}: {problem}")
+    if limit.name:
+        raise InvalidWorkflowError("concurrency", f"{limit}: name= is for actions; leave it out")
+    ttl = None if limit.ttl == DEFAULT else cast("float | None", limit.ttl)
+    on_limit = limit.on_limit or "reject"
+    if on_limit != "queue" and (limit.max_queued is not None or ttl is not None):
+        raise InvalidWorkflowError("concurrency", f"{limit}: max_queued and ttl belong to on_limit='queue'")
+    return StartLimit(limit.max, limit.key, on_limit, limit.max_queued, ttl)
 
 
 # --- what users declare: workflows and steps -----------------------------------------------------------------------
@@ -194,7 +165,7 @@ class Workflow(Generic[P, R]):
         *,
         name: str,
         version: str,
-        limits: tuple[Limit, ...],
+        limits: tuple[StartLimit, ...],
         timeout: float | None,
         replay: Literal["warn", "strict"],
         raises: tuple[type[Exception], ...],
@@ -313,7 +284,7 @@ def workflow(
         function: An ``async def`` whose first parameter is the :class:`Context`.
         name: What its runs are filed under; by default the function's name.
         version: Which code its runs need. Workers take only runs of versions that they have.
-        concurrency: How many runs may be unfinished at a time, see :class:`Limit`.
+        concurrency: How many runs may be unfinished at a time, see :class:`~standfast.Limit`.
         timeout: After how long a run is stopped, counted from its start.
         replay: What happens when a recorded step is asked for with other arguments: ``"warn"`` or ``"strict"``.
         raises: Exceptions that come back as themselves: as the ``__cause__`` of the
@@ -437,15 +408,14 @@ def _name_of(function: Callable[..., Any]) -> str:
     return "step" if name == "<lambda>" else name
 
 
-def _limits(given: Limit | int | Iterable[Limit]) -> tuple[Limit, ...]:
-    if isinstance(given, int):
-        return (Limit(given),)
-    limits = (given,) if isinstance(given, Limit) else tuple(given)
-    if not all(isinstance(limit, Limit) for limit in limits):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+def _limits(given: Limit | int | Iterable[Limit]) -> tuple[StartLimit, ...]:
+    declared = (Limit(given),) if isinstance(given, int) else (given,) if isinstance(given, Limit) else tuple(given)
+    if not all(isinstance(limit, Limit) for limit in declared):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidWorkflowError("concurrency", f"{given!r:.60} is no limit; give sf.Limit(...) or a whole number")
+    limits = [as_start_limit(limit) for limit in declared]
     if len({limit.key is None for limit in limits}) < len(limits):
         raise InvalidWorkflowError("concurrency", "give at most one limit with a key and one without")
-    # The line of a key comes first: whoever waits there does not take a place of the whole type.
+    # The line of a key comes first: a run that waits there takes no place of the whole type.
     return tuple(sorted(limits, key=lambda limit: limit.key is None))
 
 

@@ -18,7 +18,7 @@ from standfast.workflows.records import HEADERS, RUN_STATES, RunKeys, Standing, 
 
 if TYPE_CHECKING:
     from standfast.workflows.admission import InLine
-    from standfast.workflows.definition import Limit, Workflow
+    from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Header, RunState
     from standfast.workflows.runtime import Runtime
     from standfast.workflows.start import Startable
@@ -49,7 +49,7 @@ def standings_of(workflow: Startable, packed: bytes) -> tuple[Standing, ...]:
     return (*own, *limits)
 
 
-def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
+def standing_in(workflow: str, limit: StartLimit, partition: str | None) -> Standing:
     """Return the line of a limit, or of one of its partitions."""
     return Standing(
         address_of_limit(workflow, partition),
@@ -62,7 +62,7 @@ def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
     )
 
 
-def _partition(workflow: Startable, limit: Limit, packed: bytes) -> str | None:
+def _partition(workflow: Startable, limit: StartLimit, packed: bytes) -> str | None:
     if limit.key is None or isinstance(workflow, RemoteWorkflow):  # which has no limits with keys
         return None
     bound = workflow.signature.bind(packed)
@@ -124,7 +124,7 @@ async def _last_of(runtime: Runtime, run_id: str) -> str | None:
 # --- limits at run time: what an operator sets, and who stands where -----------------------------------------------
 
 
-def limit_of(workflow: Workflow[..., Any], key: str | None) -> Limit:
+def limit_of(workflow: Workflow[..., Any], key: str | None) -> StartLimit:
     """Return the limit of a workflow: that of its keys, or that of all its runs together."""
     found = next((limit for limit in workflow.limits if (limit.key is None) == (key is None)), None)
     if found is None:

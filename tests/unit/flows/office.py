@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from standfast.events import Event
     from standfast.flows.dispatcher import ArbiterKind
     from standfast.flows.flow import OnOverlap
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
     from standfast.testing.workflows import WorkflowEnvironment
 
 ROBOT = sf.Principal("acme", "robot")

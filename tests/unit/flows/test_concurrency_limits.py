@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.flows.handle import Handle
-    from standfast.flows.policies import LimitOfAction
+    from standfast.policies import LimitOfAction
 
 SOON = 15.0
 
@@ -70,7 +70,7 @@ async def has_its_turn(server: sf.Dispatcher, handle: Handle) -> None:
 @pytest.mark.parametrize("arbiter", ["local", "shared"])
 async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None:
     """However many users have come by."""
-    flow, may_end, _ = flow_with(sf.ActionLimit(1, key="user"))
+    flow, may_end, _ = flow_with(sf.Limit(1, key="user"))
     async with sf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
         handles = [await server.dispatch(arrival(f"user {n // 2}")) for n in range(20)]
         limits = server._serving().limits
@@ -83,8 +83,8 @@ async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None
 
 async def test_a_limit_of_another_version_counts_from_its_first_request_on() -> None:
     """As in a deployment; nothing has to be changed by hand."""
-    old, end_old, _ = flow_with(sf.ActionLimit(1))
-    new, end_new, begun = flow_with(sf.ActionLimit(3))
+    old, end_old, _ = flow_with(sf.Limit(1))
+    new, end_new, begun = flow_with(sf.Limit(3))
     async with sf.Dispatcher("memory://versions", [old]) as before, sf.Dispatcher("memory://versions", [new]) as after:
         handles = [await before.dispatch(arrival())]
         handles += [await after.dispatch(arrival("bob")) for _ in range(3)]
@@ -266,7 +266,7 @@ async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -
 @pytest.mark.parametrize("arbiter", ["local", "shared"])
 async def test_a_durable_request_does_not_wait_for_room_that_it_has_itself(arbiter: Any, attended: bool) -> None:  # noqa: FBT001 -- it has a name
     """Nobody waits for it, but it would wait for its own request, and that for its room."""
-    flow, room, refused = sf.Flow("f"), sf.ActionLimit(1, name="room", ttl=None), list[str]()
+    flow, room, refused = sf.Flow("f"), sf.Limit(1, name="room", ttl=None), list[str]()
 
     @flow.action(limits=room)
     async def inner(_request: sf.Request) -> None:
@@ -289,7 +289,7 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
     durable: bool,  # noqa: FBT001 -- it has a name
 ) -> None:
     """However long that takes: those whose place it took had ended before."""
-    flow, room, clock = sf.Flow("f"), sf.ActionLimit(1, name="room", ttl=None), VirtualClock()
+    flow, room, clock = sf.Flow("f"), sf.Limit(1, name="room", ttl=None), VirtualClock()
     may_end = asyncio.Event()
 
     @flow.action(limits=room)
@@ -318,7 +318,7 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
 @pytest.mark.parametrize("sessions", [("s-1", "s-2"), ("s-1", "s-1")], ids=["at the limit", "at the key"])
 async def test_a_durable_request_whose_time_is_over_before_it_began_is_refused(sessions: tuple[str, str]) -> None:
     """The time of its queue runs on while it waits for room, and it hears which of the two did not come."""
-    room = sf.ActionLimit(1, name="room")
+    room = sf.Limit(1, name="room")
     flow, may_end, begun = flow_with(room, concurrency=sf.Queue(timeout="50ms"), durable=True)
     async with sf.Dispatcher("memory://", [flow], arbiter="shared") as server:
         first = await server.dispatch(arrival(session=sessions[0]))

@@ -30,7 +30,7 @@ class World:
     """``limited`` needs its session and then the room; ``calls`` has the room and calls ``queued`` in a session."""
 
     def __init__(self, most: int = 1, **options: Any) -> None:
-        self.flow, self.room = sf.Flow("f"), sf.ActionLimit(most, name="room", ttl=None)
+        self.flow, self.room = sf.Flow("f"), sf.Limit(most, name="room", ttl=None)
         self.server: sf.Dispatcher | None = None
         self.elsewhere: sf.Dispatcher | None = None
         self.called: Handle

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.declaration import Trait
     from standfast.flows.handle import Handle
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
 
 SOON: Final = 10.0
 POLICIES: Final[dict[str, Policy]] = {
@@ -38,12 +38,12 @@ POLICIES: Final[dict[str, Policy]] = {
     "latest": sf.Latest(),
 }
 OPTIONS: Final[dict[Trait, dict[str, Any]]] = {
-    "limit": {"limits": sf.ActionLimit(1)},
-    "limit of the policy's key": {"limits": sf.ActionLimit(1, key="session")},
-    "limit that rejects": {"limits": sf.ActionLimit(1, on_limit="reject")},
+    "limit": {"limits": sf.Limit(1)},
+    "limit of the policy's key": {"limits": sf.Limit(1, key="session")},
+    "limit that rejects": {"limits": sf.Limit(1, on_limit="reject")},
     "rate": {"limits": sf.Rate(1, "1 hour")},
     "idempotency": {"idempotency_window": "2 hours"},
-    "priority": {"limits": sf.ActionLimit(1), "priority": 1},
+    "priority": {"limits": sf.Limit(1), "priority": 1},
     "durable": {"durable": True},
     "not durable": {"durable": False},
     "retry": {"retry": sf.Retry(attempts=2, delay=0.01)},
@@ -247,7 +247,7 @@ async def test_what_makes_sense_works(policy: str, trait: Trait, arbiter: Any) -
     """With lines in memory and in the store."""
     options = OPTIONS[trait]
     if (policy, trait) == ("allow", "limit of the policy's key"):
-        options = {"limits": sf.ActionLimit(1, key="none")}  # which is the key of that policy
+        options = {"limits": sf.Limit(1, key="none")}  # which is the key of that policy
     bench = Bench(POLICIES[policy], options)
     async with sf.Dispatcher("memory://", [bench.flow], arbiter=arbiter) as server:
         await WORKS[trait](bench, server)
@@ -256,15 +256,15 @@ async def test_what_makes_sense_works(policy: str, trait: Trait, arbiter: Any) -
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"durable": True, "limits": sf.ActionLimit(1), "priority": 1}, "wait in the store in the order"),
+        ({"durable": True, "limits": sf.Limit(1), "priority": 1}, "wait in the store in the order"),
         ({"priority": 1}, "the action has none that lets requests wait"),
         ({"priority": 1, "limits": sf.Rate(1, "1 second")}, "the action has none that lets requests wait"),
-        ({"priority": 1, "limits": sf.ActionLimit(1, on_limit="reject")}, "the action has none"),
-        ({"priority": 101, "limits": sf.ActionLimit(1)}, "the priority is no whole number from -100 to 100"),
-        ({"limits": [sf.ActionLimit(1), sf.ActionLimit(2)]}, "two limits count 'none'"),
+        ({"priority": 1, "limits": sf.Limit(1, on_limit="reject")}, "the action has none"),
+        ({"priority": 101, "limits": sf.Limit(1)}, "the priority is no whole number from -100 to 100"),
+        ({"limits": [sf.Limit(1), sf.Limit(2)]}, "two limits count 'none'"),
         ({"limits": [sf.Rate(1, 1, key="user"), sf.Rate(2, 1, key="user")]}, "two limits count 'user'"),
         ({"limits": ["five"]}, "'five' is no limit"),
-        ({"concurrency": "queue", "limits": sf.ActionLimit(1, max_queued=5)}, "refused after it has waited"),
+        ({"concurrency": "queue", "limits": sf.Limit(1, max_queued=5)}, "refused after it has waited"),
         ({"durable": True, "on_disconnect": "cancel"}, "cannot be had with durable=True"),
     ],
 )
@@ -280,12 +280,12 @@ def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: s
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: sf.ActionLimit(0), "max is 0"),
-        (lambda: sf.ActionLimit(401), "from 1 to 400"),
-        (lambda: sf.ActionLimit(1, on_limit="join"), "on_limit is 'join'"),  # type: ignore[arg-type]  # which is what is tested
-        (lambda: sf.ActionLimit(1, on_limit="reject", max_queued=1), "max_queued belongs to on_limit='queue'"),
-        (lambda: sf.ActionLimit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested
-        (lambda: sf.ActionLimit(1, name="a b"), "name is 'a b'"),
+        (lambda: sf.Limit(0), "max is 0"),
+        (lambda: sf.Limit(401), "from 1 to 400"),
+        (lambda: sf.Limit(1, on_limit="join"), "on_limit is 'join'"),  # type: ignore[arg-type]  # which is what is tested
+        (lambda: sf.Limit(1, on_limit="reject", max_queued=1), "max_queued belongs to on_limit='queue'"),
+        (lambda: sf.Limit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested
+        (lambda: sf.Limit(1, name="a b"), "name is 'a b'"),
         (lambda: sf.Rate(0, "1 second"), "max is 0"),
         (lambda: sf.Rate(1, "1 second", burst=0), "burst is 0"),
         (lambda: sf.Rate(1, "30 days", burst=1_000_000), "it would never be full"),
@@ -303,8 +303,8 @@ def test_limits_of_one_name_that_differ_are_refused_by_the_app() -> None:
 
     async def work(request: sf.Request) -> None: ...
 
-    flow.action(name="one", limits=sf.ActionLimit(1, name="gpu"))(work)
-    flow.action(name="two", limits=sf.ActionLimit(2, name="gpu"))(work)
+    flow.action(name="one", limits=sf.Limit(1, name="gpu"))(work)
+    flow.action(name="two", limits=sf.Limit(2, name="gpu"))(work)
     with pytest.raises(
         InvalidFlowError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
     ):

@@ -16,7 +16,7 @@ from tests.sizes import size
 
 if TYPE_CHECKING:
     from standfast.flows.handle import Handle
-    from standfast.flows.policies import ActionLimit
+    from standfast.policies import Limit
 
 ACME, OTHER = sf.Principal("acme"), sf.Principal("other")
 SOON = 30.0
@@ -27,7 +27,7 @@ TIMES, FLOOR = 3.0, 0.02
 class Mill:
     """Where one tenant has very many durable requests, each in a session of its own, that end when the test says so."""
 
-    def __init__(self, *limits: ActionLimit, max_loaded: int = 10_000) -> None:
+    def __init__(self, *limits: Limit, max_loaded: int = 10_000) -> None:
         self.may_end, self._numbers = asyncio.Event(), count()
         flow = sf.Flow("mill")
 
@@ -64,7 +64,7 @@ class Mill:
 @pytest.mark.heavy
 async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up_another() -> None:
     """Those of the other one take at most three times as long as if it were alone: what waits is not looked at."""
-    mill = Mill(sf.ActionLimit(4, key="tenant"))
+    mill = Mill(sf.Limit(4, key="tenant"))
     async with mill.dispatcher:
         await mill.seconds()
         alone = await mill.seconds()
@@ -79,7 +79,7 @@ async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up
 
 async def test_of_very_many_at_once_none_is_refused_for_want_of_a_place_at_the_limit() -> None:
     """They enter its line one after the other, whatever their sessions."""
-    mill = Mill(sf.ActionLimit(4, key="tenant"), sf.ActionLimit(5))
+    mill = Mill(sf.Limit(4, key="tenant"), sf.Limit(5))
     async with mill.dispatcher:
         mill.may_end.set()
         handles = await asyncio.gather(*(mill.send(who) for who in (ACME, OTHER) * 75))
@@ -89,7 +89,7 @@ async def test_of_very_many_at_once_none_is_refused_for_want_of_a_place_at_the_l
 
 async def test_a_tenant_at_its_limit_leaves_room_in_a_small_worker() -> None:
     """What waits at a limit is not in memory, so it takes up none of the room."""
-    mill = Mill(sf.ActionLimit(2, key="tenant"), max_loaded=4)
+    mill = Mill(sf.Limit(2, key="tenant"), max_loaded=4)
     async with mill.dispatcher:
         await mill.send_many(24)
         assert await (await mill.send(OTHER)).result(timeout=SOON) == "other"

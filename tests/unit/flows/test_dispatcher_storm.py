@@ -23,8 +23,8 @@ from tests.sizes import rounds
 if TYPE_CHECKING:
     from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.handle import Handle
-    from standfast.flows.policies import Policy
     from standfast.flows.request import RequestInfo
+    from standfast.policies import Policy
 
 FAULTS: Final = Faults(
     refuse=0.02, lose_request=0.05, lose_reply=0.05, land_late=0.05, fail_read=0.02, drop_hint=0.1, delay=0.1

@@ -57,7 +57,7 @@ async def stay(_request: sf.Request) -> None:
     """Go on without the caller."""
 
 
-@DESK.action(limits=[sf.ActionLimit(1)])
+@DESK.action(limits=[sf.Limit(1)])
 async def narrow(_request: sf.Request) -> None:
     """Run one at a time."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from standfast.flows.dispatcher import ArbiterKind
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -57,7 +57,7 @@ class Shop:
             return len(names)
 
         self.flow.action(name="queued", concurrency="queue")(work)
-        self.flow.action(name="limited", limits=sf.ActionLimit(1))(work)
+        self.flow.action(name="limited", limits=sf.Limit(1))(work)
         self.flow.action(name="free")(work)
         self.flow.action(name="batched", concurrency=sf.Batch(2, "1 hour"))(said)
 

@@ -26,14 +26,14 @@ async def rated(request: sf.Request, text: str = "") -> str:
     return text
 
 
-@works.action(limits=sf.ActionLimit(1, on_limit="reject"))
+@works.action(limits=sf.Limit(1, on_limit="reject"))
 async def strict(request: sf.Request) -> None:
     """Do it alone."""
     request.emit("begun")
     await ends[-1].wait()
 
 
-@works.action(limits=sf.ActionLimit(1, ttl="20ms"))
+@works.action(limits=sf.Limit(1, ttl="20ms"))
 async def patient(request: sf.Request) -> None:
     """Do it one after the other."""
     request.emit("begun")

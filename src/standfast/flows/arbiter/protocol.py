@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from standfast.clock import Instant
-from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 from standfast.flows.request import label_of
 from standfast.keys import RecordKey
+from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.stores.protocol import Change, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
     from standfast.workflows.records import Standing
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from standfast.flows.arbiter.in_memory import Enters, JoinsRun, LineFull, MustWait, RequestLine
 from standfast.flows.arbiter.protocol import queue_rules_of
-from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from standfast.policies import Join, Latest, Queue, Reject, Restart
 
 if TYPE_CHECKING:
     from standfast.flows.arbiter.protocol import QueueRules

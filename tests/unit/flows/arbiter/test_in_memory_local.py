@@ -18,7 +18,7 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.protocol import QueueRules, queue_rules_of
-from standfast.flows.policies import Queue
+from standfast.policies import Queue
 from standfast.space import Space, lines_of
 from standfast.stores import GroupedStore
 from standfast.stores.memory import MemoryBackend, MemoryRecords

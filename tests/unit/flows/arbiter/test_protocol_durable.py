@@ -19,7 +19,7 @@ from standfast.errors import (
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import SUPERSEDED_BY, JoinsError, Stop, queue_rules_of
-from standfast.flows.policies import Queue
+from standfast.policies import Queue
 from standfast.workflows.definition import Workflow
 from tests.conformance.arbiter_visits import HASTY, JOIN, QUEUE, REJECT, RESTART, SOON, Visit, ask, fresh_name, putting
 

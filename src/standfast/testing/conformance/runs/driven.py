@@ -12,10 +12,11 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import RunHeldError
 from standfast.events import RunMoved
 from standfast.locks.heartbeat import remove
+from standfast.policies import Limit
 from standfast.space import Space
 from standfast.testing.conformance.runs.ground import RunLockGround, Two
 from standfast.workflows.claims import presence_key
-from standfast.workflows.definition import Limit, workflow
+from standfast.workflows.definition import workflow
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:

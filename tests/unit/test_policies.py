@@ -9,12 +9,12 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidDurationError, InvalidFlowError
-from standfast.flows.policies import POLICIES, as_policy
+from standfast.policies import POLICIES, as_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
 
 WHERE = "flow 'support-chat', action 'respond'"
 MAKE: dict[str, Callable[..., Policy]] = {

@@ -5,7 +5,7 @@
     @chat.action(concurrency=sf.Reject(key="user"))
 
 The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
-``"none"``, or a function that takes the :class:`~standfast.flows.request.Call` and returns text, or None where
+``"none"``, or a function that takes the :class:`~standfast.Call` and returns text, or None where
 nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
 
 ``Queue`` and ``Reject`` look at all requests of a key. The others look at those of the same action, and wait their turn
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar, cast, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast, final, get_args
 
-from standfast.durations import optional_seconds, seconds
-from standfast.errors import InvalidArrivalError, InvalidFlowError, InvalidRateError
-from standfast.flows.request import check_priority
+from standfast.durations import seconds
+from standfast.errors import InvalidFlowError, InvalidRateError
 from standfast.locks.line import MOST_HOLDERS
 from standfast.locks.rate_limiter import check_rate
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.durations import Duration
-    from standfast.flows.request import Call
 
 
 # --- what policies have in common: forms of keys, and the checks of their options ----------------------------------
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KeyForm: TypeAlias = Literal["session", "user", "tenant", "none"]
-KeyFunction: TypeAlias = "Callable[[Call], str | None]"
+KeyFunction: TypeAlias = "Callable[[Any], str | None]"
 Key: TypeAlias = "KeyForm | KeyFunction"
 """What requests have to have in common to collide."""
 
@@ -125,49 +122,51 @@ class PolicyValue(Value):
     collects: ClassVar[bool] = False
 
 
-# --- limits of actions: how many requests run at a time, and how many come in a while. Each is a value, checked
-# when made ---
+# --- limits: how many run at a time, and how many come in a while --------------------------------------------------
 #
-# @chat.action(limits=[sf.ActionLimit(20), sf.ActionLimit(2, key="user"), sf.Rate(60, "1 minute", key="user")])
-#
-# A policy says what happens when two requests of one key meet; a limit says how much of an action there is at all. The
-# place in the line of the policy's key is taken first, then the limits in the order of their declaration: so the order
-# of a session stays as it was, and whoever waits for a limit holds up its own key only.
+# @sf.workflow(concurrency=sf.Limit(2, key=lambda order: order["customer"]))
+# @chat.action(limits=[sf.Limit(20), sf.Limit(2, key="user"), sf.Rate(60, "1 minute", key="user")])
 
-OnLimit: TypeAlias = Literal["queue", "reject"]
-"""What happens to a request that finds no room: it waits for it, or is refused."""
+OnLimit: TypeAlias = Literal["reject", "queue", "cancel_running", "join"]
+"""What happens to a start or a request beyond a limit."""
 
+LimitKey: TypeAlias = "KeyForm | Callable[..., str | None]"
+"""What a limit counts by: see :class:`Limit`."""
+
+DEFAULT: Final = "default"
 MOST_QUEUED: Final = 10_000
 LARGEST_RATE: Final = 1_000_000
-SAID: Final = 1.0
-"""After how many seconds one that found no room may try again, since nobody knows how long requests run."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 @final
-class ActionLimit(Value):
-    """At most so many requests of an action run at a time: in all, or for each value of a key.
+class Limit(Value):
+    """At most ``max`` at a time: unfinished runs of a workflow, or running requests of an action.
 
-    It counts over all workers if the arbiter is shared, and attended and durable requests together.
+    It counts over all workers of a store; with ``arbiter="local"``, the requests of the one server.
 
     Args:
-        max: How many; 400 at most.
-        key: What they are counted by: ``"tenant"``, ``"user"``, ``"session"``, or a function of the call, all of
-            them within a tenant; ``"none"`` (the default): all requests of all tenants together. Callers without a
-            name, and requests without a session, count as one. A function that returns None exempts the request.
-        on_limit: What happens to a request that finds no room. ``"queue"`` (the default): it waits.
-            ``"reject"``: it is refused with :class:`~standfast.errors.TooManyRequestsError` (429); not with policies
-            under which it may have waited for its turn before.
-        max_queued: With ``"queue"``: how many may wait for this limit in one process before the next is refused with
-            :class:`~standfast.errors.QueueFullError` (429). None: as many as the app takes on.
-        ttl: With ``"queue"``: how long one waits whose caller waits for it. After that it has left, never ran, and ends
-            with :class:`~standfast.errors.QueueTimeoutError` (503). None: as long as it takes. A durable request waits
-            for as long as its policy lets it wait in all, see ``sf.Queue(timeout=...)``.
-        name: Limits of one name count together, whichever actions of the app they belong to. They must be alike.
+        max: How many; 400 at most, since all holders share one record. For more, split them by ``key``.
+        key: What they are counted by; None: all together. For a workflow: a function of its arguments that returns
+            text. For an action: ``"tenant"``, ``"user"``, ``"session"``, or a function of the :class:`~standfast.Call`,
+            all of them within a tenant. Callers without a name, and requests without a session, count as one. A
+            function of a call that returns None exempts the request.
+        on_limit: What happens to one more. ``"reject"``, the default of a workflow: the start raises
+            :class:`~standfast.errors.WorkflowConcurrencyLimitExceededError`; a request is refused with
+            :class:`~standfast.errors.TooManyRequestsError` (429), not with policies under which it may have waited
+            before. ``"queue"``, the default of an action: it waits. Workflows only: ``"cancel_running"`` cancels the
+            oldest unfinished run and takes its place, ``"join"`` returns the handle of the unfinished run.
+        max_queued: With ``"queue"``: how many may wait before the next is rejected. None: no bound of its own.
+        ttl: With ``"queue"``: how long one waits; then a run is cancelled, and a request whose caller waits ends with
+            :class:`~standfast.errors.QueueTimeoutError` (503). None: as long as it takes. By default a run waits as
+            long as it takes, and a request 30 seconds. A durable request waits as long as its policy lets it, see
+            ``sf.Queue(timeout=...)``.
+        name: Limits of one name count together, over all actions of the app that declare them; they must be alike.
+            Not for workflows.
 
     Raises:
-        InvalidFlowError: It cannot be meant; the error says why.
+        InvalidFlowError: An option has a value that it cannot have.
     """
 
     __slots__ = ("key", "max", "max_queued", "name", "on_limit", "ttl")
@@ -176,27 +175,29 @@ class ActionLimit(Value):
         self,
         max: int,  # noqa: A002 -- the word that users know
         *,
-        key: Key = "none",
-        on_limit: OnLimit = "queue",
+        key: LimitKey | None = None,
+        on_limit: OnLimit | None = None,
         max_queued: int | None = None,
-        ttl: Duration | None = "30s",
+        ttl: Duration | None = DEFAULT,
         name: str = "",
     ) -> None:
-        where = "ActionLimit"
-        self.max: Final = checked_count(where, "max", max, MOST_HOLDERS)
-        self.key: Final = checked_key(where, key)
-        self.on_limit: Final = checked_choice(where, "on_limit", on_limit, OnLimit)
-        if on_limit == "reject" and max_queued is not None:
-            raise InvalidFlowError(where, "max_queued belongs to on_limit='queue'")
-        most = None if max_queued is None else checked_count(where, "max_queued", max_queued, MOST_QUEUED)
+        if type(max) is int and max > MOST_HOLDERS:
+            problem = f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all holders share one record"
+            raise InvalidFlowError("Limit", f"{problem}; split it by a key, with a part for each, or leave it out")
+        self.max: Final = checked_count("Limit", "max", max, MOST_HOLDERS)
+        if key is not None and key not in KEY_FORMS and not callable(key):
+            raise InvalidFlowError("Limit", f"the key {key!r:.60} is none; {_KEYS_OF_LIMITS}")
+        self.key: Final = key
+        self.on_limit: Final = None if on_limit is None else checked_choice("Limit", "on_limit", on_limit, OnLimit)
+        most = None if max_queued is None else checked_count("Limit", "max_queued", max_queued, MOST_QUEUED)
         self.max_queued: Final = most
-        self.ttl: Final = optional_seconds(ttl, what=f"the ttl of {where}")
-        self.name: Final = _checked_name(where, name)
+        self.ttl: Final = ttl if ttl is None or ttl == DEFAULT else length("Limit", "ttl", ttl)
+        self.name: Final = _checked_name("Limit", name)
 
-    @property
-    def waits(self) -> bool:
-        """Whether a request waits that finds no room."""
-        return self.on_limit == "queue"
+
+_KEYS_OF_LIMITS: Final = (
+    "give a function of the workflow's arguments; for an action 'tenant', 'user', 'session' or a function of the call"
+)
 
 
 @final
@@ -212,7 +213,7 @@ class Rate(Value):
     Args:
         max: How many.
         per: In how long: ``sf.Rate(60, "1 minute")``.
-        key: What they are counted by, see :class:`ActionLimit`.
+        key: What they are counted by, see :class:`Limit`.
         burst: How many at once after a quiet time; by default ``max``.
         name: Rates of one name count together, whichever actions of the app they belong to. They must be alike.
 
@@ -245,49 +246,6 @@ class Rate(Value):
     def interval(self) -> timedelta:
         """The time in which one more may come."""
         return timedelta(seconds=self.per / self.max)
-
-
-LimitOfAction: TypeAlias = ActionLimit | Rate
-"""What can be declared in the ``limits`` of an action."""
-
-
-def checked_limits(where: str, given: LimitOfAction | Iterable[LimitOfAction]) -> tuple[LimitOfAction, ...]:
-    """Return the limits of an action; refuse what is none, and two that count the same."""
-    limits = tuple(given) if isinstance(given, Iterable) else (given,)
-    counted: dict[tuple[object, ...], LimitOfAction] = {}
-    for each in limits:
-        if not isinstance(each, ActionLimit | Rate):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidFlowError(where, f"{each!r:.60} is no limit; there are sf.ActionLimit(...) and sf.Rate(...)")
-        if counted.setdefault((type(each), each.name, kind_of(each)), each) is not each:
-            problem = f"two limits count {kind_of(each)!r}: {counted[type(each), each.name, kind_of(each)]} and {each}"
-            raise InvalidFlowError(where, f"{problem}; leave one of them out, or give one a name=")
-    return limits
-
-
-def checked_priority(where: str, given: int) -> int:
-    """Return a priority: a small whole number."""
-    try:
-        check_priority(given)
-    except InvalidArrivalError as error:
-        raise InvalidFlowError(where, str(error)) from None
-    return given
-
-
-def check_alike(limits: Iterable[tuple[str, LimitOfAction]]) -> None:
-    """Refuse limits of one name that are not alike; each comes with its place."""
-    known: dict[tuple[type, str], tuple[str, LimitOfAction]] = {}
-    for where, limit in limits:
-        if not limit.name:
-            continue
-        first, other = known.setdefault((type(limit), limit.name), (where, limit))
-        if other != limit:
-            problem = f"its limit {limit.name!r} is {limit}, and that of {first} is {other}"
-            raise InvalidFlowError(where, f"{problem}; limits of one name must be alike")
-
-
-def kind_of(limit: LimitOfAction) -> str:
-    """Return by what a limit counts."""
-    return limit.key if isinstance(limit.key, str) else "custom"
 
 
 def _checked_name(where: str, name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import standfast as sf
 
 if TYPE_CHECKING:
-    from standfast.flows.policies import Policy
+    from standfast.policies import Policy
 
 LONG = "1 hour"
 POLICIES: list[Policy] = [
