@@ -78,8 +78,6 @@ _SHOWN = {
         "Failure",
         "Looked",
         "Recovered",
-        "Debounced",
-        "Batched",
         "Schedule",
         "ScheduleOptions",
         "Schedules",

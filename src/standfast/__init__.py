@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from standfast.workflows.client import Run
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
-    from standfast.workflows.debounce import Batched, Debounced
     from standfast.workflows.definition import Retry, Workflow, step, workflow
     from standfast.workflows.engine import Engine
     from standfast.workflows.schedules.spec import Schedule
@@ -34,11 +33,9 @@ __all__ = [
     "Allow",
     "App",
     "Batch",
-    "Batched",
     "Call",
     "Context",
     "Debounce",
-    "Debounced",
     "Dispatcher",
     "Engine",
     "Exclusion",
@@ -82,10 +79,8 @@ _HOMES = {
     "Allow": "standfast.policies",
     "Call": "standfast.flows.request",
     "Batch": "standfast.policies",
-    "Batched": "standfast.workflows.debounce",
     "Context": "standfast.workflows.context",
     "Debounce": "standfast.policies",
-    "Debounced": "standfast.workflows.debounce",
     "Dispatcher": "standfast.flows.dispatcher",
     "Engine": "standfast.workflows.engine",
     "Exclusion": "standfast.exclusion",

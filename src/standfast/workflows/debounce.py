@@ -19,7 +19,6 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
 from standfast.codec import Codec
-from standfast.durations import seconds
 from standfast.errors import (
     InvalidWorkflowError,
     RunFailedError,
@@ -28,6 +27,7 @@ from standfast.errors import (
     WorkflowConcurrencyLimitExceededError,
 )
 from standfast.ids import new_id
+from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Change, Check, Conflict, Delete, Put
 from standfast.workflows.client import Run
 from standfast.workflows.definition import Workflow
@@ -50,9 +50,6 @@ from standfast.workflows.records import (
 from standfast.workflows.start import check_registered
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.client import Client
@@ -283,9 +280,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-LARGEST: Final = 10_000
-"""How many items a batch has at most."""
-
 MOST_EVENTS: Final = 1_000
 """How many events a burst has at most: the next one begins another."""
 
@@ -297,7 +291,7 @@ _POSITIONAL: Final = inspect.Parameter.POSITIONAL_ONLY
 class Debounced(Generic[P, R]):
     """Runs a workflow for the last event of a burst, when it has been quiet for a while.
 
-        reindex_soon = sf.Debounced(reindex, window="5 seconds", max_wait="1 minute")
+        reindex_soon = reindex.collect(sf.Debounce("5 seconds", max_wait="1 minute"))
 
         async with sf.Engine(url, workflows=[reindex_soon]) as engine:
             run = await reindex_soon.start(engine, "doc-7", "the text of document 7")
@@ -311,25 +305,20 @@ class Debounced(Generic[P, R]):
 
     Args:
         workflow: What to run, with the arguments of the last event.
-        window: How long it has to be quiet.
-        max_wait: How long the first event of a burst waits at most; by default as long as others follow, up to a
-            thousand.
+        policy: How long it has to be quiet, and how long the first event of a burst waits at most; by default as long
+            as others follow, up to a thousand.
 
     Attributes:
         name: The name of the workflow whose runs collect events.
         workflows: What an engine needs for it.
     """
 
-    def __init__(self, workflow: Workflow[P, R], *, window: Duration, max_wait: Duration | None = None) -> None:
-        _checked("Debounced", workflow)
-        length = seconds(window, what="window", minimum=0.001)
-        most = None if max_wait is None else seconds(max_wait, what="max_wait", minimum=0.001)
-        if most is not None and most < length:
-            raise InvalidWorkflowError("Debounced", "max_wait is shorter than window; it must be at least as long")
+    def __init__(self, workflow: Workflow[P, R], policy: Debounce) -> None:
+        _check_plain("Debounce", policy, Debounce(policy.window, max_wait=policy.max_wait))
         self._workflow: Final = workflow
         self.name: Final = f"{workflow.name}.debounce"
         collector = _collector(workflow, self.name, _last)
-        self._plan: Final = Plan(collector, length, slides=True, most=most, size=MOST_EVENTS)
+        self._plan: Final = Plan(collector, policy.window, slides=True, most=policy.max_wait, size=MOST_EVENTS)
         self.workflows: Final[tuple[Workflow[..., Any], ...]] = (workflow, self._plan.workflow)
 
     async def start(self, engine: Client, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -357,7 +346,7 @@ class Batched(Generic[T, R]):
         @sf.workflow
         async def index(ctx: sf.Context, documents: list[Document]) -> int: ...
 
-        index_soon = sf.Batched(index, size=100, window="30 seconds")
+        index_soon = index.collect(sf.Batch(100, "30 seconds"))
 
         async with sf.Engine(url, workflows=[index_soon]) as engine:
             run = await index_soon.add(engine, document)
@@ -368,30 +357,20 @@ class Batched(Generic[T, R]):
 
     Args:
         workflow: What to run; it takes one argument, the list of items, the oldest first.
-        size: With how many items it is run at once.
-        window: After how long it is run with fewer.
+        policy: With how many items it is run at once, and after how long with fewer.
 
     Attributes:
         name: The name of the workflow whose runs collect items.
         workflows: What an engine needs for it.
     """
 
-    def __init__(
-        # A workflow, as type checkers see what it is called with: so they know what it takes a list of.
-        self,
-        workflow: Callable[[list[T]], Coroutine[Any, Any, R]],
-        *,
-        size: int,
-        window: Duration,
-    ) -> None:
-        target = _checked("Batched", workflow)
-        if type(size) is not int or not 1 <= size <= LARGEST:
-            raise InvalidWorkflowError("Batched", f"size is {size!r:.60}; it must be a whole number from 1 to 10,000")
-        self._workflow: Final = target
-        self.name: Final = f"{target.name}.batch"
-        length = seconds(window, what="window", minimum=0.001)
-        self._plan: Final = Plan(_collector(target, self.name, _together), length, slides=False, size=size)
-        self.workflows: Final[tuple[Workflow[..., Any], ...]] = (target, self._plan.workflow)
+    def __init__(self, workflow: Workflow[..., R], policy: Batch) -> None:
+        _check_plain("Batch", policy, Batch(policy.size, policy.window))
+        self._workflow: Final = workflow
+        self.name: Final = f"{workflow.name}.batch"
+        collector = _collector(workflow, self.name, _together)
+        self._plan: Final = Plan(collector, policy.window, slides=False, size=policy.size)
+        self.workflows: Final[tuple[Workflow[..., Any], ...]] = (workflow, self._plan.workflow)
 
     async def add(self, engine: Client, item: T, *, key: str = "all") -> Run[R]:
         """Add an item to the batch of its key.
@@ -422,10 +401,12 @@ async def _send(engine: Client, plan: Plan, key: str, target: Workflow[..., Any]
 # --- the runs that collect ------------------------------------------------------------------------------------------
 
 
-def _checked(what: str, workflow: object) -> Workflow[..., Any]:
-    if not isinstance(workflow, Workflow):
-        raise InvalidWorkflowError(what, f"a {type(workflow).__name__} is no workflow; declare it with @sf.workflow")
-    return cast("Workflow[..., Any]", workflow)
+def _check_plain(what: str, given: Debounce | Batch, plain: Debounce | Batch) -> None:
+    """Refuse the options that only actions know."""
+    if given != plain:
+        problem = "a workflow collects by the key that each event is sent with, and takes no other option than"
+        options = "window and max_wait" if isinstance(given, Debounce) else "size and window"
+        raise InvalidWorkflowError(what, f"{given}: {problem} {options}")
 
 
 def _collector(

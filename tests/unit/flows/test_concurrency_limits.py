@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.flows.handle import Handle
-    from standfast.policies import LimitOfAction
+    from standfast.policies import Limit, Rate
 
 SOON = 15.0
 
 
-def flow_with(*limits: LimitOfAction, **options: Any) -> tuple[sf.Flow, asyncio.Event, list[str]]:
+def flow_with(*limits: Limit | Rate, **options: Any) -> tuple[sf.Flow, asyncio.Event, list[str]]:
     """Return a flow with one action that ends when the test says so, and who has begun."""
     flow, may_end, begun = sf.Flow("f"), asyncio.Event(), list[str]()
 

@@ -277,13 +277,21 @@ def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: s
         sf.Flow("f").action(**options)(work)
 
 
+def limited(limit: sf.Limit) -> object:
+    """Return an action with a limit."""
+
+    async def work(request: sf.Request) -> None: ...
+
+    return sf.Flow("f").action(limits=limit)(work)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (lambda: sf.Limit(0), "max is 0"),
-        (lambda: sf.Limit(401), "from 1 to 400"),
-        (lambda: sf.Limit(1, on_limit="join"), "on_limit is 'join'"),  # type: ignore[arg-type]  # which is what is tested
-        (lambda: sf.Limit(1, on_limit="reject", max_queued=1), "max_queued belongs to on_limit='queue'"),
+        (lambda: sf.Limit(401), "at most 400"),
+        (lambda: limited(sf.Limit(1, on_limit="join")), "on_limit='join' is for workflows"),
+        (lambda: limited(sf.Limit(1, on_limit="reject", max_queued=1)), "max_queued belongs to on_limit='queue'"),
         (lambda: sf.Limit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested
         (lambda: sf.Limit(1, name="a b"), "name is 'a b'"),
         (lambda: sf.Rate(0, "1 second"), "max is 0"),
@@ -292,7 +300,7 @@ def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: s
     ],
 )
 def test_a_limit_that_cannot_be_meant_is_refused(make: Callable[[], object], reason: str) -> None:
-    """When it is made."""
+    """When it is made, or where an action declares what only workflows can do."""
     with pytest.raises(InvalidFlowError, match=reason):
         make()
 

@@ -72,10 +72,10 @@ async def broken(ctx: sf.Context, name: str) -> None:
     raise LookupError(name)
 
 
-SOON = sf.Debounced(reindex, window="5 seconds", max_wait="12 seconds")
-TOGETHER = sf.Batched(index, size=3, window="30 seconds")
-ALONE = sf.Batched(index_alone, size=2, window="30 seconds")
-BROKEN = sf.Debounced(broken, window="5 seconds")
+SOON = reindex.collect(sf.Debounce("5 seconds", max_wait="12 seconds"))
+TOGETHER = index.collect(sf.Batch(3, "30 seconds"))
+ALONE = index_alone.collect(sf.Batch(2, "30 seconds"))
+BROKEN = broken.collect(sf.Debounce("5 seconds"))
 
 
 def environment(**options: Any) -> WorkflowEnvironment:
@@ -183,7 +183,7 @@ async def test_a_batch_is_run_when_its_first_item_has_waited_long_enough() -> No
 
 async def test_a_batch_of_one_is_run_at_once() -> None:
     """A size of one collects nothing."""
-    single = sf.Batched(index, size=1, window="1 day")
+    single = index.collect(sf.Batch(1, "1 day"))
     async with WorkflowEnvironment(single.workflows) as env:
         DONE.clear()
         for number in range(2):
@@ -288,14 +288,14 @@ async def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: sf.Debounced(print, window=1),  # type: ignore[arg-type]  # what is tested
-        lambda: sf.Debounced(reindex, window=5, max_wait=1),
-        lambda: sf.Batched(index, size=0, window=1),
-        lambda: sf.Batched(index, size=True, window=1),
+        lambda: reindex.collect(sf.Queue()),  # type: ignore[arg-type]  # what is tested
+        lambda: reindex.collect(sf.Debounce(5, edge="leading")),
+        lambda: reindex.collect(sf.Debounce(5, key="user")),
+        lambda: index.collect(sf.Batch(3, 1, key="tenant")),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(make: Callable[[], object]) -> None:
-    """Something that is no workflow, a wait shorter than the window, a batch of nothing."""
+    """A policy that collects nothing, and options that only actions know."""
     with pytest.raises(InvalidWorkflowError):
         make()
 

@@ -9,6 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    InvalidFlowError,
     InvalidWorkflowError,
     LimitKeyError,
     LimitKeyTypeError,
@@ -207,9 +208,24 @@ async def test_a_key_function_that_raises_is_told_with_its_cause(engine: sf.Engi
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2", 401])
 def test_a_limit_is_a_positive_whole_number(wrong: Any) -> None:
-    """Anything else is refused when the workflow is declared."""
-    with pytest.raises(InvalidWorkflowError):
+    """Anything else is refused when the limit is made."""
+    with pytest.raises(InvalidFlowError):
         sf.Limit(wrong)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (sf.Limit(1, key="user"), "the key 'user' is for actions"),
+        (sf.Limit(1, name="gpu"), "name= is for actions"),
+        (sf.Limit(1, ttl="1 minute"), "ttl belong to on_limit='queue'"),
+        (sf.Limit(1, on_limit="join", max_queued=3), "max_queued and ttl belong"),
+    ],
+)
+def test_a_limit_that_only_actions_can_have_is_refused_by_the_workflow(limit: sf.Limit, reason: str) -> None:
+    """With the reason, where the workflow is declared."""
+    with pytest.raises(InvalidWorkflowError, match=reason):
+        sf.workflow(concurrency=limit)(alone.function)
 
 
 def test_a_workflow_has_one_limit_of_a_kind() -> None:
