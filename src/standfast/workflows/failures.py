@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MOST_FRAMES: Final = 10
 _MAX_LINE: Final = 190  # so that as many lines fit into a message
-_HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH100, PTH120 -- compared with the text of code objects
+_HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 -- compared with the text of code objects
 _TESTING: Final = f"{_HERE}testing{os.sep}"
 _STANDARD: Final = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
