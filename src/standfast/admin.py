@@ -9,9 +9,9 @@ from standfast._lazy import lazy_names
 if TYPE_CHECKING:
     from standfast.locks.inspect import Explanation, LineSummary
     from standfast.log_hook import LogHook
+    from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.transfer import export_store, fence_store, import_store
-    from standfast.stores.url import Credentials
 
 __all__ = [
     "Credentials",
@@ -26,7 +26,7 @@ __all__ = [
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
-    "Credentials": "standfast.stores.url",
+    "Credentials": "standfast.stores.address",
     "Explanation": "standfast.locks.inspect",
     "Keyring": "standfast.stores.encryption",
     "LineSummary": "standfast.locks.inspect",

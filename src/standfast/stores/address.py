@@ -29,7 +29,7 @@ class Credentials:
             certificate. (MongoDB takes no context; see the options of its URL.)
 
     >>> import standfast as sf
-    >>> sf.Credentials(password="hunter2")
+    >>> sf.admin.Credentials(password="hunter2")
     <Credentials with a password>
     """
 

@@ -250,7 +250,7 @@ def refusal(status: int, failure: HranaFailure, name: str) -> StoreError | None:
     """Return the error for an HTTP status that says that nothing was done; None if it does not say that."""
     if status == UNAUTHORIZED:
         return StoreUnavailableError(
-            name, f"the server does not accept the token; get a new one, and pass it by sf.Credentials (HTTP {status})"
+            name, f"the server refuses the token; get a new one and pass it by sf.admin.Credentials (HTTP {status})"
         )
     if status == FORBIDDEN:
         return StoreReadOnlyError(name, f"the token does not allow that; give it write access (HTTP {status})")
