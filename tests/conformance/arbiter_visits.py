@@ -15,8 +15,8 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.in_memory import SITE
 from standfast.flows.arbiter.protocol import Ask, Beside, QueueRules, queue_rules_of
-from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.locks.inspect import turn_out
+from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.space import lines_of
 from standfast.stores.protocol import Put
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.flows.flow import Action
-    from standfast.policies import Policy
     from standfast.flows.server import RequestServer
     from standfast.flows.task import Task
     from standfast.keys import RecordKey

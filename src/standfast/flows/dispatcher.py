@@ -36,14 +36,14 @@ from standfast.flows.flow import Flows, known_schedules
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import IdempotentReplay, RacedError, resolve
 from standfast.flows.inline import CLOSING, InlineRequest
-from standfast.policies import Batch, Debounce
-from standfast.flows.records import StoredCall, RequestKeys, StoredRequest, name_of, new_request_id, tags_of
+from standfast.flows.records import RequestKeys, StoredCall, StoredRequest, name_of, new_request_id, tags_of
 from standfast.flows.request import address_of, label_of
 from standfast.flows.server import RequestServer, sweep_for_ever
 from standfast.flows.storage import SMALL
 from standfast.flows.task import CHAIN, Task
 from standfast.flows.tenants import SPEAKS_FOR_ITSELF, TenantLimits
 from standfast.flows.view import CALLER, OPERATOR, SERVER, Visibility, asker_of, explain, is_own, sees_all, settle
+from standfast.policies import Batch, Debounce
 from standfast.space import Space
 from standfast.space import open as open_space
 from standfast.workflows.engine import Engine, is_open, open_with, withdraw

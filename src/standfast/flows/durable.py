@@ -31,12 +31,12 @@ from standfast.flows.collect import in_order, newest_key, newest_put, run_with_n
 from standfast.flows.events import EventJournal, last_number
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
-from standfast.policies import Batch, Debounce
-from standfast.flows.records import REQUESTS, StoredCall, RequestKeys, RunInput, name_of, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, name_of, session_key
 from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
 from standfast.flows.view import ended, final_put
+from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Check, Delete
 from standfast.workflows.control import Unload
 from standfast.workflows.debounce import EVENT

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.flows.session import Session
+    from standfast.policies import Key, KeyFunction, Policy
     from standfast.workflows.client import Run
     from standfast.workflows.definition import Workflow
 

@@ -17,7 +17,6 @@ from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
 from standfast.flows.deadlock import LONGEST
 from standfast.flows.flow import Action, Inputs
 from standfast.flows.idempotency import IdempotencyClaim
-from standfast.policies import Restart
 from standfast.flows.records import (
     ONCES,
     REQUESTS,
@@ -32,6 +31,7 @@ from standfast.flows.records import (
 )
 from standfast.flows.request import Address, Call, Request, label_of
 from standfast.flows.session import Session, apply
+from standfast.policies import Restart
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.definition import as_step
 

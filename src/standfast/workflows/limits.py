@@ -18,7 +18,7 @@ from standfast.workflows.records import HEADERS, RUN_STATES, RunKeys, Standing, 
 
 if TYPE_CHECKING:
     from standfast.workflows.admission import InLine
-    from standfast.workflows.definition import Workflow
+    from standfast.workflows.definition import StartLimit, Workflow
     from standfast.workflows.records import Header, RunState
     from standfast.workflows.runtime import Runtime
     from standfast.workflows.start import Startable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from standfast.flows.policies import Batch, Debounce, Join, Latest, Policy, Queue, Reject, Restart
 
 from standfast.flows.arbiter.protocol import MOST_WAITING, PATIENCE, QueueRules, queue_rules_of
+from standfast.policies import Batch, Debounce, Join, Latest, Policy, Queue, Reject, Restart
 
 
 @pytest.mark.parametrize(
