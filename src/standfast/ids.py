@@ -1,6 +1,6 @@
 """Ids that sort by the time they were made.
 
-Attempts, presences and handles are named by UUIDs of version 7: unique across machines without asking anybody,
+Attempts, presences and handles are named by UUIDs of version 7: unique across machines without coordination,
 and near each other in an index when they were made at nearly the same time, which is what makes them cheap to
 insert. They are names, not secrets: 62 bits of each are random.
 """

@@ -1,4 +1,4 @@
-"""Hiding secrets in addresses before anybody sees them.
+"""Hides secrets in addresses before they are shown or logged.
 
 The errors mask what they are given, so no caller can forget to. What is not certainly harmless is hidden: a
 malformed address loses more of itself than it needs to, never less.

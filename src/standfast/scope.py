@@ -155,7 +155,7 @@ class Scope:
         self._check([each.to for each in wake if type(each) is Wake])
 
     def watch(self, *prefixes: RecordKey) -> Watch:
-        """Subscribe to hints of this space, see :meth:`~standfast.stores.Store.watch`."""
+        """Subscribe to keys of this space, see :meth:`~standfast.stores.Store.watch`."""
         self._check(prefixes)
         return self._store.watch(*prefixes)
 

@@ -98,11 +98,11 @@ def _run_loop(main: Callable[[], Coroutine[Any, Any, T]], future: asyncio.Future
     try:
         with asyncio.Runner() as runner:
             result = runner.run(_called(main), context=contextvars.Context())
-    except BaseException as problem:  # noqa: BLE001 -- it belongs to whoever waits for the result
-        deliver = functools.partial(_fail, future, problem)
+    except BaseException as error:  # noqa: BLE001 -- it belongs to the caller that waits for the result
+        deliver = functools.partial(_fail, future, error)
     else:
         deliver = functools.partial(_succeed, future, result)
-    with contextlib.suppress(RuntimeError):  # the calling loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the calling loop is closed: there is no caller any more
         future.get_loop().call_soon_threadsafe(deliver)
 
 
@@ -111,14 +111,14 @@ def _succeed(future: asyncio.Future[T], result: T) -> None:
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[Any], problem: BaseException) -> None:
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     """End a future as something that raised ``problem`` ended, unless it was cancelled meanwhile."""
     if future.done():
         return
-    if isinstance(problem, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError):
         future.cancel()
     else:
-        future.set_exception(problem)
+        future.set_exception(error)
 
 
 def start_loop(main: Callable[[], Coroutine[Any, Any, object]], name: str) -> threading.Thread:
@@ -174,8 +174,8 @@ class _DaemonThread(Executor):
                 continue
             try:
                 future.set_result(work())
-            except BaseException as problem:  # noqa: BLE001 -- it belongs to whoever waits for the result
-                future.set_exception(problem)
+            except BaseException as error:  # noqa: BLE001 -- it belongs to the caller that waits for the result
+                future.set_exception(error)
             del item, future, work  # keep nothing alive while waiting for the next
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 -- as in Executor

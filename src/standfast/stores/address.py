@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
 import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Final, TypeVar, final
@@ -14,7 +16,7 @@ from standfast.redaction import mask_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# --- what opens a server's door, kept out of its URL and out of sight ----------------------------------------------
+# --- credentials --------------------------------------------------- -----------------------------------------------
 
 
 @final
@@ -87,7 +89,7 @@ _TRUE_OR_FALSE: Final = {"1": True, "true": True, "yes": True, "0": False, "fals
 class Address:
     """A parsed URL. Its ``repr`` and :attr:`name` show no secret.
 
-    Options are taken one by one; :meth:`finish` refuses those that nobody took.
+    Options are taken one by one; :meth:`finish` refuses those that are left.
 
     Attributes:
         name: The URL, without secrets.
@@ -153,7 +155,7 @@ class Address:
         """Return what follows the host, without its slash, decoded: a database, mostly."""
         return urllib.parse.unquote(self._parts.path.removeprefix("/"))
 
-    # --- options -----------------------------------------------------------------------------------------------
+    # --- options ---------------------------------------------------------------------------------------------
 
     def take(self, name: str, read: Callable[[str], T], default: T, expected: str) -> T:
         """Take an option out of the query; ``read`` raises ``ValueError`` for what it does not like."""
@@ -172,6 +174,21 @@ class Address:
     def take_seconds(self, name: str, default: float) -> float:
         """Take a duration: ``5``, ``500ms``, ``2m``."""
         return self.take(name, lambda given: seconds(typed(given)), default, "a duration, for example 5s or 500ms")
+
+    def take_limit(self, name: str, *, longest: float = math.inf) -> float:
+        """Take a time limit, five seconds by default; it must be positive."""
+        given = self.take_seconds(name, 5.0)
+        if not 0 < given <= longest:
+            at_most = "" if longest == math.inf else f" and at most {longest:g} s"
+            raise self.refuse(f"{name} must be positive{at_most}, for example 5s")
+        return given
+
+    def take_identifier(self, name: str, default: str) -> str:
+        """Take a name that needs no quoting in any server."""
+        given = self.take_text(name, default)
+        if not is_identifier(given):
+            raise self.refuse(f"{name} is up to 31 of a-z, 0-9 and _, beginning with no digit")
+        return given
 
     def take_count(self, name: str, default: int, *, most: int = 1_000) -> int:
         """Take a number from 1 to ``most``."""
@@ -198,7 +215,7 @@ class Address:
         return left
 
     def finish(self, *known: str) -> None:
-        """Refuse the options that nobody took, and a fragment."""
+        """Refuse the options that were not taken, and a fragment."""
         if self._left:
             name = next(iter(self._left))
             raise self.refuse(f"unknown option {name!r}; there are {', '.join(known)}")
@@ -232,8 +249,16 @@ class Address:
     def _context(self, authority: str) -> ssl.SSLContext:
         try:
             return ssl.create_default_context(cafile=authority or None)
-        except OSError as problem:
-            raise self.refuse(f"tls_ca names a file with certificates (PEM): {problem.strerror or problem}") from None
+        except OSError as error:
+            raise self.refuse(f"tls_ca names a file with certificates (PEM): {error.strerror or error}") from None
+
+
+_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
+
+
+def is_identifier(name: str) -> bool:
+    """Return True if a name is up to 31 of a-z, 0-9 and _, beginning with no digit: it needs no quoting."""
+    return _IDENTIFIER.fullmatch(name) is not None
 
 
 def is_this_machine(host: str) -> bool:

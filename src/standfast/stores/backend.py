@@ -1,7 +1,7 @@
 """What a server must be able to do, so that common code can make a :class:`~standfast.stores.protocol.Store` of it.
 
 A backend applies a *batch* in one transaction: each rider of the batch is one commit or one update, and gets a
-verdict of its own. Group commit, folding, limits, cancellation, unknown outcomes and hints are written once, above
+verdict of its own. Group commit, folding, limits, cancellation, unknown outcomes and watches are written once, above
 the backends, in :mod:`standfast.stores.group_commit`.
 """
 
@@ -60,7 +60,7 @@ class Batch(Struct, frozen=True):
 
 
 class Deferred(Struct, frozen=True, gc=False):
-    """Nothing was decided: the rider is to ride again, in the next transaction, before those who came later."""
+    """Nothing was decided: the rider rides again, in the next transaction, before all that came later."""
 
 
 Outcome: TypeAlias = Verdict | Exception | Deferred
@@ -81,17 +81,17 @@ class Batching(Struct, frozen=True):
 
     Commits are counted when they get on. What an update writes is known only when it has been decided: over a network
     a batch that comes to more than twice as many bytes is written in parts, and so is one that its server finds too
-    large. Who does not fit rides in the next transaction.
+    large. What does not fit rides in the next transaction.
     """
     spans_namespaces: bool = True
     in_halves: bool = False
     """Whether a crowd travels in two halves that take turns: the server works for one, this process for the other."""
     max_reads: int = 1_000
-    """The most keys that are read in one round trip, whoever asks for them; at least as many as one call may name."""
+    """The most keys that are read in one round trip, of one caller or several; at least what one call may name."""
 
 
 class Applied(Struct, frozen=True):
-    """A batch that is durable: an outcome for each rider, and what to hint at."""
+    """A batch that is durable: an outcome for each rider, and what to notify of."""
 
     outcomes: tuple[Outcome, ...]
     changed: tuple[RecordKey, ...] = ()
@@ -99,10 +99,10 @@ class Applied(Struct, frozen=True):
 
 
 class Subscriber(Protocol):
-    """The receiving end of hints: called on the loop of its store, never from another thread."""
+    """Takes notifications: called on the loop of its store, never from another thread."""
 
     def notify(self, about: RecordKey | None) -> None:
-        """Take a hint about a key; None says that hints were lost."""
+        """Take the news that a key may have changed; None: notifications were lost, anything may have."""
         ...
 
 
@@ -144,11 +144,11 @@ class Backend(Protocol):
         ...
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
-        """Call ``subscriber`` with hints for keys at or below the prefixes, until the returned function is called."""
+        """Notify ``subscriber`` of keys at or below the prefixes, until the returned function is called."""
         ...
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Send hints to whoever listens, in this process and in others. Never fails and never waits."""
+        """Notify the subscribers, in this process and in others. Never fails and never waits."""
         ...
 
     async def another(self) -> Backend:
@@ -156,30 +156,30 @@ class Backend(Protocol):
         ...
 
     def liveness_token(self) -> str:
-        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        """Return a text by which other processes see that this one has died; empty if they cannot."""
         ...
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` has certainly died; False for nonsense."""
+        """Return True if the process that gave ``token`` has certainly died; False for nonsense."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
 @runtime_checkable
 class SubscribesElsewhere(Protocol):
-    """A backend whose hints come from a server that must be told first what to send."""
+    """A backend whose notifications come from a server that must first be asked for them."""
 
     async def until_subscribed(self) -> None:
-        """Return when it has been told; soon in any case."""
+        """Return when the server knows; soon in any case."""
         ...
 
 
 # --- what a backend must be able to do, so that everything in it can be moved to another store ---------------------
 #
-# A store that is being moved is *frozen*: from the moment that :meth:`Transfer.freeze` returns, no write of anybody
+# A store that is being moved is *frozen*: from the moment that :meth:`Transfer.freeze` returns, no write
 # lands, and each is refused with :class:`~standfast.errors.StoreMovedError`. Reads go on. What freezes a store is kept
 # in the store, so it holds for processes that start later, and after a restart.
 

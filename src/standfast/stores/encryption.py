@@ -1,4 +1,4 @@
-"""A store whose values are sealed: whoever can read the store learns keys, times and sizes, and no values."""
+"""Encryption at the store seam: a reader of the store learns keys, times and sizes, and no values."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Keyring:
     """Keys for sealing values: AES-256-GCM, each value with a key and a nonce of its own.
 
     A value is sealed for the key of its record, which names the namespace, the tenant and what it belongs to; for its
-    expiry; and for versions after the one that it was written over. So a value that somebody moves to another tenant,
+    expiry; and for versions after the one that it was written over. So a value that is moved to another tenant,
     another run or another step, lets live longer, or puts where an older one was, is refused.
 
         keyring = Keyring({"2026-01": key})
@@ -88,7 +88,7 @@ class Keyring:
         keys: Keys of 32 bytes by their names; a name is stored with each value. Take them from a secret store.
         current: With which of them values are sealed; by default the last one. The others only open what is there.
         accept_plain: Whether values that are not sealed are read as they are: only while a store is being changed
-            over, since it lets whoever can write to the store put values there.
+            over, since it lets any writer of the store put values there.
     """
 
     __slots__ = ("_accepts_plain", "_aead", "_current", "_keys")
@@ -163,8 +163,8 @@ class Keyring:
             nonce, after, rest = rest[:NONCE_BYTES], rest[NONCE_BYTES:][:8], rest[NONCE_BYTES + 8 :]
             expiry = _BOUND.pack(0, _NEVER if expires_at is None else expires_at)[8:]
             value = self._aead(_derived(key, salt)).decrypt(nonce, rest, b"%b%b%b:%b" % (after, expiry, name, place))
-        except Exception as problem:
-            raise BrokenSealError("it was changed, or it belongs to another place or expiry") from problem
+        except Exception as error:
+            raise BrokenSealError("it was changed, or it belongs to another place or expiry") from error
         if version is not None and version <= int.from_bytes(after):
             raise BrokenSealError("it is newer than its record: it was put where an older value was")
         return value
@@ -183,7 +183,7 @@ def _library() -> Callable[[bytes], _Aead]:
     return cast("Callable[[bytes], _Aead]", cast("Any", AESGCM))
 
 
-# --- A store whose values are sealed: whoever can read the store learns keys, times and sizes, and no values -------
+# --- the store that encrypts ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class EncryptedStore:
         """What the store underneath can do; values are a little shorter."""
         return self._limits
 
-    # --- sealing -------------------------------------------------------------------------------------------------
+    # --- sealing ---------------------------------------------------------------------------------------------
 
     def sealed(self, changes: Sequence[Change]) -> tuple[Change, ...]:
         """Return changes with their values sealed, once they are such as the store would take."""
@@ -248,7 +248,7 @@ class EncryptedStore:
             cancelled.verdict = self.answered(verdict_of(cancelled))  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
             raise
 
-    # --- the store -----------------------------------------------------------------------------------------------
+    # --- the store -------------------------------------------------------------------------------------------
 
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read records in one snapshot."""
@@ -309,7 +309,7 @@ class EncryptedStore:
         return _EncryptedUserTransactions(await user_transactions_of(self._store, self._limits.backend), self)
 
     def watch(self, *prefixes: RecordKey) -> Watch:
-        """Subscribe to hints."""
+        """Subscribe to keys."""
         return self._store.watch(*prefixes)
 
     async def settle(self, attempt: str) -> Verdict | None:
@@ -321,11 +321,11 @@ class EncryptedStore:
         return EncryptedStore(await self._store.another(), self._keyring)
 
     def liveness_token(self) -> str:
-        """Return the text by which others can tell that this process has died."""
+        """Return the text by which other processes see that this one has died."""
         return self._store.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` has died."""
+        """Return True if the process that gave ``token`` has died."""
         return self._store.is_dead(token)
 
     async def aclose(self) -> None:

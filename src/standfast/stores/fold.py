@@ -119,17 +119,17 @@ def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
     return keys
 
 
-def as_exception(problem: BaseException) -> Exception:
+def as_exception(error: BaseException) -> Exception:
     """Return what a rider's own function raised, as it may be raised to the rider.
 
     A ``CancelledError`` of its own would look like a cancellation of the task that waits.
     """
-    if isinstance(problem, Exception):
-        return problem
+    if isinstance(error, Exception):
+        return error
     refused = InvalidChangeError(
-        f"{type(problem).__name__} was raised where only an Exception may be; nothing is written"
+        f"{type(error).__name__} was raised where only an Exception may be; nothing is written"
     )
-    refused.__cause__ = problem
+    refused.__cause__ = error
     return refused
 
 
@@ -144,8 +144,8 @@ def decide_alone(
         check_decision(decision, Snapshot(at, present), rider.keys, limits)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
-        return as_exception(problem)
+    except BaseException as error:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
+        return as_exception(error)
     return decision
 
 

@@ -1,11 +1,15 @@
-"""A group: the commits and updates that wait for the next transaction, and those under way in one.
+"""Group commit: the store that common code makes of any backend.
+
+Commits and updates that arrive while a transaction is under way ride in the next one together, each with its own
+verdict.
 
 Riders leave in the order in which they came. After a transaction is answered the loop runs once before the next one
-leaves, so that all who were waiting for it get on together. Who has been alone for a while leaves at once, and lets the
-loop run once afterwards: whoever comes in that turn gets on the next one, together.
+leaves, so that all riders that waited for it get on together. A rider that has been alone for a while leaves at once,
+and lets the loop run once afterwards: riders that come in that turn share the next transaction.
 
-A crowd on its way to a server is parted into halves. While the server works for one half, the tasks of the other go
-on and come back; when the answer is there the other half leaves first, and only then are those who arrived told.
+Many riders on their way to a server are parted into halves. While the server works for one half, the tasks of the
+other go on and come back; when the answer is there the other half leaves first, and only then are the tasks of the
+first half resumed.
 """
 
 from __future__ import annotations
@@ -114,8 +118,8 @@ class AttemptSettler:
             if unknown is None:
                 try:
                     return await self._backend.apply(batch)
-                except OutcomeUnknownError as problem:
-                    unknown = problem
+                except OutcomeUnknownError as error:
+                    unknown = error
             self.pending = batch.attempt
             self._tell_unknown(batch.attempt, unknown)
             applied = await self._settle_with_patience(batch.attempt, unknown)
@@ -279,7 +283,7 @@ class CommitGroup:
         """Let the loop run once if enough riders have left at once: it may be that they are not alone."""
         if not self.wants_pause:
             return
-        self._alone = 0  # whoever comes in that turn of the loop waits for company
+        self._alone = 0  # riders that come in that turn of the loop wait for company
         await _one_turn()
         if not self._scheduled:
             self._alone = USED_TO_BE_ALONE
@@ -337,13 +341,13 @@ class CommitGroup:
         unknown: OutcomeUnknownError | None = None
         try:
             applied = None if self.settling.pending else self._backend.apply_now(batch)
-        except OutcomeUnknownError as problem:
-            applied, unknown = None, problem
-        except Exception as problem:  # noqa: BLE001 -- each rider gets it
-            self._fail(seats, batch, problem)
+        except OutcomeUnknownError as error:
+            applied, unknown = None, error
+        except Exception as error:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, error)
             self._again()
             return
-        except BaseException:  # Ctrl-C, say: the loop gets it, and nobody may be left waiting
+        except BaseException:  # Ctrl-C, say: the loop gets it, and no rider may be left waiting
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
@@ -397,8 +401,8 @@ class CommitGroup:
         try:
             await self.settling.settle_pending()
             applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
-        except Exception as problem:  # noqa: BLE001 -- each rider gets it
-            self._fail(seats, batch, problem)
+        except Exception as error:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, error)
         else:
             self._over(seats)
             self._arrive(seats, applied, started)
@@ -411,7 +415,7 @@ class CommitGroup:
             self._under_way = None
 
     def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
-        # Cancelled when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
+        # Cancelled when the loop is shut down, perhaps before it began: then no rider may be left waiting for it.
         if travel.cancelled() or travel.exception() is not None:
             self._over(seats)
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
@@ -457,23 +461,23 @@ class CommitGroup:
             seat.state = _WAITING
             self._queue.appendleft(seat)
 
-    def _fail(self, seats: list[Seat], batch: Batch, problem: Exception) -> None:
+    def _fail(self, seats: list[Seat], batch: Batch, error: Exception) -> None:
         for index, seat in enumerate(seats):
-            if isinstance(problem, OutcomeUnknownError):
-                attempt = f"{problem.attempt or batch.attempt}/{index}"
-                seat.settle(OutcomeUnknownError(problem.store, problem.problem, attempt))
+            if isinstance(error, OutcomeUnknownError):
+                attempt = f"{error.attempt or batch.attempt}/{index}"
+                seat.settle(OutcomeUnknownError(error.store, error.problem, attempt))
             else:
-                seat.settle(own_copy(problem))
+                seat.settle(own_copy(error))
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`drain` waits for it."""
+        """Run ``work`` to its end, also if its caller is cancelled; :meth:`drain` waits for it."""
         task = self._loop.create_task(work)
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
         return task
 
     async def drain(self) -> None:
-        """Wait until nobody waits and nothing is under way."""
+        """Wait until no rider waits and nothing is under way."""
         while self._queue or self._under_way or self._owned:
             self._schedule()
             await asyncio.gather(*self._owned, return_exceptions=True)
@@ -503,12 +507,12 @@ def _is_given_up(seat: Seat) -> bool:
     return seat.answer is not None and seat.answer.cancelled()
 
 
-def own_copy(problem: Exception) -> Exception:
+def own_copy(error: Exception) -> Exception:
     """Return a copy for one rider: an exception that is raised in several tasks would collect all their tracebacks."""
-    if not isinstance(problem, StandfastError):
-        return problem
-    copied = copy.copy(problem)
-    copied.__cause__ = problem.__cause__
+    if not isinstance(error, StandfastError):
+        return error
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
     return copied
 
 
@@ -516,7 +520,7 @@ def own_copy(problem: Exception) -> Exception:
 #
 # Commits and updates that arrive while a transaction is under way ride in the next one together, each with its own
 # verdict; that is where the speed comes from. What is the same for every server lives here: the rules, the order,
-# withdrawal on cancellation, settling unknown outcomes, and hints after the commit is durable.
+# withdrawal on cancellation, settling unknown outcomes, and notifications after the commit is durable.
 
 _ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}/[0-9]{1,4}", re.ASCII)
 """A group's id and a number, as the group names its attempts, and a rider of it."""
@@ -550,7 +554,7 @@ class GroupedStore:
         """The backend underneath, for what only it offers."""
         return self._backend
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read records in one snapshot. Expired ones are absent."""
@@ -565,14 +569,14 @@ class GroupedStore:
         return await self._backend.scan(start, end, limit=limit, reverse=reverse)
 
     def watch(self, *prefixes: RecordKey) -> Watch:
-        """Subscribe to hints for keys that equal or continue one of ``prefixes``."""
+        """Subscribe to keys that equal or continue one of ``prefixes``."""
         self._check_usable()
         check_read(prefixes, self._limits)
         watch = BackendWatch(self._backend, prefixes, self._check_usable)
         self._watches.add(watch)
         return watch
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -673,10 +677,10 @@ class GroupedStore:
         outcome = applied.outcomes[int(index)]
         return None if isinstance(outcome, Deferred) else _verdict(outcome)
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`aclose` waits for it."""
+        """Run ``work`` to its end, also if its caller is cancelled; :meth:`aclose` waits for it."""
         return self._group.own(work)
 
     def _check_usable(self) -> None:
@@ -696,18 +700,18 @@ class GroupedStore:
         return GroupedStore(await self._backend.another(), self._hooks, batching=self._batching)
 
     def liveness_token(self) -> str:
-        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths."""
+        """Return a text by which other processes see that this one has died; empty if this store cannot see deaths."""
         return "" if self._is_over() else self._backend.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` has certainly died, or closed its last handle."""
+        """Return True if the process that gave ``token`` has certainly died, or closed its last handle."""
         return not self._is_over() and self._backend.is_dead(token)
 
     def _is_over(self) -> bool:
         return self._closing is not None or self._guard.crossed
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go of everything. Closing twice is fine."""
+        """Finish what is under way and release everything. Closing twice is fine."""
         if self._guard.crossed:
             return
         if self._closing is None:

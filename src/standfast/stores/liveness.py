@@ -233,7 +233,7 @@ class ProcessLiveness:
         with self._lock:
             self._tie.excuse(now())
 
-    # --- hearing of it -------------------------------------------------------------------------------------------
+    # --- hearing of it ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` on the running loop when it is tied or lost; return what ends that."""

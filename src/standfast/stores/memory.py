@@ -91,10 +91,8 @@ class MemoryRecords:
         at = self.now()
         places = range(bisect.bisect_left(self._order, start), bisect.bisect_left(self._order, end))
         keys = (self._order[place] for place in (reversed(places) if reverse else places))
-        present = list(islice((key for key in keys if self._present(key, at) is not None), limit + 1))
-        page = present[:limit]
-        more = None if len(present) <= limit else page[-1] if reverse else page[-1].successor()
-        return Snapshot(at, {key: self._records[key] for key in page}, more)
+        present = (record for key in keys if (record := self._present(key, at)) is not None)
+        return Snapshot.page(at, list(islice(present, limit + 1)), limit, reverse=reverse)
 
     def _present(self, key: RecordKey, at: Instant) -> Record | None:
         record = self._records.get(key)
@@ -174,11 +172,11 @@ class MemoryBackend:
         return MemoryTransfer(self._memory)
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
-        """Hear hints from every handle on the same memory."""
+        """Subscribe to what every handle on the same memory commits."""
         return self._memory.subscriptions.subscribe(prefixes, subscriber)
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Send hints to every handle on the same memory."""
+        """Notify the subscribers of every handle on the same memory."""
         self._memory.subscriptions.notify(changed, wakes)
 
     async def another(self) -> MemoryBackend:
@@ -189,8 +187,8 @@ class MemoryBackend:
         """Return nothing: the memory dies with its process."""
         return ""
 
-    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- whoever could ask lives in the same process
-        """Return False: nobody who could ask outlives the process."""
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- all handles live in the same process
+        """Return False: no handle outlives the process."""
         return False
 
     async def aclose(self) -> None:

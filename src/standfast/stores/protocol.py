@@ -1,4 +1,4 @@
-"""The store seam: versioned records, guarded atomic commits, store time and wake-up hints.
+"""The store seam: versioned records, guarded atomic commits, store time and notifications.
 
 A store keeps **records**: bytes at a key, each with a version that grows strictly for as long as the key is
 used, across deletes, restarts and purges, so that a version can serve as a fencing token. A **commit** is a set
@@ -43,7 +43,7 @@ class Record(Struct, frozen=True, gc=False):
         return f"Record({self.key}, {len(self.value)} bytes, version={self.version}, expires_at={self.expires_at})"
 
     def is_expired(self, at: Instant) -> bool:
-        """Tell whether the record is absent at ``at``: an expiry is inclusive, ``expires_at <= at``."""
+        """Return True if the record is absent at ``at``: an expiry is inclusive, ``expires_at <= at``."""
         return self.expires_at is not None and self.expires_at <= at
 
 
@@ -57,6 +57,14 @@ class Snapshot(Struct, frozen=True):
     at: Instant
     records: dict[RecordKey, Record]
     more: RecordKey | None = None
+
+    @classmethod
+    def page(cls, at: Instant, found: Sequence[Record], limit: int, *, reverse: bool) -> Self:
+        """Return a page of a scan of which one record more than ``limit`` was asked for, in the order of the scan."""
+        page, more = found[:limit], None
+        if len(found) > limit:
+            more = page[-1].key if reverse else page[-1].key.successor()
+        return cls(at, {record.key: record for record in page}, more)
 
     def get(self, key: RecordKey) -> Record | None:
         """Return the record at ``key``, or None."""
@@ -105,7 +113,7 @@ Change: TypeAlias = Put | Delete | Check
 
 
 class Wake(Struct, frozen=True, gc=False):
-    """A hint to send, once the commit is durable, to whoever watches ``to``. ``about`` says what to look at."""
+    """A notification to send, once the commit is durable, to the watchers of ``to``. ``about`` names what to read."""
 
     to: RecordKey
     about: RecordKey | None = None
@@ -175,21 +183,21 @@ class Capabilities(Struct, frozen=True):
     reach: Literal["process", "machine", "network"]
     """How far apart two users of the same store may be."""
     wakes: Literal["push", "poll"]
-    """Whether hints arrive by themselves or only the slow check finds changes."""
+    """Whether notifications are pushed, or only polling finds changes."""
     max_changes: int = 100
     max_value_bytes: int = 350_000
     clock_resolution: float = 1e-6
     shortest_lease: float = 0.1
     """The shortest lease, in seconds, that makes sense on this store: several round trips."""
     sees_process_death: bool = False
-    """Whether :meth:`Store.lifeline` and :meth:`Store.is_dead` tell of processes that died."""
+    """Whether :meth:`Store.liveness_token` and :meth:`Store.is_dead` show processes that died."""
     commit_with: bool = False
 
 
 class Notification(Struct, frozen=True):
-    """What a watch heard: the keys it was told about. Never proof of anything; read again.
+    """What a watch was notified of: keys that may have changed. Never proof of anything; read again.
 
-    ``complete`` is False when hints may have been lost or folded: then look at everything.
+    ``complete`` is False when notifications may have been lost or folded: then anything may have changed.
     """
 
     about: frozenset[RecordKey]
@@ -197,10 +205,10 @@ class Notification(Struct, frozen=True):
 
 
 class Watch(Protocol):
-    """A subscription to hints. Use it as an async context manager; outside of it, it hears nothing."""
+    """A subscription. Use it as an async context manager; outside of it, it is not notified."""
 
     async def wait(self, timeout: Duration | None = None) -> Notification | None:
-        """Return the hints since the last call, waiting for one if there is none; None after ``timeout``."""
+        """Return what was notified since the last call, waiting if there is nothing; None after ``timeout``."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -209,7 +217,7 @@ class Watch(Protocol):
 
 @runtime_checkable
 class SharesTransactions(Protocol):
-    """A store that takes the caller's own SQL along in its transactions; ``capabilities.commit_with`` tells."""
+    """A store that takes the caller's own SQL along in its transactions: ``capabilities.commit_with``."""
 
     async def commit_with(
         self,
@@ -271,16 +279,16 @@ class Store(Protocol):
         on another thread, and only its last run counts; an exception from it is raised here with nothing
         written. Updates of one process are folded in the order of the calls and committed together.
 
-        A decision may rest on the absence of a key only if it creates that key, or changes another one that everyone
-        who creates it changes as well: otherwise two of them can pass each other, as with commits.
+        A decision may rest on the absence of a key only if it creates that key, or changes another one that every
+        creator of it changes as well: otherwise two of them can pass each other, as with commits.
         """
         ...
 
     def watch(self, *prefixes: RecordKey) -> Watch:
-        """Subscribe to hints for keys that equal or continue one of ``prefixes``.
+        """Subscribe to keys that equal or continue one of ``prefixes``.
 
-        A commit hints at the keys it changed and at its wakes. Hints may be late, doubled or lost: read again, and
-        look now and then without one.
+        A commit notifies of the keys it changed and of its wakes. Notifications may be late, doubled or lost: read
+        again, and poll now and then.
         """
         ...
 
@@ -300,21 +308,21 @@ class Store(Protocol):
         ...
 
     def liveness_token(self) -> str:
-        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths.
+        """Return a text by which other processes see that this one has died; empty if this store cannot see deaths.
 
-        It stays the same for as long as this process has a handle on the store open, and it is severed when the
-        process dies, whichever way, and also once it has closed its last handle. Over a network it is severed, too,
-        if the process is cut off for too long; then it gets another one. See :mod:`standfast.stores.liveness`.
+        It stays the same for as long as this process has a handle on the store open. It is dead when the process has
+        died, in any way, or has closed its last handle. Over a network it is dead, too, if the process is cut off for
+        too long; then the process gets another one. See :mod:`standfast.stores.liveness`.
         """
         ...
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` has died, or has closed its last handle on this store.
+        """Return True if the process that gave ``token`` has died, or has closed its last handle on this store.
 
-        True only if that is certain. Anything that is not a token of this store is not severed.
+        True only if that is certain. False for anything that is not a token of this store.
         """
         ...
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go of everything. Closing twice is fine."""
+        """Finish what is under way and release everything. Closing twice is fine."""
         ...

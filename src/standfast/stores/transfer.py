@@ -1,7 +1,8 @@
-"""The file that a store is exported to: a line of JSON a record, between one that begins and one that ends it.
+"""Moving a whole store: export to a file, import from one, and fencing a store that was restored from a backup.
 
-The last line has the number of records and the SHA-256 of every byte before it. So a file that was cut short or changed
-is known before anything is written anywhere.
+An export is a line of JSON a record, between one that begins and one that ends it. The last line has the number of
+records and the SHA-256 of every byte before it. So a file that was cut short or changed is known before anything is
+written anywhere.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Fenced(Struct, frozen=True):
 async def fence_store(store: GroupedStore) -> Fenced:
     """Take every process that the store knows of for gone.
 
-    Whoever held something does not any more: the next one who asks gets it, with a higher fence. Runs go on in the
+    What they held is free: the next one that asks gets it, with a higher fence. Runs go on in the
     hands of workers that start from now on; those that had them cannot write to them any more.
     """
     movable = store.transfer()
@@ -240,11 +241,11 @@ async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:
     raise StoreBusyError(store.backend.name, f"{record.key} was changed {TRIES} times meanwhile; stop its process")
 
 
-# --- exporting: everything that a store keeps, once nobody can write to it any more --------------------------------
+# --- exporting: everything that a store keeps, once it takes no more writes ----------------------------------------
 
 
 def untold(_records: int) -> None:
-    """Tell nobody how far it is."""
+    """Report no progress."""
 
 
 async def export_store(
@@ -312,7 +313,7 @@ _DIGITS: Final = 12
 
 
 def untold_of(_records: int, _all: int) -> None:
-    """Tell nobody how far it is."""
+    """Report no progress."""
 
 
 async def import_store(
@@ -370,7 +371,7 @@ async def _claim(store: GroupedStore, movable: Transfer, reason: int) -> bool:
     await _check_empty(store, movable)
     await movable.freeze(reason)
     try:
-        await _check_empty(store, movable)  # somebody may have been about to write
+        await _check_empty(store, movable)  # a write may have been under way
     except StoreNotEmptyError:
         await movable.thaw()
         raise

@@ -98,8 +98,8 @@ async def open_store(
         raise InvalidUrlError(url, _what_to_type(url, scheme))
     try:
         parts = urllib.parse.urlsplit(url)
-    except ValueError as problem:
-        raise InvalidUrlError(url, str(problem)) from None
+    except ValueError as error:
+        raise InvalidUrlError(url, str(error)) from None
     if scheme in _SERVERS:
         return await _open_server(url, scheme, clock, Hooks(hooks), credentials or NO_CREDENTIALS)
     if credentials is not None:
@@ -115,10 +115,10 @@ async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, creden
         raise InvalidUrlError(url, "a server goes by its own time; no other clock can be given to it")
     try:
         module = importlib.import_module(f"standfast.stores.{name}")  # rule: the name comes from the fixed table above
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").partition(".")[0] != driver:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != driver:
             raise
-        raise MissingExtraError(scheme, f"standfast[{extra}]") from problem
+        raise MissingExtraError(scheme, f"standfast[{extra}]") from error
     address = Address(url, credentials)
     store: GroupedStore = await module.open_address(address, hooks=hooks)
     if address.exposed:
@@ -162,10 +162,10 @@ async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock, 
     chosen = _sqlite_options(url, parts.query)
     try:
         from standfast.stores import sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
-    except ModuleNotFoundError as problem:
-        if problem.name != "apsw":
+    except ModuleNotFoundError as error:
+        if error.name != "apsw":
             raise
-        raise MissingExtraError("sqlite", "apsw") from problem
+        raise MissingExtraError("sqlite", "apsw") from error
     return await sqlite.open_sqlite(path, sqlite.SqliteOptions(**chosen), clock=clock, hooks=hooks)
 
 
@@ -205,8 +205,8 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
 def _busy(url: str, value: str) -> float:
     try:
         return seconds(typed(value))
-    except StandfastError as problem:
-        raise InvalidUrlError(url, f"busy: {problem}") from problem
+    except StandfastError as error:
+        raise InvalidUrlError(url, f"busy: {error}") from error
 
 
 def encrypted(store: Store, keyring: Keyring) -> Store:

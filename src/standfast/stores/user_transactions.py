@@ -1,7 +1,8 @@
-"""Guests: connections that belong to the user. They are recognised without importing their libraries.
+"""Records that are written in a transaction of the user's own, over the user's connection.
 
-A guest is asked one question at a time: a statement with at most one parameter, a text, that answers with one text.
-Every driver can do that in the same way, whatever it makes of arrays, bytes and JSON.
+Connections are recognised without importing their libraries. Each is asked one question at a time: a statement with at
+most one parameter, a text, that answers with one text. Every driver can do that in the same way, whatever it makes of
+arrays, bytes and JSON.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 # --- taking part in a transaction that is not the store's: records that are written over a user's own connection ---
 #
-# Nothing here does I/O. A store says what to ask as a *talk*, a generator of questions; whoever has the connection asks
-# them, with or without an event loop, and the talk ends with what came of it. What was written is there if and only if
-# the user's transaction is committed.
+# Nothing here does I/O. A store says what to ask as a *talk*, a generator of questions; the holder of the connection
+# asks them, with or without an event loop, and the talk ends with what came of it. What was written is there if and
+# only if the user's transaction is committed.
 
 T = TypeVar("T")
 
@@ -102,8 +103,8 @@ async def converse(guest: UserConnection, talk: Talk[T]) -> T:
         while True:
             try:
                 told = await guest.ask(question)
-            except Exception as problem:  # noqa: BLE001 -- the talk knows better what it means
-                question = talk.throw(problem)
+            except Exception as error:  # noqa: BLE001 -- the talk knows better what it means
+                question = talk.throw(error)
             else:
                 question = talk.send(told)
     except StopIteration as over:
@@ -118,8 +119,8 @@ def converse_blocking(guest: UserConnection, talk: Talk[T]) -> T:
         while True:
             try:
                 told = guest.ask(question)
-            except Exception as problem:  # noqa: BLE001 -- the talk knows better what it means
-                question = talk.throw(problem)
+            except Exception as error:  # noqa: BLE001 -- the talk knows better what it means
+                question = talk.throw(error)
             else:
                 question = talk.send(told)
     except StopIteration as over:
@@ -164,7 +165,7 @@ def user_connection_of(connection: Any) -> UserConnection:  # noqa: ANN401 -- of
     raise UnsuitableConnectionError(told, f"it is not known here; pass {KNOWN}")
 
 
-# --- asyncpg -----------------------------------------------------------------------------------------------------
+# --- asyncpg -------------------------------------------------------------------------------------------------------
 
 
 def _asyncpg(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
@@ -178,7 +179,7 @@ def _parameters(question: Question) -> tuple[str, ...]:
     return () if question.asked is None else (question.asked,)
 
 
-# --- psycopg -----------------------------------------------------------------------------------------------------
+# --- psycopg -------------------------------------------------------------------------------------------------------
 
 
 def _psycopg(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
@@ -216,7 +217,7 @@ def _only(row: Any) -> str:  # noqa: ANN401 -- a row of the driver
     return str(row[0])
 
 
-# --- SQLAlchemy --------------------------------------------------------------------------------------------------
+# --- SQLAlchemy ----------------------------------------------------------------------------------------------------
 
 
 def _sqlalchemy(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
@@ -256,13 +257,13 @@ def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a 
     try:
         bound = connection.get_bind() if hasattr(connection, "get_bind") else connection
         dialect = str(bound.dialect.name)
-    except Exception as problem:
-        raise UnsuitableConnectionError(kind, "it is bound to no database; bind it to the store's own") from problem
+    except Exception as error:
+        raise UnsuitableConnectionError(kind, "it is bound to no database; bind it to the store's own") from error
     if dialect != "postgresql":
         raise UnsuitableConnectionError(kind, f"it is connected to {dialect}, not to the PostgreSQL of the store")
 
 
-# --- Django ------------------------------------------------------------------------------------------------------
+# --- Django --------------------------------------------------------------------------------------------------------
 
 
 def _django(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here

@@ -120,8 +120,8 @@ def options_of(address: Address) -> DynamoOptions:
         access=address.user or "",
         secret=address.password or "",
         tls=tls,
-        timeout=address.take_seconds("timeout", 5.0),
-        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        timeout=address.take_limit("timeout"),
+        connect_timeout=address.take_limit("connect_timeout"),
         pool=address.take_count("pool", 32),
         create=address.take_flag("create", default=False),
         shortest_lease=address.take_seconds("shortest_lease", SHORTEST_LEASE),
@@ -304,9 +304,9 @@ SERVER_FAULT: Final = 500
 class TurnedAwayError(Exception):
     """The service did certainly nothing, for now: try again after a pause. ``problem`` is what to raise in the end."""
 
-    def __init__(self, problem: StoreError) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error)
+        self.problem = error
 
 
 class ConditionError(Exception):
@@ -325,15 +325,15 @@ class CancelledTransactionError(Exception):
         self.reasons = reasons
 
 
-def code_of(problem: ClientError) -> str:
+def code_of(error: ClientError) -> str:
     """Return the code of an error of the service."""
-    return str(problem.response.get("Error", {}).get("Code", ""))
+    return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def answered(problem: ClientError, store: str, *, writes: bool) -> Exception:
+def answered(error: ClientError, store: str, *, writes: bool) -> Exception:
     """Return what to raise for an error that the service answered with."""
-    response: Mapping[str, Any] = problem.response
-    code, said = code_of(problem), str(response.get("Error", {}).get("Message", ""))
+    response: Mapping[str, Any] = error.response
+    code, said = code_of(error), str(response.get("Error", {}).get("Message", ""))
     if code == "TransactionCanceledException":
         return _cancelled(response.get("CancellationReasons") or (), store, said)
     if code == "ConditionalCheckFailedException":
@@ -387,27 +387,27 @@ def _refused(code: str, said: str, store: str, *, writes: bool) -> StoreError:
     return StoreError(store, f"{code}: {said}")
 
 
-def unanswered(problem: BotoCoreError | TimeoutError, store: str, *, writes: bool) -> Exception:
+def unanswered(error: BotoCoreError | TimeoutError, store: str, *, writes: bool) -> Exception:
     """Return what to raise when there was no answer, or none that can be read."""
-    said = f"{type(problem).__name__}: {problem}" if isinstance(problem, BotoCoreError) else "no answer in time"
-    if isinstance(problem, _NO_CREDENTIALS):
-        return UnsuitableStoreError(store, f"no credentials or region are configured for it: {problem}")
-    if isinstance(problem, CredentialRetrievalError) or _is_unreachable(problem):
+    said = f"{type(error).__name__}: {error}" if isinstance(error, BotoCoreError) else "no answer in time"
+    if isinstance(error, _NO_CREDENTIALS):
+        return UnsuitableStoreError(store, f"no credentials or region are configured for it: {error}")
+    if isinstance(error, CredentialRetrievalError) or _is_unreachable(error):
         return TurnedAwayError(StoreUnavailableError(store, said))
-    if isinstance(problem, _NOT_SENT):
+    if isinstance(error, _NOT_SENT):
         return StoreUnavailableError(store, f"{tls_error(said)} ({said})" if tls_error(said) else said)
     if writes:
         return OutcomeUnknownError(store, said)
     unavailable = StoreUnavailableError(store, said)
-    is_lost = isinstance(problem, ConnectionClosedError | EndpointConnectionError)
+    is_lost = isinstance(error, ConnectionClosedError | EndpointConnectionError)
     return TurnedAwayError(unavailable) if is_lost else unavailable
 
 
-def _is_unreachable(problem: BotoCoreError | TimeoutError) -> bool:
+def _is_unreachable(error: BotoCoreError | TimeoutError) -> bool:
     """Tell whether there was no connection. The driver says so also of one that was cut after the request was sent."""
-    if not isinstance(problem, EndpointConnectionError):
+    if not isinstance(error, EndpointConnectionError):
         return False
-    cause: object = problem.kwargs.get("error")
+    cause: object = error.kwargs.get("error")
     # By its name: the HTTP client is the driver's own affair, and not a dependency of this package.
     is_connecting = any(kind.__name__ == "ClientConnectorError" for kind in type(cause).__mro__)
     return is_connecting or isinstance(cause, socket.gaierror)
@@ -445,7 +445,7 @@ class RetryBudget:
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
 
     async def pause(self, turned_away: TurnedAwayError) -> None:
-        """Wait before the next try; raise the problem if there is to be none."""
+        """Wait before the next try; raise the error if there is to be none."""
         seconds = self._random.uniform(0, self._pause)
         if monotonic() + seconds >= self._deadline:
             raise turned_away.problem from turned_away
@@ -476,8 +476,8 @@ class DynamoClient:
             client = await context.__aenter__()
             client.meta.events.register("before-send.dynamodb", _in_pieces)
             return cls(options, client, context)
-        except (BotoCoreError, ValueError) as problem:  # a region or an endpoint that is none
-            raise _not_configured(problem, options) from problem
+        except (BotoCoreError, ValueError) as error:  # a region or an endpoint that is none
+            raise _not_configured(error, options) from error
 
     def patience(self) -> RetryBudget:
         """Return how long a call is tried again."""
@@ -510,11 +510,11 @@ class DynamoClient:
         try:
             async with asyncio.timeout(self._options.timeout + self._options.connect_timeout):
                 answer: Mapping[str, Any] = await getattr(self.client, operation)(**request)
-        except ClientError as problem:
-            self._hear(problem.response, sent)
-            raise answered(problem, store, writes=writes) from problem
-        except (BotoCoreError, TimeoutError) as problem:
-            raise unanswered(problem, store, writes=writes) from problem
+        except ClientError as error:
+            self._hear(error.response, sent)
+            raise answered(error, store, writes=writes) from error
+        except (BotoCoreError, TimeoutError) as error:
+            raise unanswered(error, store, writes=writes) from error
         self._hear(answer, sent)
         return answer
 
@@ -577,7 +577,7 @@ def _arguments(options: DynamoOptions) -> dict[str, Any]:
     return arguments
 
 
-def _not_configured(problem: Exception, options: DynamoOptions) -> Exception:
-    if isinstance(problem, BotoCoreError):
-        return unanswered(problem, options.name, writes=False)
-    return StoreUnavailableError(options.name, str(problem))
+def _not_configured(error: Exception, options: DynamoOptions) -> Exception:
+    if isinstance(error, BotoCoreError):
+        return unanswered(error, options.name, writes=False)
+    return StoreUnavailableError(options.name, str(error))

@@ -2,7 +2,7 @@
 
 An item has ``p`` (the namespace) and ``s`` (the rest of the key), ``v`` (the version), ``b`` (the value), ``x`` (when
 it expires, in microseconds) and ``t`` (when the service may remove it, in seconds). A deleted record stays for a while
-as a *tombstone*: without a value, so that nobody creates the key at a version that it has had.
+as a *tombstone*: without a value, so that no handle creates the key at a version that it has had.
 
 Versions are the store's time in microseconds, or one more than the version that is replaced, whichever is more. They
 are chosen here and checked there: an item is written over a dead one only if that has a lower version.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # --- attempts: which number a handle is at, and what came of it, as one item in a partition of its own -------------
 #
-# It is written in the same transaction as the records. So whoever lost the answer finds it there, or closes the attempt
-# by counting on: then a request that is still on its way is refused.
+# It is written in the same transaction as the records. So a handle that lost the answer finds it there, or closes the
+# attempt by counting on: then a request that is still on its way is refused.
 
 ITS_OWN: Final = b"\x00\x00"
 """What no encoded namespace begins with: partitions of the store's own begin with it."""
@@ -116,7 +116,7 @@ _ABSENT: Final = f"attribute_not_exists(v) OR {_DEAD}"
 _CREATABLE: Final = f"attribute_not_exists(v) OR ({_DEAD} AND v < :new)"
 
 
-# --- keys -----------------------------------------------------------------------------------------------------------
+# --- keys ----------------------------------------------------------------------------------------------------------
 
 
 def key_of(key: RecordKey) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def record_key(item: Item) -> RecordKey:
     return RecordKey.from_encoded(bytes(item["p"]["B"]) + bytes(item["s"]["B"])[len(_RECORD) :])
 
 
-# --- items ----------------------------------------------------------------------------------------------------------
+# --- items ---------------------------------------------------------------------------------------------------------
 
 
 def version_of(item: Item) -> int:
@@ -173,7 +173,7 @@ def _tombstone(key: RecordKey, version: int, now: Instant) -> dict[str, Any]:
     return key_of(key) | {"v": {"N": str(version)}, "t": _removable(version, now)}
 
 
-# --- transactions ---------------------------------------------------------------------------------------------------
+# --- transactions --------------------------------------------------------------------------------------------------
 
 
 class Transaction(Struct, frozen=True):

@@ -40,9 +40,7 @@ from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapsho
 from standfast.stores.remote.server import (
     Intent,
     Landed,
-    PushesNothing,
-    SeesNoDeaths,
-    SharesNoTransaction,
+    ServerDefaults,
     WriteRefused,
     Written,
 )
@@ -126,7 +124,7 @@ class Garbage:
 
 
 def removal(table: str, key: RecordKey, version: int) -> dict[str, Any]:
-    """Return the request that removes a dead item, if nobody has written there since."""
+    """Return the request that removes a dead item, if nothing was written there since."""
     return {
         "TableName": table,
         "Key": key_of(key),
@@ -139,7 +137,7 @@ def removal(table: str, key: RecordKey, version: int) -> dict[str, Any]:
 #
 # An item says that the store is frozen, but a transaction that read it would collide with all others. So each handle
 # announces itself before it writes: it makes sure that the item of its attempts is there, and then that the store is
-# not frozen. Whoever freezes puts the item of the store first, and then marks those of all handles; a transaction whose
+# not frozen. Freezing puts the item of the store first, and then marks those of all handles; a transaction whose
 # handle is marked fails, however long it has been on its way. A handle that found the store open had announced itself
 # before that, and is found.
 
@@ -245,7 +243,7 @@ class DynamoTransfer:
                             **change,
                         },
                     )
-                except ConditionError:  # the service has just removed it: nobody uses it
+                except ConditionError:  # the service has just removed it: it was not in use
                     continue
 
     async def _scan(self, request: Item) -> AsyncIterator[Sequence[Item]]:
@@ -362,9 +360,7 @@ async def scan(
             break
         request["ExclusiveStartKey"] = last
         size = max(2 * size, limit + 1)  # many are dead: look at more of them at a time
-    page = found[:limit]
-    more = None if len(found) <= limit else page[-1].key if reverse else page[-1].key.successor()
-    return Snapshot(at, {record.key: record for record in page}, more)
+    return Snapshot.page(at, found, limit, reverse=reverse)
 
 
 def _request(table: str, start: RecordKey, end: RecordKey, *, reverse: bool) -> dict[str, Any]:
@@ -416,12 +412,14 @@ SHARP: Final = 4 * SLACK / MICROSECONDS
 
 
 @final
-class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
+class DynamoServer(ServerDefaults):
     """One handle on a table."""
 
     def __init__(self, options: DynamoOptions, link: DynamoClient) -> None:
         self._options, self._link = options, link
-        self._capabilities: Final = Capabilities(
+        self.name = options.name
+        self.batching: Final = BATCHING
+        self.capabilities: Final = Capabilities(
             backend="dynamodb",
             atomic=True,
             durable=True,
@@ -449,21 +447,6 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         return cls(options, link)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return self._capabilities
-
-    @property
-    def batching(self) -> Batching:
-        """How much fits into one transaction."""
-        return BATCHING
-
-    @property
-    def name(self) -> str:
-        """The URL without secrets."""
-        return self._options.name
-
-    @property
     def link(self) -> DynamoClient:
         """The client of the service."""
         return self._link
@@ -480,7 +463,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
             "its answers have no Date, or do not agree on the time; is there a proxy in between? Nothing was written",
         )
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one transaction."""
@@ -566,7 +549,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         del namespace
         return self._draw(count, await self.now())
 
-    # --- attempts ----------------------------------------------------------------------------------------------
+    # --- attempts --------------------------------------------------------------------------------------------
 
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Count the attempt, so that nothing else can; if it is counted already, say what came of it."""
@@ -591,7 +574,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         """Return what moves everything in the table."""
         return DynamoTransfer(self._link, self._options, self.now)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records: one as it is, several in a transaction."""
@@ -609,8 +592,8 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         gets = [{"Get": {"TableName": table, "Key": key_of(key)}} for key in keys]
         try:
             answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
-        except StoreError as problem:
-            if type(problem) is not StoreError:  # those have a meaning of their own
+        except StoreError as error:
+            if type(error) is not StoreError:  # those have a meaning of their own
                 raise
             return await collect(self._link, table, keys, self.name)  # together they are too large
         return [each.get("Item") for each in answer["Responses"]]
@@ -620,7 +603,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         at = await self.now()
         return await scan(self._link, self._options.table, start, end, limit, at, self._garbage, reverse=reverse)
 
-    # --- upkeep ------------------------------------------------------------------------------------------------
+    # --- upkeep ----------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int) -> int:
         """Remove up to ``limit`` dead items that this handle knows of."""
@@ -632,17 +615,20 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         async with turn:
             try:
                 await self._link.ask("delete_item", removal(self._options.table, key, version))
-            except (ConditionError, StoreError):  # somebody was faster; or the service removes it by itself one day
+            except (
+                ConditionError,
+                StoreError,
+            ):  # another handle was faster; or the service removes it by itself one day
                 return False
         return True
 
-    # --- hints: there are none ---------------------------------------------------------------------------------
+    # --- polling ---------------------------------------------------------------------------------------------
 
     async def mark(self) -> int:
         """Return a number that changes when it is time to look."""
         return self._pace.mark()
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> DynamoServer:
         """Open another handle on the same table, on the running loop."""

@@ -51,8 +51,8 @@ async def prepare(link: DynamoClient, options: DynamoOptions) -> None:
         found = await _create(link, options)
     except (UnsuitableStoreError, StoreUnavailableError):
         raise
-    except StoreError as problem:  # it has other keys: the service says which do not match
-        raise UnsuitableStoreError(options.name, f"the table is not Standfast's: {problem.problem}") from problem
+    except StoreError as error:  # it has other keys: the service says which do not match
+        raise UnsuitableStoreError(options.name, f"the table is not Standfast's: {error.problem}") from error
     if found is None:
         await _sign(link, options.table)
     elif int(found["n"]["N"]) > FORMAT:
@@ -73,8 +73,8 @@ async def _sign(link: DynamoClient, table: str) -> None:
 async def _create(link: DynamoClient, options: DynamoOptions) -> Mapping[str, Any] | None:
     try:
         await link.ask("create_table", {"TableName": options.table, **_SCHEMA})
-    except StoreError as problem:
-        if not _says(problem, "ResourceInUseException"):  # another process was faster
+    except StoreError as error:
+        if not _says(error, "ResourceInUseException"):  # another process was faster
             raise
     found = await _until_active(link, options)
     await _let_expire(link, options.table)
@@ -96,13 +96,13 @@ async def _let_expire(link: DynamoClient, table: str) -> None:
     settings = {"Enabled": True, "AttributeName": "t"}
     try:
         await link.ask("update_time_to_live", {"TableName": table, "TimeToLiveSpecification": settings})
-    except StoreError as problem:
-        if not _says(problem, "ValidationException"):  # another process was faster
+    except StoreError as error:
+        if not _says(error, "ValidationException"):  # another process was faster
             raise
 
 
-def _says(problem: StoreError, code: str) -> bool:
-    return isinstance(problem.__cause__, ClientError) and code_of(problem.__cause__) == code
+def _says(error: StoreError, code: str) -> bool:
+    return isinstance(error.__cause__, ClientError) and code_of(error.__cause__) == code
 
 
 def what_to_type(options: DynamoOptions) -> str:

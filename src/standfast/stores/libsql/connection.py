@@ -43,7 +43,6 @@ from standfast.stores.remote.connection import Backoff
 
 SECURE_PORT: Final = 443
 PLAIN_PORT: Final = 8080
-_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _KNOWN: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
 
 
@@ -80,21 +79,15 @@ def read_options(address: Address) -> LibsqlOptions:
         url=f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}",
         authorization=lambda: _authorization(address, (address.password or token).strip()),
         tls=tls,
-        timeout=address.take_seconds("timeout", 5.0),
-        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        timeout=address.take_limit("timeout"),
+        connect_timeout=address.take_limit("connect_timeout"),
         pool=address.take_count("pool", 8, most=100),
-        prefix=address.take("prefix", _prefix, "standfast_", "lower-case letters, digits and _, at most 31"),
+        prefix=address.take_identifier("prefix", "standfast_"),
         migrate=address.take_flag("migrate", default=True),
         durable=address.take_choice("durable", ("check", "true", "false"), "check"),
     )
     address.finish(*_KNOWN)
     return options
-
-
-def _prefix(given: str) -> str:
-    if _PREFIX.fullmatch(given) is None:
-        raise ValueError(given)
-    return given
 
 
 def _authorization(address: Address, secret: str) -> str | None:
@@ -109,7 +102,7 @@ def _authorization(address: Address, secret: str) -> str | None:
 # ---
 #
 # A server has few of them, 128 by default. So a stream is left open only in a row of calls that follow close upon each
-# other; whoever calls now and then, as those do who wait, opens and closes one with every call.
+# other; a handle that calls now and then opens and closes one with every call.
 
 CLOSE_UPON: Final = 0.02
 """Within how many seconds after the last call the next one belongs to the same row."""
@@ -138,7 +131,7 @@ class Streams:
         self._tied = False
 
     def is_left_open(self) -> bool:
-        """Tell whether the call that begins now is to leave its stream open."""
+        """Return True if the call that begins now is to leave its stream open."""
         self._row = self._row + 1 if self._loop.time() - self._last_at < CLOSE_UPON else 1
         return self._row >= ROW and not self._tied
 
@@ -169,7 +162,7 @@ class Streams:
         self._idle.clear()
 
 
-# --- what a libSQL server complains of, translated once, at the edge -----------------------------------------------
+# --- errors of a libSQL server, translated once, at the edge -------- ----------------------------------------------
 
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
@@ -186,7 +179,7 @@ _SQL: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "SQLITE_READONLY": (StoreReadOnlyError, "the database cannot be written to; name the primary, or fix permissions"),
     "SQLITE_AUTH": (StoreReadOnlyError, "the server does not allow that; give the token write access"),
     "SQLITE_PERM": (StoreReadOnlyError, "the server does not allow that; give the token write access"),
-    "BLOCKED": (StoreReadOnlyError, "the server blocks it; ask whoever runs the server"),
+    "BLOCKED": (StoreReadOnlyError, "the server blocks it; ask its operator"),
     "SQLITE_CORRUPT": (StoreCorruptError, "the database is damaged; restore it from a backup"),
     "SQLITE_NOTADB": (StoreCorruptError, "the file is not a database; restore it from a backup"),
 }
@@ -196,22 +189,22 @@ _FROZEN: Final = re.compile(r"standfast frozen ([0-9]+)", re.ASCII)
 
 
 def is_busy(failure: HranaFailure) -> bool:
-    """Tell whether another try may succeed at once."""
+    """Return True if another try may succeed at once."""
     return _SQL.get(_code(failure), (StoreError,))[0] is StoreBusyError
 
 
 def is_rolled_back(failure: HranaFailure) -> bool:
-    """Tell whether the server has undone a transaction by itself, so that it cannot be undone any more."""
+    """Return True if the server has undone a transaction by itself, so that it cannot be undone any more."""
     return failure.code == "TRANSACTION_TIMEOUT"
 
 
 def is_constraint(failure: HranaFailure | None) -> bool:
-    """Tell whether a constraint did not hold."""
+    """Return True if a constraint did not hold."""
     return failure is not None and _code(failure) == "SQLITE_CONSTRAINT"
 
 
 def is_frozen(failure: HranaFailure | None) -> bool:
-    """Tell whether the store takes no writes, because it was moved."""
+    """Return True if the store takes no writes, because it was moved."""
     return failure is not None and reason_of(failure.message) > 0
 
 
@@ -222,17 +215,17 @@ def reason_of(text: str) -> int:
 
 
 def is_missing_table(failure: HranaFailure) -> bool:
-    """Tell whether a table is not there."""
+    """Return True if a table is not there."""
     return "no such table" in failure.message
 
 
 def is_too_large(failure: HranaFailure) -> bool:
-    """Tell whether an answer was larger than the server sends at once."""
+    """Return True if an answer was larger than the server sends at once."""
     return failure.code == "RESPONSE_TOO_LARGE"
 
 
 def is_expired_stream(status: int, failure: HranaFailure) -> bool:
-    """Tell whether a request named a stream that the server has closed meanwhile, or before it was restarted."""
+    """Return True if a request named a stream that the server has closed meanwhile, or before it was restarted."""
     return status == BAD_REQUEST or failure.code in {"STREAM_EXPIRED", "BATON_INVALID", "BATON_REUSED"}
 
 
@@ -263,15 +256,15 @@ def refusal(status: int, failure: HranaFailure, name: str) -> StoreError | None:
     return None
 
 
-def unreachable(problem: BaseException, name: str) -> StoreUnavailableError:
+def unreachable(error: BaseException, name: str) -> StoreUnavailableError:
     """Return the error for a connection that could not be made."""
-    cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None) or problem
-    if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+    cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return StoreUnavailableError(name, tls_error(str(cause)) or f"its certificate is refused ({cause})")
-    if isinstance(cause, ssl.SSLError) or isinstance(problem, aiohttp.ClientSSLError):
+    if isinstance(cause, ssl.SSLError) or isinstance(error, aiohttp.ClientSSLError):
         return StoreUnavailableError(name, "it does not speak TLS there; for a server without it, add ?tls=false")
-    if isinstance(problem, TimeoutError):
-        return StoreUnavailableError(name, "no connection could be had in time; is the server up, and the pool large?")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(name, "no connection could be made in time; is the server up, and the pool large?")
     return StoreUnavailableError(name, f"no connection could be made ({type(cause).__name__}); is the server up?")
 
 
@@ -315,10 +308,10 @@ class LibsqlConnection:
             ),
         )
 
-    # --- batches -----------------------------------------------------------------------------------------------
+    # --- batches ---------------------------------------------------------------------------------------------
 
     async def write(self, batch: HranaBatch) -> BatchResults | HranaFailure:
-        """Run a batch that changes something. A failure ended it half-way: nobody knows where.
+        """Run a batch that changes something. A failure ended it half-way, at an unknown step.
 
         Raises:
             OutcomeUnknownError: It was sent, and no answer came.
@@ -335,9 +328,9 @@ class LibsqlConnection:
         for tries_left in (1, 0):
             try:
                 return await self._run(batch)
-            except OutcomeUnknownError as problem:
-                if not tries_left or isinstance(problem.__cause__, TimeoutError):
-                    raise StoreUnavailableError(self._name, problem.problem) from problem.__cause__
+            except OutcomeUnknownError as error:
+                if not tries_left or isinstance(error.__cause__, TimeoutError):
+                    raise StoreUnavailableError(self._name, error.problem) from error.__cause__
         raise AssertionError
 
     async def _run(self, batch: HranaBatch) -> BatchResults | HranaFailure:
@@ -355,7 +348,7 @@ class LibsqlConnection:
         baton, close = self._streams.take(), not self._streams.is_left_open()
         status, body = await self._post("pipeline", batch.encoded(baton, close=close))
         if status != OK and baton is not None and is_expired_stream(status, read_failure(body)):
-            self._streams.clear()  # whoever closed one has closed the others too
+            self._streams.clear()  # what closed one has closed the others too
             status, body = await self._post("pipeline", batch.encoded(None, close=close))
         for _ in range(FULL_TRIES):
             if status != TOO_MANY:
@@ -371,7 +364,7 @@ class LibsqlConnection:
         certain = refusal(status, failure, self._name)
         return certain or OutcomeUnknownError(self._name, f"the server answered HTTP {status}: {failure.message}")
 
-    # --- rows one by one ---------------------------------------------------------------------------------------
+    # --- rows one by one -------------------------------------------------------------------------------------
 
     async def rows(self, batch: HranaBatch) -> list[list[Cell]]:
         """Return all rows of a batch that reads, however many bytes they are.
@@ -392,8 +385,8 @@ class LibsqlConnection:
                     *lines, left = (left + chunk).split(b"\n")
                     for line in lines:
                         self._take_entry(line, found)
-        except (aiohttp.ClientError, TimeoutError) as problem:
-            raise unreachable(problem, self._name) from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise unreachable(error, self._name) from None
         return found
 
     def _take_entry(self, line: bytes, found: list[list[Cell]]) -> None:
@@ -406,7 +399,7 @@ class LibsqlConnection:
         elif entry.baton is not None:
             self._streams.put(entry.baton, None)
 
-    # --- HTTP --------------------------------------------------------------------------------------------------
+    # --- HTTP ------------------------------------------------------------------------------------------------
 
     async def _post(self, endpoint: str, body: bytes) -> tuple[int, bytes]:
         status, answer = await self._send(endpoint, body)
@@ -429,12 +422,12 @@ class LibsqlConnection:
             data = BytesIO(body) if len(body) > _PIECE else body
             async with self._session.post(url, data=data, headers=self._headers(), allow_redirects=False) as response:
                 answer = response.status, await response.read()
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientSSLError) as problem:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientSSLError) as error:
             self._backoff.failed()
-            raise unreachable(problem, self._name) from None
-        except (aiohttp.ClientError, TimeoutError) as problem:
-            text = "no answer came in time" if isinstance(problem, TimeoutError) else "the connection broke"
-            raise OutcomeUnknownError(self._name, text) from problem
+            raise unreachable(error, self._name) from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            text = "no answer came in time" if isinstance(error, TimeoutError) else "the connection broke"
+            raise OutcomeUnknownError(self._name, text) from error
         self._backoff.succeeded()
         return answer
 
@@ -442,7 +435,7 @@ class LibsqlConnection:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         return headers if self._authorization is None else headers | {"Authorization": self._authorization}
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Close the streams if the server answers soon, and the connections."""

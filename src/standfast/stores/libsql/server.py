@@ -36,10 +36,8 @@ from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from standfast.stores.remote.server import (
     Intent,
     Landed,
-    PushesNothing,
     Row,
-    SeesNoDeaths,
-    SharesNoTransaction,
+    ServerDefaults,
     WriteRefused,
     Written,
 )
@@ -130,7 +128,7 @@ async def _look(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts
 
 
 async def _migrate(caller: LibsqlConnection, options: LibsqlOptions, found: int) -> None:
-    """Move on by one number; somebody else may be faster."""
+    """Move on by one number; another process may be faster."""
     batch = HranaBatch()
     begin = last = batch.add("BEGIN IMMEDIATE")
     for statement in MIGRATIONS[found]:
@@ -413,31 +411,18 @@ ATTEMPTS_KEPT: Final = 24 * 3_600 * 1_000_000
 
 
 @final
-class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
+class LibsqlServer(ServerDefaults):
     """A server whose tables are there."""
 
     def __init__(self, caller: LibsqlConnection, options: LibsqlOptions, *, durable: bool) -> None:
         self._caller, self._options = caller, options
-        self._capabilities: Final = structs.replace(CAPABILITIES, durable=durable)
+        self.name = options.name
+        self.capabilities: Final = structs.replace(CAPABILITIES, durable=durable)
+        self.batching: Final = BATCHING
         self._sql: Final = Statements(options.prefix)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return self._capabilities
-
-    @property
-    def batching(self) -> Batching:
-        """How much fits into one request."""
-        return BATCHING
-
-    @property
-    def name(self) -> str:
-        """The URL, without secrets."""
-        return self._options.name
-
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of it in one transaction, in one request."""
@@ -516,7 +501,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         await self._one(self._sql.forget, handle)
 
     async def sweep(self, limit: int) -> int:
-        """Delete expired records, and attempts that nobody will ask for any more."""
+        """Delete expired records, and attempts that are too old to be asked for."""
         batch = HranaBatch()
         swept = batch.add(self._sql.sweep, (limit,))
         batch.add(self._sql.sweep_attempts, (ATTEMPTS_KEPT,), if_ok(swept))
@@ -527,7 +512,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         """Return what moves everything in the tables."""
         return LibsqlTransfer(self._done, self._options.prefix, self.scan)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records, in one statement."""
@@ -541,9 +526,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         [at, *_], *found = await self._rows(sql, bytes(start), bytes(end), limit + 1)
         records = [_record_there(RecordKey.from_encoded(cast("bytes", row[0])), row) for row in found]
         records.sort(key=_key_of, reverse=reverse)
-        page = records[:limit]
-        more = None if len(records) <= limit else page[-1].key if reverse else page[-1].key.successor()
-        return Snapshot(Instant(cast("int", at)), {record.key: record for record in page}, more)
+        return Snapshot.page(Instant(cast("int", at)), records, limit, reverse=reverse)
 
     async def mark(self) -> int:
         """Return the last version: it grows with every commit."""
@@ -573,13 +556,11 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
             raise translate(failure, self.name)
         return cast("BatchResults", results)
 
-    # --- hints: none are pushed --------------------------------------------------------------------------------
-
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> LibsqlServer:
         """Open another handle."""
-        return LibsqlServer(LibsqlConnection(self._options), self._options, durable=self._capabilities.durable)
+        return LibsqlServer(LibsqlConnection(self._options), self._options, durable=self.capabilities.durable)
 
     async def aclose(self) -> None:
         """Close everything."""

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 # --- the options of a MongoDB URL ----------------------------------------------------------------------------------
 
 DEFAULT_PORT: Final = 27_017
-_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 _DATABASE: Final = re.compile(r"[^/\\. \"$*<>:|?\0]{1,63}")
 _DRIVERS: Final = (
     "replicaSet",
@@ -79,9 +78,9 @@ def read_options(address: Address) -> MongoOptions:
         hosts=tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(address)]),
         database=_database(address),
         is_srv=is_srv,
-        prefix=address.take("prefix", _prefix, "standfast", "a-z, 0-9 and _, up to 31 of them, no digit first"),
-        timeout=address.take_seconds("timeout", 5.0),
-        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        prefix=address.take_identifier("prefix", "standfast"),
+        timeout=address.take_limit("timeout"),
+        connect_timeout=address.take_limit("connect_timeout"),
         pool=address.take_count("pool", 10),
         migrate=address.take_flag("migrate", default=True),
         linearizable=address.take_choice("reads", ("majority", "linearizable"), "majority") == "linearizable",
@@ -108,12 +107,6 @@ def _database(address: Address) -> str:
     return database
 
 
-def _prefix(given: str) -> str:
-    if not _PREFIX.fullmatch(given):
-        raise ValueError(given)
-    return given
-
-
 def _tls(address: Address, *, default: bool) -> bool:
     context = address.tls(default=default)
     # Asked twice, a context of the caller's is the same one. The driver makes its own and takes none.
@@ -132,7 +125,7 @@ def _for_the_driver(address: Address) -> dict[str, Any]:
     return given
 
 
-# --- what MongoDB and its driver complain of, translated once, at the edge -----------------------------------------
+# --- errors of MongoDB and its driver, translated once, at the edge ------- ----------------------------------------
 
 DRIVER_ERRORS: Final = (errors.PyMongoError, TimeoutError, OSError)
 """What a call of the driver raises."""
@@ -175,7 +168,7 @@ _CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     11_602: _GOING,
     13_436: _GOING,
     112: (StoreUnavailableError, "others kept changing the same records; retry"),
-    24: (StoreUnavailableError, "somebody keeps a collection locked; retry"),
+    24: (StoreUnavailableError, "a collection is kept locked; retry"),
     50: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     262: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     388: (StoreUnavailableError, "the commit does not fit the server's cache; give it more, or write less at once"),
@@ -184,56 +177,56 @@ _CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
 }
 
 
-def code_of(problem: BaseException) -> int:
+def code_of(error: BaseException) -> int:
     """Return the number of what a server answered; 0 if it is not an answer of a server."""
-    code = getattr(problem, "code", None)
+    code = getattr(error, "code", None)
     return code if isinstance(code, int) else 0
 
 
-def is_transient(problem: BaseException) -> bool:
-    """Tell whether a transaction was undone, and may be tried again at once."""
-    return isinstance(problem, errors.PyMongoError) and problem.has_error_label("TransientTransactionError")
+def is_transient(error: BaseException) -> bool:
+    """Return True if a transaction was undone, and may be tried again at once."""
+    return isinstance(error, errors.PyMongoError) and error.has_error_label("TransientTransactionError")
 
 
-def commit_is_unknown(problem: BaseException) -> bool:
-    """Tell whether a transaction may have been committed: unless the server says that it was undone."""
-    if not isinstance(problem, errors.PyMongoError):
+def commit_is_unknown(error: BaseException) -> bool:
+    """Return True if a transaction may have been committed: unless the server says that it was undone."""
+    if not isinstance(error, errors.PyMongoError):
         return True
-    return problem.has_error_label("UnknownTransactionCommitResult") or not is_transient(problem)
+    return error.has_error_label("UnknownTransactionCommitResult") or not is_transient(error)
 
 
-def translate(store: str, problem: BaseException) -> StoreError:
+def translate(store: str, error: BaseException) -> StoreError:
     """Return the error that says what a failed call means and what to do. Nothing was written."""
-    said = str(problem)[:_SHOWN] or type(problem).__name__
-    code = code_of(problem)
+    said = str(error)[:_SHOWN] or type(error).__name__
+    code = code_of(error)
     if code in _CODES:
         kind, meaning = _CODES[code]
         return kind(store, f"{meaning} ({said})")
-    if isinstance(problem, errors.ServerSelectionTimeoutError):
+    if isinstance(error, errors.ServerSelectionTimeoutError):
         why = f"no primary could be reached in time; is the server up? ({said})"
-        return StoreUnavailableError(store, tls_error(str(problem)) or why)
-    if isinstance(problem, errors.ConfigurationError):
+        return StoreUnavailableError(store, tls_error(str(error)) or why)
+    if isinstance(error, errors.ConfigurationError):
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
-    if isinstance(problem, TimeoutError):
+    if isinstance(error, TimeoutError):
         return StoreUnavailableError(store, "the server took longer than the time limit; see ?timeout=")
-    if isinstance(problem, (errors.ConnectionFailure, OSError)):
-        return StoreUnavailableError(store, tls_error(str(problem)) or f"the connection failed ({said})")
+    if isinstance(error, (errors.ConnectionFailure, OSError)):
+        return StoreUnavailableError(store, tls_error(str(error)) or f"the connection failed ({said})")
     return StoreUnavailableError(store, f"the server refused: {said}")
 
 
-def unknown(store: str, problem: BaseException) -> OutcomeUnknownError:
+def unknown(store: str, error: BaseException) -> OutcomeUnknownError:
     """Return the error for a write that was sent, and may or may not have been done."""
-    said = str(problem)[:_SHOWN] or type(problem).__name__
+    said = str(error)[:_SHOWN] or type(error).__name__
     return OutcomeUnknownError(store, f"the answer to a commit was lost ({said})")
 
 
-def may_have_happened(problem: BaseException) -> bool:
-    """Tell whether a single write may have been done although it failed."""
-    if isinstance(problem, (errors.ServerSelectionTimeoutError, errors.WaitQueueTimeoutError)):
+def may_have_happened(error: BaseException) -> bool:
+    """Return True if a single write may have been done although it failed."""
+    if isinstance(error, (errors.ServerSelectionTimeoutError, errors.WaitQueueTimeoutError)):
         return False
-    if isinstance(problem, (errors.WTimeoutError, errors.WriteConcernError)):
+    if isinstance(error, (errors.WTimeoutError, errors.WriteConcernError)):
         return True
-    return code_of(problem) == 0
+    return code_of(error) == 0
 
 
 # --- connecting: the driver's client, and commands with a time limit each ------------------------------------------
@@ -278,22 +271,22 @@ class MongoConnection:
         try:
             async with asyncio.timeout(self.options.timeout):
                 return await self.command(command)
-        except DRIVER_ERRORS as problem:
-            raise translate(self.name, problem) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(self.name, error) from error
 
     async def change(self, command: Document) -> Document:
         """Send a command whose outcome matters."""
         try:
             async with asyncio.timeout(self.options.timeout):
                 return await self.command({**command, "writeConcern": DURABLE})
-        except DRIVER_ERRORS as problem:
-            if may_have_happened(problem):
-                raise unknown(self.name, problem) from problem
-            raise translate(self.name, problem) from problem
+        except DRIVER_ERRORS as error:
+            if may_have_happened(error):
+                raise unknown(self.name, error) from error
+            raise translate(self.name, error) from error
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncClientSession]:
-        """A transaction on one snapshot. What is not committed is undone, a little later: nobody waits for that."""
+        """A transaction on one snapshot. What is not committed is undone, a little later and without waiting for it."""
         session = self.client.start_session(causal_consistency=False)
         try:
             await session.start_transaction(SNAPSHOT, MAJORITY, max_commit_time_ms=self.milliseconds)
@@ -333,8 +326,8 @@ def _client(address: Address, options: MongoOptions) -> AsyncMongoClient[Documen
             appname=APP_NAME,
             **options.driver,
         )
-    except (errors.PyMongoError, ValueError, TypeError, OSError) as problem:  # OSError: a certificate's file
-        raise address.refuse(f"the driver refuses it: {problem}") from None
+    except (errors.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a certificate's file
+        raise address.refuse(f"the driver refuses it: {error}") from None
 
 
 def _checked(reply: Document) -> Document:
@@ -346,9 +339,9 @@ def _checked(reply: Document) -> Document:
     return reply
 
 
-def is_duplicate(problem: BaseException, document: str) -> bool:
-    """Tell whether a write failed because ``document`` is there already."""
-    if not isinstance(problem, errors.OperationFailure) or code_of(problem) != DUPLICATE_KEY:
+def is_duplicate(error: BaseException, document: str) -> bool:
+    """Return True if a write failed because ``document`` is there already."""
+    if not isinstance(error, errors.OperationFailure) or code_of(error) != DUPLICATE_KEY:
         return False
-    details = problem.details or {}
+    details = error.details or {}
     return bool(details.get("keyValue", {}).get("_id") == document)

@@ -1,7 +1,7 @@
-"""MongoWriter: an intent as one transaction, tried again for as long as it was certainly undone.
+"""Records in MongoDB: the documents, reads of one snapshot, versions, and intents as transactions.
 
-Three round trips, if nobody waits for hints and nothing is deleted: the time, the counter and the guarded versions as
-the snapshot has them; everything that is written; and the commit.
+A write takes three round trips, if no message is sent and nothing is deleted: the time, the counter and the guarded
+versions as the snapshot has them; everything that is written; and the commit.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     Document = dict[str, Any]
 
 
-# --- transactions whose process has died or stands still: they keep their records from everybody -------------------
+# --- transactions whose process has died or stands still: they keep their records from all others ------------------
 #
-# The server ends them after a minute, unless it is set otherwise. Who is in the way of one for a while ends it sooner:
-# every user may see and end the sessions of its own. Nothing is lost by that: whoever wakes up again is told that its
-# transaction was undone, and tries again.
+# The server ends them after a minute, unless it is set otherwise. A handle that is kept waiting by one for a while ends
+# it sooner: every user may see and end the sessions of its own. Nothing is lost by that: a process that wakes up again
+# is told that its transaction was undone, and tries again.
 
 FIRST_LOOK: Final = 0.5
 LOOK_EVERY: Final = 1.0
@@ -249,7 +249,7 @@ def in_commands(statements: Iterable[Document]) -> Iterator[list[Document]]:
 #
 # The document of the store says that it is frozen, and every transaction reads it along with the counter. But one that
 # has begun before would still see the store open. So each handle has a document for its attempts before it begins its
-# first transaction, and every transaction writes to it; whoever freezes writes to all of them afterwards. A transaction
+# first transaction, and every transaction writes to it; freezing writes to all of them afterwards. A transaction
 # that is under way is waited for, if it has written there, or undone by the server, if it is about to; and one whose
 # handle came too late to be found has begun after the store was frozen, and sees it.
 
@@ -329,10 +329,10 @@ class MongoTransfer:
                 await self._connection.command(command)
         except TimeoutError:
             return False
-        except DRIVER_ERRORS as problem:
-            if getattr(problem, "timeout", False):  # the server's own: a document was locked for all of the time
+        except DRIVER_ERRORS as error:
+            if getattr(error, "timeout", False):  # the server's own: a document was locked for all of the time
                 return False
-            raise translate(self._connection.name, problem) from problem
+            raise translate(self._connection.name, error) from error
         return True
 
     async def thaw(self) -> None:
@@ -453,12 +453,7 @@ class MongoReader:
         wanted = [{"_id": {"$gte": to_id(start), "$lt": to_id(end)}}, {"_id": STORE}]
         rows = await self._find({"$or": wanted, **UNEXPIRED}, -1 if reverse else 1, limit + 2)
         found = [record_of(row) for row in rows if row["_id"] != STORE]
-        page = found[:limit]
-        return Snapshot(
-            Instant(int(rows[0]["now"])),
-            {record.key: record for record in page},
-            _rest(page, reverse=reverse) if len(found) > limit else None,
-        )
+        return Snapshot.page(Instant(int(rows[0]["now"])), found, limit, reverse=reverse)
 
     async def _find(self, wanted: Document, order: int, limit: int) -> list[Document]:
         try:
@@ -468,8 +463,8 @@ class MongoReader:
                 records = self._records.with_options(read_concern=SNAPSHOT)
                 cursor = records.find(wanted, _FIELDS, limit=limit, sort=[("_id", order)] if order else None)
                 return await cursor.to_list()
-        except DRIVER_ERRORS as problem:
-            raise translate(self._connection.name, problem) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(self._connection.name, error) from error
 
     async def _find_and_confirm(self, wanted: Document, order: int, limit: int) -> list[Document]:
         """Read in a transaction: to commit it, the server must still be the primary for most of the set."""
@@ -478,11 +473,6 @@ class MongoReader:
             rows = await self._records.find(wanted, _FIELDS, limit=limit, sort=sort, session=session).to_list()
             await session.commit_transaction()
             return rows
-
-
-def _rest(page: list[Record], *, reverse: bool) -> RecordKey:
-    last = page[-1].key
-    return last if reverse else last.successor()
 
 
 # --- writing: an intent as one transaction, tried again for as long as it was certainly undone ---------------------
@@ -494,7 +484,7 @@ _SEEN: Final = {"last": 1, "frozen": 1, "drawn_by": 1, "generation": 1, "version
 
 
 class _LostError(Exception):
-    """A guard did not hold in the transaction, or somebody else was writing: look what is there."""
+    """A guard did not hold in the transaction, or another process was writing: read again."""
 
 
 @final
@@ -526,9 +516,9 @@ class MongoWriter:
                 if loop.time() > until:
                     raise self._busy() from lost.__cause__
                 await self._abandoned.end(since)
-            except StoreUnavailableError as problem:
+            except StoreUnavailableError as error:
                 if losses and loop.time() > until:
-                    raise self._busy() from problem
+                    raise self._busy() from error
                 raise
             await asyncio.sleep(self._random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -545,19 +535,19 @@ class MongoWriter:
             try:
                 async with asyncio.timeout_at(until):
                     done = await self._prepare(intent, session)
-            except DRIVER_ERRORS as problem:
-                raise self._undone(intent, problem) from problem
+            except DRIVER_ERRORS as error:
+                raise self._undone(intent, error) from error
             if isinstance(done, Written):
                 await self._commit(session)
             return done
 
-    def _undone(self, intent: Intent, problem: BaseException) -> Exception:
+    def _undone(self, intent: Intent, error: BaseException) -> Exception:
         """Return what a failure before the commit means: nothing can have been written."""
-        if is_duplicate(problem, attempt_id(intent.handle)):
+        if is_duplicate(error, attempt_id(intent.handle)):
             return AttemptClosedError(self._connection.name, f"attempt {intent.handle}.{intent.number} is closed")
-        if is_transient(problem) or code_of(problem) == DUPLICATE_KEY:
+        if is_transient(error) or code_of(error) == DUPLICATE_KEY:
             return _LostError()
-        return translate(self._connection.name, problem)
+        return translate(self._connection.name, error)
 
     async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | WriteRefused:
         """Do everything but the commit."""
@@ -607,11 +597,11 @@ class MongoWriter:
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 await session.commit_transaction()
-        except DRIVER_ERRORS as problem:
-            if commit_is_unknown(problem):
+        except DRIVER_ERRORS as error:
+            if commit_is_unknown(error):
                 self._in_doubt = dict(session.session_id)
-                raise unknown(self._connection.name, problem) from problem
-            raise _LostError from problem
+                raise unknown(self._connection.name, error) from error
+            raise _LostError from error
 
     async def end_doubtful(self) -> None:
         """End the transaction whose commit got no answer, if it is still open: it would be in everyone's way."""

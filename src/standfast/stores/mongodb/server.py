@@ -39,7 +39,7 @@ from standfast.stores.mongodb.records import (
 )
 from standfast.stores.protocol import Capabilities, Snapshot
 from standfast.stores.remote.connection import Backoff
-from standfast.stores.remote.server import Audience, Landed, SeesNoDeaths, SharesNoTransaction
+from standfast.stores.remote.server import Audience, Landed, ServerDefaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     Stream = AsyncChangeStream[dict[str, Any]]
 
 
-# --- the collections: made at the first opening, by whoever comes first, and checked at every one ------------------
+# --- the collections: made at the first opening, and checked at every one ------------------------------------------
 
 SCHEMA: Final = 1
 """The number of the layout. It only grows; a store with a larger one is refused."""
@@ -72,8 +72,8 @@ async def prepare(connection: MongoConnection) -> None:
             if connection.options.migrate and await _layout(connection) < SCHEMA:
                 await _create(connection)
             await _check(connection)
-    except DRIVER_ERRORS as problem:
-        raise translate(connection.name, problem) from problem
+    except DRIVER_ERRORS as error:
+        raise translate(connection.name, error) from error
 
 
 def _check_server(name: str, hello: Document) -> None:
@@ -98,7 +98,7 @@ async def _layout(connection: MongoConnection) -> int:
 
 
 async def _create(connection: MongoConnection) -> None:
-    """Do what is missing, whoever else is doing it too."""
+    """Create what is missing, also if others do it at the same time."""
     for name in (connection.records, connection.messages, connection.listeners):
         await _ignoring(NAMESPACE_EXISTS, connection, {"create": name})
     index: Document = {"key": {"expires_at": 1}, "name": "expires_at", "sparse": True}
@@ -113,8 +113,8 @@ async def _create(connection: MongoConnection) -> None:
 async def _ignoring(code: int, connection: MongoConnection, command: Document) -> None:
     try:
         await connection.command(command)
-    except DRIVER_ERRORS as problem:
-        if code_of(problem) != code:
+    except DRIVER_ERRORS as error:
+        if code_of(error) != code:
             raise
 
 
@@ -137,7 +137,7 @@ async def _check(connection: MongoConnection) -> None:
         )
 
 
-# --- listening: hints arrive by a change stream on the messages that transactions leave behind ---------------------
+# --- listening: notifications arrive by a change stream on the messages that transactions leave behind -------------
 
 QUIET: Final = 10.0
 """How many seconds the server waits for a message before it says that there is none."""
@@ -168,8 +168,8 @@ class MongoSubscriber:
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 await self._is_open.wait()
-        except TimeoutError as problem:
-            raise StoreUnavailableError(self._connection.name, "its change stream could not be opened") from problem
+        except TimeoutError as error:
+            raise StoreUnavailableError(self._connection.name, "its change stream could not be opened") from error
 
     async def _keep_listening(self) -> None:
         was_open = False
@@ -183,7 +183,7 @@ class MongoSubscriber:
                         self.listener.take_loss()  # it begins with what comes now: what was sent meanwhile is lost
                     was_open = True
                     await self._hear(stream)
-            except DRIVER_ERRORS:  # whoever writes or reads meets it too, and reports it
+            except DRIVER_ERRORS:  # writes and reads meet it too, and report it
                 self._is_open.clear()
                 self._backoff.failed()
 
@@ -232,10 +232,13 @@ ATTEMPTS_LIVE: Final = 7 * 24 * 3600 * SECOND
 
 
 @final
-class MongoServer(SeesNoDeaths, SharesNoTransaction):
+class MongoServer(ServerDefaults):
     """Implements :class:`~standfast.stores.remote.server.DatabaseServer`."""
 
     def __init__(self, connection: MongoConnection) -> None:
+        self.name = connection.name
+        self.capabilities: Final = CAPABILITIES
+        self.batching: Final = BATCHING
         self._connection: Final = connection
         self._reading: Final = MongoReader(connection)
         self._versions: Final = MongoVersions(connection)
@@ -255,22 +258,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
             raise
         return cls(connection)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return CAPABILITIES
-
-    @property
-    def batching(self) -> Batching:
-        """How much fits into one intent."""
-        return BATCHING
-
-    @property
-    def name(self) -> str:
-        """The URL without secrets."""
-        return self._connection.name
-
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably."""
@@ -282,8 +270,8 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 return await self._versions.reserve(count)
-        except DRIVER_ERRORS as problem:
-            raise translate(self.name, problem) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(self.name, error) from error
 
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Claim the attempt; waits for a transaction of it, which has written the same document."""
@@ -291,10 +279,10 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         await self._writing.end_doubtful()
         try:
             found = await self._claim(handle, number)
-        except StoreError as problem:
-            if not is_duplicate(problem.__cause__ or problem, attempt_id(handle)):
+        except StoreError as error:
+            if not is_duplicate(error.__cause__ or error, attempt_id(handle)):
                 raise
-            found = await self._claim(handle, number)  # it was made by somebody at the same moment
+            found = await self._claim(handle, number)  # it was made at the same moment
         if found["number"] > number:
             raise StoreError(self.name, f"attempt {handle}.{number} is not the last of its handle")
         if "first" not in found:
@@ -333,7 +321,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         """Return what moves everything in the collection."""
         return MongoTransfer(self._connection, self.scan)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read live records in one snapshot."""
@@ -353,7 +341,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         found = reply["cursor"]["firstBatch"]
         return int(found[0]["sum"]) if found else 0
 
-    # --- upkeep ------------------------------------------------------------------------------------------------
+    # --- upkeep ----------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int) -> int:
         """Delete what has expired, and what the dead have left behind."""
@@ -392,7 +380,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
             raise UnsuitableStoreError(self.name, "its collections are gone; open it anew with migrate=true")
         return int(found[0]["now"]), int(found[0]["generation"])
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Hand what is pushed to ``listener``."""
@@ -422,12 +410,12 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         return Audience(generation, frozenset([topic for row in found for topic in row["topics"]]))
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send hints outside of a transaction."""
+        """Send messages outside of a transaction."""
         if messages:
             # Streams tell only what most of the set has on disk, and that comes at once only where it is asked for.
             await self._connection.ask({**inserting(self._connection, messages), "writeConcern": DURABLE})
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> MongoServer:
         """Open another handle, on the running loop."""

@@ -1,4 +1,4 @@
-"""MysqlPool: connections with a time limit on everything, opened again with growing pauses, never too many of them."""
+"""Connections to MySQL and MariaDB: options, errors, a time limit on everything, and the settings that are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ PORT: Final = 3306
 KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
-_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
 
 
@@ -106,28 +105,15 @@ def read_options(address: Address) -> MysqlOptions:
         user=user,
         password=lambda: address.password or "",
         database=database,
-        prefix=address.take("prefix", _prefix, "standfast", "a lower-case name of at most 31 letters, digits and _"),
-        timeout=_limited(address, "timeout"),
-        connect_timeout=_limited(address, "connect_timeout"),
+        prefix=address.take_identifier("prefix", "standfast"),
+        timeout=address.take_limit("timeout", longest=LONGEST_TIMEOUT),
+        connect_timeout=address.take_limit("connect_timeout", longest=LONGEST_TIMEOUT),
         pool=address.take_count("pool", 4, most=100),
         migrate=address.take_flag("migrate", default=True),
         tls=address.tls(default=False),
     )
     address.finish(*KNOWN)
     return options
-
-
-def _limited(address: Address, name: str) -> float:
-    given = address.take_seconds(name, 5.0)
-    if not 0 < given <= LONGEST_TIMEOUT:
-        raise address.refuse(f"{name} is a duration of at most {LONGEST_TIMEOUT:g} s, for example 5s")
-    return given
-
-
-def _prefix(given: str) -> str:
-    if not _PREFIX.fullmatch(given):
-        raise ValueError(given)
-    return given
 
 
 # --- what a server or its driver complains of, in the words of Standfast -------------------------------------------
@@ -143,7 +129,7 @@ NOT_SENT: Final = frozenset({0, 2006})
 """What the driver says when it could not even send: the server has not seen it."""
 
 WOULD_SHOW_PASSWORD: Final = 2061
-"""What we say ourselves when logging in would show the password to whoever listens."""
+"""What we say ourselves when logging in would show the password on the network."""
 
 LOST: Final = NOT_SENT | {2013}
 """What it says when the connection is gone."""
@@ -180,37 +166,37 @@ _UNCERTAIN: Final = frozenset({1053, 1077, 1079, 1317, 1927, 2013, 2055, 3169})
 """What may be said although a transaction was just committed: the connection ended, or the statement was killed."""
 
 
-def code_of(problem: BaseException) -> int:
-    """Return the number that the server or the driver gave a problem; -1 if it has none."""
-    code = problem.args[0] if isinstance(problem, driver.Error) and problem.args else -1
+def code_of(error: BaseException) -> int:
+    """Return the number that the server or the driver gave an error; -1 if it has none."""
+    code = error.args[0] if isinstance(error, driver.Error) and error.args else -1
     return code if isinstance(code, int) else -1
 
 
-def is_certain(problem: BaseException) -> bool:
-    """Tell whether a transaction that ended with ``problem`` was certainly not committed."""
-    code = code_of(problem)
+def is_certain(error: BaseException) -> bool:
+    """Return True if a transaction that ended with ``error`` was certainly not committed."""
+    code = code_of(error)
     return code in _KNOWN and code not in _UNCERTAIN
 
 
-def translated(problem: BaseException, name: str) -> StoreError:
-    """Return what to raise for a problem of the driver."""
-    code = code_of(problem)
-    if trouble := tls_error(_shown(problem)):
-        return StoreUnavailableError(name, f"{trouble} ({_shown(problem)})")
+def translated(error: BaseException, name: str) -> StoreError:
+    """Return what to raise for an error of the driver."""
+    code = code_of(error)
+    if trouble := tls_error(_shown(error)):
+        return StoreUnavailableError(name, f"{trouble} ({_shown(error)})")
     if code in _KNOWN:
         kind, text = _KNOWN[code]
-        return kind(name, f"{text} ({_shown(problem)})")
-    if isinstance(problem, (OSError, TimeoutError, EOFError)):
-        return StoreUnavailableError(name, f"{_AWAY} ({_shown(problem)})")
-    return StoreError(name, _shown(problem))
+        return kind(name, f"{text} ({_shown(error)})")
+    if isinstance(error, (OSError, TimeoutError, EOFError)):
+        return StoreUnavailableError(name, f"{_AWAY} ({_shown(error)})")
+    return StoreError(name, _shown(error))
 
 
-def _shown(problem: BaseException) -> str:
-    if isinstance(problem, TimeoutError) and not problem.args:
+def _shown(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not error.args:
         return "no answer in time"
-    if isinstance(problem, driver.Error):
-        return " ".join(str(each) for each in problem.args)[:300]
-    return f"{type(problem).__name__}: {problem}"[:300]
+    if isinstance(error, driver.Error):
+        return " ".join(str(each) for each in error.args)[:300]
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 # --- links: connections with a time limit on everything, opened again with growing pauses, never too many of them --
@@ -235,7 +221,7 @@ _SESSION: Final = (
 
 @final
 class MysqlConnection:
-    """One connection. Whoever has it uses it alone."""
+    """One connection, used by one caller at a time."""
 
     __slots__ = ("connection",)
 
@@ -301,12 +287,12 @@ _SHOWS_IT: Final = frozenset({"mysql_clear_password", "dialog", "mysql_old_passw
 _TAKES_ANY_KEY: Final = "sha256_password"
 """One that encrypts it with whatever key it is offered."""
 
-_NO_KEY: Final = b"none: a key that comes over a network without TLS may be anybody's"
+_NO_KEY: Final = b"none: a key that comes over a network without TLS may be forged"
 
 
 @final
 class _PlainConnection(Connection):
-    """A connection without TLS. The server says how to log in, and whoever is on the way may have said it in its place.
+    """A connection without TLS. The server says how to log in, and an attacker on the way may say it in its place.
 
     So the password is never sent as it is; nor, to another machine, encrypted with a key that came from there.
     """
@@ -343,11 +329,11 @@ async def connect(options: MysqlOptions) -> MysqlConnection:
         )
         try:
             await connection.connect()
-        except (ValueError, RuntimeError) as problem:
+        except (ValueError, RuntimeError) as error:
             if not is_exposed:
                 raise
             said = "it asked for the password, encrypted with a key of its own"  # the driver could not use ours
-            raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from problem
+            raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from error
         link = MysqlConnection(connection)
         try:
             await link.run(session_of(options), options.connect_timeout)
@@ -423,8 +409,8 @@ async def settings_of(link: MysqlConnection, options: MysqlOptions) -> Mapping[s
     named = ",".join(f"'{name}'" for name in _ASKED)
     try:
         [rows] = await link.run(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})", options.timeout)
-    except DRIVER_ERRORS as problem:
-        raise translated(problem, options.name) from problem
+    except DRIVER_ERRORS as error:
+        raise translated(error, options.name) from error
     return {str(name).lower(): str(value) for name, value in rows}
 
 
@@ -435,9 +421,8 @@ def check(settings: Mapping[str, str], name: str) -> None:
         UnsuitableStoreError: It is too old, or is set up in a way in which commits are not what they seem.
         StoreReadOnlyError: It takes no writes.
     """
-    problem = _flaw(settings)
-    if problem:
-        raise UnsuitableStoreError(name, problem)
+    if flaw := _flaw(settings):
+        raise UnsuitableStoreError(name, flaw)
     if _is_on(settings, "read_only") or _is_on(settings, "innodb_read_only"):
         raise StoreReadOnlyError(name, "the server is a replica or was set read_only; connect to the primary")
 

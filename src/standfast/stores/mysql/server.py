@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
 from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreBusyError, StoreError, WorkTimeoutError
@@ -37,9 +36,9 @@ from standfast.stores.mysql.connection import (
     weakness_of,
 )
 from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
-from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Delete, Put, Record, Snapshot, Worked
+from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Record, Snapshot, Worked
 from standfast.stores.remote.connection import warn_not_durable
-from standfast.stores.remote.server import Intent, Landed, PushesNothing, Row, SeesNoDeaths, WriteRefused, Written
+from standfast.stores.remote.server import Intent, Landed, ServerDefaults, WriteRefused, Written, run_user_work
 from standfast.stores.validation import check_commit, in_window
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 # --- moving everything in a database -------------------------------------------------------------------------------
 #
 # A fact says that the store is frozen. Every write reads it under a shared lock, which lasts until it is over, in the
-# statement that reads the time; so whoever sets it waits for all writes under way, and all later ones see it.
+# statement that reads the time; so setting it waits for all writes under way, and all later ones see it.
 
 # ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
@@ -153,7 +152,7 @@ async def sweep(links: MysqlPool, names: MysqlTables, limit: int) -> int:
     """Delete rows that have been dead for a while, and attempts of handles that are long gone.
 
     The highest version that goes is remembered: what is created later, at the same key perhaps, gets a higher one.
-    Rows are locked by their keys, in order, as everybody does.
+    Rows are locked by their keys, in order, as writes do.
     """
     old, dead = f"SET @sf_o={NOW}-{GRACE}", dead_since("@sf_o")
     _, rows = await links.ask(f"{old};SELECT k FROM {names.records} WHERE {dead} ORDER BY expires_at LIMIT {limit}")
@@ -193,7 +192,7 @@ BEFORE_COUNTING: Final = 3
 
 LONGEST_PAUSE: Final = 0.05
 _AGAIN: Final = frozenset({DEADLOCK, DUPLICATE, LOCK_TIMEOUT, NULL_REFUSED}) | NOT_SENT
-"""What is tried again: a deadlock, a lost race, or a connection that had died while nobody used it."""
+"""What is tried again: a deadlock, a lost race, or a connection that had died while it was idle."""
 
 
 @final
@@ -229,11 +228,11 @@ class MysqlWriter:
         async with self._links.borrow() as link:
             try:
                 await self._send(link, intent, answers)
-            except DRIVER_ERRORS as problem:
-                if code_of(problem) == NULL_REFUSED and len(answers) == BEFORE_COUNTING:
+            except DRIVER_ERRORS as error:
+                if code_of(error) == NULL_REFUSED and len(answers) == BEFORE_COUNTING:
                     return await see_why(link, intent, self._options)
                 await link.undo(self._options.timeout)
-                return problem
+                return error
         at, first = answers[-2][0]
         return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
 
@@ -243,12 +242,12 @@ class MysqlWriter:
             await link.run(packet, self._options.timeout, answers)
         try:
             await link.run(last, self._options.timeout, answers)
-        except DRIVER_ERRORS as problem:
-            if is_certain(problem):
+        except DRIVER_ERRORS as error:
+            if is_certain(error):
                 raise
             attempt = f"{intent.handle}.{intent.number}"
-            unknown = translated(problem, self._options.name)
-            raise OutcomeUnknownError(self._options.name, unknown.problem, attempt) from problem
+            unknown = translated(error, self._options.name)
+            raise OutcomeUnknownError(self._options.name, unknown.problem, attempt) from error
 
     def _statements(self, intent: Intent) -> Iterator[str]:
         names, guards, count = self._names, guards_of(intent), count_of(intent)
@@ -276,8 +275,8 @@ async def see_why(link: MysqlConnection, intent: Intent, options: MysqlOptions) 
     ]
     try:
         facts, counted, rows, _ = await link.run(";".join(asked), options.timeout)
-    except DRIVER_ERRORS as problem:
-        raise translated(problem, options.name) from problem
+    except DRIVER_ERRORS as error:
+        raise translated(error, options.name) from error
     at, first, lowest, frozen = facts[0]
     if frozen:
         raise moved_error(options.name, int(frozen))
@@ -306,7 +305,7 @@ def changes_of(names: MysqlTables, intent: Intent) -> Iterator[str]:
     if puts:
         yield from sql.put(names, puts)
     if intent.deletes:
-        yield sql.bury(names, intent.deletes)
+        yield sql.delete(names, intent.deletes)
     if creates:
         yield from sql.create(names, creates)
         yield sql.check_floor(names, intent.handle)
@@ -344,12 +343,12 @@ _ENDED: Final = (
 class MysqlWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
 
-    __slots__ = ("_link", "_name", "trouble")
+    __slots__ = ("_link", "_name", "error")
 
     def __init__(self, link: MysqlConnection, name: str) -> None:
         self._link: MysqlConnection | None = link
         self._name = name
-        self.trouble: StoreError | None = None
+        self.error: StoreError | None = None
         """What the store could not do in the middle of the work; the transaction is over then."""
 
     @property
@@ -363,23 +362,23 @@ class MysqlWork:
         try:
             await cursor.execute(statement, tuple(parameters) or None)
             return list(await cursor.fetchall()) if cursor.description else []
-        except DRIVER_ERRORS as problem:
-            raise self._told(problem) from problem
+        except DRIVER_ERRORS as error:
+            raise self._told(error) from error
 
     async def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Run one statement once for each set of parameters."""
         cursor = self._open().connection.cursor()
         try:
             await cursor.executemany(statement, [tuple(each) for each in parameters])
-        except DRIVER_ERRORS as problem:
-            raise self._told(problem) from problem
+        except DRIVER_ERRORS as error:
+            raise self._told(error) from error
 
-    def _told(self, problem: Exception) -> Exception:
+    def _told(self, error: Exception) -> Exception:
         """Return what the work is told: its own mistakes as the driver says them, the rest in words of the store."""
-        if code_of(problem) not in _UNDONE:
-            return problem
-        self.trouble = translated(problem, self._name)
-        return self.trouble
+        if code_of(error) not in _UNDONE:
+            return error
+        self.error = translated(error, self._name)
+        return self.error
 
     def _open(self) -> MysqlConnection:
         if self._link is None:
@@ -411,7 +410,7 @@ class MysqlWorkRunner:
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Do the work and the commit together; return what came of them, or what the work raised."""
-        await self._links.ask("DO 1")  # a connection that died while nobody used it is found out here
+        await self._links.ask("DO 1")  # a connection that died while it was idle is found here
         job = _Work(rider, handle, number)
         async with self._links.borrow() as link:
             try:
@@ -422,14 +421,14 @@ class MysqlWorkRunner:
                 elif isinstance(outcome, Conflict):
                     await link.undo(self._options.timeout)
                 else:
-                    link.drop()  # which settings of the session the work has changed, nobody knows
-            except DRIVER_ERRORS as problem:
-                raise translated(problem, self._options.name) from problem
+                    link.drop()  # which settings of the session the work has changed is not known
+            except DRIVER_ERRORS as error:
+                raise translated(error, self._options.name) from error
         return outcome
 
     async def _prepare(self, link: MysqlConnection, job: _Work) -> Outcome:
         """Do everything but commit."""
-        intent = intent_of(job, job.rider.commit.changes)
+        intent = Intent.of_commit(job.rider.commit, job.handle, job.number)
         begun = await self._begin(link, intent)
         if begun.current or not in_window(begun.at, intent.after, intent.before):
             return Conflict(begun.at, begun.current)
@@ -437,9 +436,11 @@ class MysqlWorkRunner:
             answer, changes = await self._do(link, job.rider)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
-        except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
-            return as_exception(problem)
-        refused, versions = await self._write(link, intent_of(job, changes), begun.at)
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
+            return as_exception(error)
+        refused, versions = await self._write(
+            link, Intent.of_commit(structs.replace(job.rider.commit, changes=changes), job.handle, job.number), begun.at
+        )
         if refused is not None:
             return Conflict(refused.at, refused.current)
         return Worked(answer, begun.at, versions)
@@ -453,29 +454,21 @@ class MysqlWorkRunner:
 
     async def _do(self, link: MysqlConnection, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
         """Run the work with a time limit; return its answer and all changes to commit with it."""
-        work, changes = MysqlWork(link, self._options.name), rider.commit.changes
-        limit = asyncio.timeout(rider.seconds)
+        work = MysqlWork(link, self._options.name)
         try:
-            async with limit:
-                answer = rider.work(work)
-                answer = await answer if inspect.isawaitable(answer) else answer
-                if rider.extra_changes is not None:
-                    changes = (*changes, *rider.extra_changes(answer))
-        except TimeoutError as problem:
-            if not limit.expired():
-                raise
+            answer, changes = await run_user_work(rider, work, self._options.name)
+        except WorkTimeoutError:
             link.drop()
-            message = f"the work took longer than {rider.seconds:g} s; everything was undone"
-            raise WorkTimeoutError(self._options.name, message) from problem
+            raise
         except Exception:
-            if work.trouble is None:
+            if work.error is None:
                 raise
             # Another one than the work saw: this is no outcome of the work, which was undone and can be done again.
-            raise copy(work.trouble) from None
+            raise copy(work.error) from None
         finally:
             work.end()
-        if work.trouble is not None:
-            raise work.trouble
+        if work.error is not None:
+            raise work.error
         if len(changes) > len(rider.commit.changes):
             check_commit(changes, rider.commit.wake, self._limits)
         await self._check_transaction(link)
@@ -485,10 +478,10 @@ class MysqlWorkRunner:
         """See that it is still the same transaction, and put settings back that the work may have changed."""
         try:
             await link.run(f"RELEASE SAVEPOINT sf;{session_of(self._options)}", self._options.timeout)
-        except DRIVER_ERRORS as problem:
-            if code_of(problem) == _NO_SAVEPOINT:
-                raise StoreError(self._options.name, _ENDED) from problem
-            raise translated(problem, self._options.name) from problem
+        except DRIVER_ERRORS as error:
+            if code_of(error) == _NO_SAVEPOINT:
+                raise StoreError(self._options.name, _ENDED) from error
+            raise translated(error, self._options.name) from error
 
     async def _write(
         self, link: MysqlConnection, intent: Intent, at: Instant
@@ -506,8 +499,8 @@ class MysqlWorkRunner:
         try:
             for packet in sql.packets(statements, self._longest):
                 await link.run(packet, self._options.timeout, answers)
-        except DRIVER_ERRORS as problem:
-            if code_of(problem) not in {NULL_REFUSED, DUPLICATE}:
+        except DRIVER_ERRORS as error:
+            if code_of(error) not in {NULL_REFUSED, DUPLICATE}:
                 raise
             return await self._refused(link, intent, is_judged=len(answers) < _BEFORE_WRITING), {}
         version = int(answers[-1][0][0])
@@ -526,31 +519,11 @@ class MysqlWorkRunner:
     async def _commit(self, link: MysqlConnection, job: _Work) -> None:
         try:
             await link.run("COMMIT", self._options.timeout)
-        except DRIVER_ERRORS as problem:
-            if is_certain(problem):
+        except DRIVER_ERRORS as error:
+            if is_certain(error):
                 raise
-            unknown = translated(problem, self._options.name)
-            raise OutcomeUnknownError(self._options.name, unknown.problem, job.attempt) from problem
-
-
-def intent_of(job: _Work, changes: Sequence[Change]) -> Intent:
-    """Return a commit as an intent: one version for all that it writes."""
-    puts = tuple(Row(each.key, each.value, 0, each.expires_at) for each in changes if isinstance(each, Put))
-    return Intent(
-        job.handle,
-        job.number,
-        {each.key: each.expected for each in sorted(changes, key=_key_of)},
-        tuple(sorted(puts, key=_key_of)),
-        tuple(sorted(each.key for each in changes if isinstance(each, Delete))),
-        1,
-        (),
-        job.rider.commit.after,
-        job.rider.commit.before,
-    )
-
-
-def _key_of(each: Change | Row) -> RecordKey:
-    return each.key
+            unknown = translated(error, self._options.name)
+            raise OutcomeUnknownError(self._options.name, unknown.problem, job.attempt) from error
 
 
 # --- A MySQL or MariaDB server, as common code asks for it ---------------------------------------------------------
@@ -587,13 +560,15 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
 
 
 @final
-class MysqlServer(PushesNothing, SeesNoDeaths):
+class MysqlServer(ServerDefaults):
     """One handle: a connection to write on, and a few for everything else."""
 
     def __init__(self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str]) -> None:
         self._options, self._links, self._settings = options, links, settings
         self._names: Final = options.names
-        self._limits: Final = Capabilities(
+        self.name = options.name
+        self.batching: Final = BATCHING
+        self.capabilities: Final = Capabilities(
             backend="mysql",
             atomic=True,
             durable=not weakness_of(settings),
@@ -605,7 +580,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
         self._writer: Final = MysqlPool(options, 1)
         self._writing: Final = MysqlWriter(options, self._writer, longest)
-        self._working: Final = MysqlWorkRunner(options, self._writer, longest, self._limits)
+        self._working: Final = MysqlWorkRunner(options, self._writer, longest, self.capabilities)
         self._last_reserved = 0
         self._said_at = Instant(0)
         self._heard_at = Instant(0)
@@ -613,22 +588,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
     def __repr__(self) -> str:
         return f"<MysqlServer {self.name}>"
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return self._limits
-
-    @property
-    def batching(self) -> Batching:
-        """How much fits into one intent."""
-        return BATCHING
-
-    @property
-    def name(self) -> str:
-        """The URL, without secrets."""
-        return self._options.name
-
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably."""
@@ -678,7 +638,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
         """Return what moves everything in the tables."""
         return MysqlTransfer(self._links, self._names, self.scan)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read the live records at ``keys``."""
@@ -692,14 +652,9 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
         page = f"ORDER BY k {'DESC' if reverse else 'ASC'} LIMIT {limit + 1}"
         found = f"SELECT {COLUMNS} FROM {self._names.records} FORCE INDEX (PRIMARY) WHERE {where} {page}"
         _, ((at,),), rows = await self._links.ask(f"SET @sf_t={NOW};SELECT @sf_t;{found}")
-        records = live(rows[:limit], Instant(at))
-        more: RecordKey | None = None
-        if len(rows) > limit:
-            last = next(reversed(records))
-            more = last if reverse else last.successor()
-        return Snapshot(Instant(at), records, more)
+        return Snapshot.page(Instant(at), list(map(record_of, rows)), limit, reverse=reverse)
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     async def mark(self) -> int:
         """Return a number that is another one after every transaction: each moves on the attempt of its handle."""
@@ -707,7 +662,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
         [[[mark]]] = await self._links.ask(f"SELECT CAST(COALESCE(SUM({crc}),0) AS SIGNED) FROM {self._names.attempts}")
         return int(mark)
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> MysqlServer:
         """Open another handle on the same server, on the running loop."""

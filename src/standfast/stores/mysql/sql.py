@@ -91,10 +91,10 @@ async def prepare(link: MysqlConnection, options: MysqlOptions) -> None:
 async def _version(link: MysqlConnection, options: MysqlOptions) -> int:
     try:
         [rows] = await link.run(f"SELECT number FROM {options.names.facts} WHERE name='schema'", options.timeout)
-    except DRIVER_ERRORS as problem:
-        if code_of(problem) == NO_TABLE:
+    except DRIVER_ERRORS as error:
+        if code_of(error) == NO_TABLE:
             return 0
-        raise translated(problem, options.name) from problem
+        raise translated(error, options.name) from error
     return int(rows[0][0]) if rows else 0
 
 
@@ -107,8 +107,8 @@ async def _migrate(link: MysqlConnection, options: MysqlOptions) -> None:
         for statement in _steps(await _version(link, options), options.names):
             await link.run(statement, PATIENCE)
         await link.run(f"DO RELEASE_LOCK('standfast.{place}')", options.timeout)
-    except DRIVER_ERRORS as problem:
-        raise translated(problem, options.name) from problem
+    except DRIVER_ERRORS as error:
+        raise translated(error, options.name) from error
 
 
 def _steps(found: int, names: MysqlTables) -> Sequence[str]:
@@ -128,8 +128,8 @@ async def _check_engine(link: MysqlConnection, options: MysqlOptions) -> None:
     asked = f"SELECT DISTINCT engine FROM information_schema.tables WHERE {where}"
     try:
         [rows] = await link.run(asked, options.timeout)
-    except DRIVER_ERRORS as problem:
-        raise translated(problem, options.name) from problem
+    except DRIVER_ERRORS as error:
+        raise translated(error, options.name) from error
     engines = {str(row[0]) for row in rows}
     if engines != {"InnoDB"}:
         raise UnsuitableStoreError(options.name, f"its tables must be of the engine InnoDB, not {', '.join(engines)}")
@@ -248,9 +248,9 @@ def put(names: MysqlTables, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def create(names: MysqlTables, rows: Sequence[Row]) -> Iterator[str]:
-    """Write rows that are not there, or over dead ones; fail if somebody else was faster."""
-    dead_since = "expires_at<=@sf_t AND version<VALUES(version)"
-    tail = f"version=IF({dead_since},VALUES(version),NULL),expires_at=VALUES(expires_at),value=VALUES(value)"
+    """Write rows that are not there, or over dead ones; fail if another process was faster."""
+    is_expired = "expires_at<=@sf_t AND version<VALUES(version)"
+    tail = f"version=IF({is_expired},VALUES(version),NULL),expires_at=VALUES(expires_at),value=VALUES(value)"
     for some in _chunks(rows):
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
@@ -272,11 +272,11 @@ def check_floor(names: MysqlTables, handle: str) -> str:
     return f"UPDATE {names.attempts} SET number=NULL WHERE handle={handle_literal(handle)} AND {floor}>=@sf_b"
 
 
-def bury(names: MysqlTables, keys: Sequence[RecordKey]) -> str:
+def delete(names: MysqlTables, keys: Sequence[RecordKey]) -> str:
     """Delete records: the row stays for a while, so that its version is not forgotten.
 
-    It expired at the negative of the time: before every instant, also if the clock is set back, or somebody reads by a
-    time that he took a moment ago. Yet it tells since when it is dead.
+    It expired at the negative of the time: before every instant, also if the clock is set back, or a reader goes by a
+    time that it took a moment ago. Yet it tells since when it is dead.
     """
     return f"UPDATE {names.records} SET expires_at=-@sf_t,value='' WHERE k IN ({literals(keys)})"
 

@@ -73,9 +73,9 @@ async def open_server(options: PostgresOptions, name: str) -> PostgresServer:
         await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
         store = await store_at(session, options)
         server = PostgresServer(options, name, _capabilities(session, options), store)
-    except DRIVER_ERRORS as problem:
+    except DRIVER_ERRORS as error:
         session.connection.terminate()
-        raise translate(problem, name) from problem
+        raise translate(error, name) from error
     except BaseException:
         session.connection.terminate()
         raise

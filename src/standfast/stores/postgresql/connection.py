@@ -1,11 +1,10 @@
-"""One connection, opened when it is needed and again when it is lost."""
+"""Connections to PostgreSQL: options, errors, one connection for one purpose, and one that is notified."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import re
 import ssl
 import urllib.parse
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.address import Address, tls_error
+from standfast.stores.address import Address, is_identifier, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
 from standfast.stores.postgresql.statements import channels, data_of
 from standfast.stores.remote.connection import Backoff
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 PORT: Final = 5432
 KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls", "tls_ca")
-
-_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 
 
 class PostgresTarget(Struct, frozen=True):
@@ -88,8 +85,8 @@ class PostgresOptions(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a name that would have to be escaped, or that PostgreSQL would cut off."""
-        if not _IDENTIFIER.fullmatch(self.schema):
-            raise ValueError("a schema is up to 31 of a-z, 0-9 and _, and begins with no digit")
+        if not is_identifier(self.schema):
+            raise ValueError("a schema is up to 31 of a-z, 0-9 and _, beginning with no digit")
 
 
 def read_options(address: Address) -> PostgresOptions:
@@ -102,28 +99,15 @@ def read_options(address: Address) -> PostgresOptions:
     options = PostgresOptions(
         target,
         _listening(address, target, listen) if listen else None,
-        address.take("schema", _identifier, "standfast", "up to 31 of a-z, 0-9 and _, beginning with no digit"),
-        _limit(address, "timeout"),
-        _limit(address, "connect_timeout"),
+        address.take_identifier("schema", "standfast"),
+        address.take_limit("timeout"),
+        address.take_limit("connect_timeout"),
         "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
         address.take_flag("migrate", default=True),
         address.take_flag("lifeline", default=True),
     )
     address.finish(*KNOWN)
     return options
-
-
-def _limit(address: Address, name: str) -> float:
-    given = address.take_seconds(name, 5.0)
-    if given <= 0:
-        raise address.refuse(f"{name} is longer than nothing")
-    return given
-
-
-def _identifier(given: str) -> str:
-    if not _IDENTIFIER.fullmatch(given):
-        raise ValueError(given)
-    return given
 
 
 def _listening(address: Address, target: PostgresTarget, listen: str) -> PostgresTarget:
@@ -151,7 +135,7 @@ CREATED_MEANWHILE: Final = "SF002"
 STALE: Final = "SF003"
 FROZEN: Final = "SF004"
 TRY_AGAIN: Final = frozenset({CREATED_MEANWHILE, "40001", "40P01", "55P03"})
-"""Nothing was written, and the same might succeed at once: lost races, deadlocks, locks that were not to be had."""
+"""Nothing was written, and the same might succeed at once: lost races, deadlocks, locks that were not granted."""
 
 _BY_CODE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "28P01": (UnsuitableStoreError, "it refused the user or the password; correct them"),
@@ -168,7 +152,7 @@ _BY_CODE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "57014": (StoreUnavailableError, "it cancelled the statement, perhaps after its statement_timeout; retry"),
     "40001": (StoreUnavailableError, "others changed the same rows at the same time; nothing was written; retry"),
     "40P01": (StoreUnavailableError, "it ended a deadlock by undoing this transaction; nothing was written; retry"),
-    "55P03": (StoreUnavailableError, "a lock was not to be had in time, see its lock_timeout; retry"),
+    "55P03": (StoreUnavailableError, "a lock was not granted in time, see its lock_timeout; retry"),
     "SF002": (StoreUnavailableError, "a key was created at the same time; nothing was written; retry"),
     "57P01": (StoreUnavailableError, "an administrator ended the session; retry"),
     "25P03": (
@@ -186,52 +170,52 @@ _SURE_AT_LOGIN: Final = frozenset({"28P01", "28000", "3D000", "53300", "57P03"})
 _OVER: Final = frozenset({"FATAL", "PANIC"})
 
 
-def code_of(problem: BaseException) -> str:
+def code_of(error: BaseException) -> str:
     """Return the SQLSTATE of an error; empty if it has none."""
-    return getattr(problem, "sqlstate", None) or ""
+    return getattr(error, "sqlstate", None) or ""
 
 
-def translate(problem: BaseException, name: str) -> StoreError:
+def translate(error: BaseException, name: str) -> StoreError:
     """Return the error for something that was certainly not written."""
-    if isinstance(problem, StoreError):
-        return problem
-    code = code_of(problem)
+    if isinstance(error, StoreError):
+        return error
+    code = code_of(error)
     if code == FROZEN:
-        return moved_error(name, int(getattr(problem, "detail", None) or EXPORTED))
+        return moved_error(name, int(getattr(error, "detail", None) or EXPORTED))
     if code in _BY_CODE:
         kind, advice = _BY_CODE[code]
         return kind(name, advice)
-    if isinstance(problem, TimeoutError):
+    if isinstance(error, TimeoutError):
         return StoreUnavailableError(name, "it did not answer in time; retry")
-    if isinstance(problem, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
-        why = tls_error(str(problem)) or "it cannot be reached"
-        return StoreUnavailableError(name, f"{why} ({_words(problem)}); retry")
-    return StoreUnavailableError(name, f"PostgreSQL failed: {_words(problem)} ({code or type(problem).__name__})")
+    if isinstance(error, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
+        why = tls_error(str(error)) or "it cannot be reached"
+        return StoreUnavailableError(name, f"{why} ({_words(error)}); retry")
+    return StoreUnavailableError(name, f"PostgreSQL failed: {_words(error)} ({code or type(error).__name__})")
 
 
-def translate_write(problem: BaseException, name: str) -> StoreError:
+def translate_write(error: BaseException, name: str) -> StoreError:
     """Return the error for a write that was sent: unknown, unless the server itself said that it failed.
 
     An error that ends the session does not say it: it may come after the transaction was committed.
     """
-    code = code_of(problem)
-    if code in _SURE_AT_LOGIN or (is_answer(problem) and code != "40003"):
-        return translate(problem, name)
-    return OutcomeUnknownError(name, f"no answer came: {_words(problem)}")
+    code = code_of(error)
+    if code in _SURE_AT_LOGIN or (is_answer(error) and code != "40003"):
+        return translate(error, name)
+    return OutcomeUnknownError(name, f"no answer came: {_words(error)}")
 
 
-def is_answer(problem: BaseException) -> bool:
-    """Tell whether the server itself said that a statement failed, and goes on with the session."""
-    if not isinstance(problem, asyncpg.PostgresError) or isinstance(problem, asyncpg.PostgresConnectionError):
+def is_answer(error: BaseException) -> bool:
+    """Return True if the server itself said that a statement failed, and goes on with the session."""
+    if not isinstance(error, asyncpg.PostgresError) or isinstance(error, asyncpg.PostgresConnectionError):
         return False
-    severity = getattr(problem, "severity_en", None) or getattr(problem, "severity", None) or ""
+    severity = getattr(error, "severity_en", None) or getattr(error, "severity", None) or ""
     return severity not in _OVER
 
 
-def _words(problem: BaseException) -> str:
-    if isinstance(problem, TimeoutError):
+def _words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
         return "it took too long"
-    return next(iter(str(problem).splitlines()), "") or type(problem).__name__
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 # --- one connection, opened when it is needed and again when it is lost --------------------------------------------
@@ -274,14 +258,14 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
                 statement_cache_size=0,
                 server_settings={"application_name": "standfast"},
             )
-    except DRIVER_ERRORS as problem:
-        raise translate(problem, name) from None  # its traceback has the password
+    except DRIVER_ERRORS as error:
+        raise translate(error, name) from None  # its traceback has the password
     try:
         return await _look(connection, options, name)
-    except BaseException as problem:
+    except BaseException as error:
         connection.terminate()
-        if isinstance(problem, DRIVER_ERRORS):
-            raise translate(problem, name) from problem
+        if isinstance(error, DRIVER_ERRORS):
+            raise translate(error, name) from error
         raise
 
 
@@ -300,7 +284,7 @@ async def _look(connection: Connection, options: PostgresOptions, name: str) -> 
 
 @final
 class PostgresConnection:
-    """One connection for one purpose. PostgresStatements take turns.
+    """One connection for one purpose. Calls take turns.
 
     Args:
         options: Time limits.
@@ -325,7 +309,7 @@ class PostgresConnection:
         """Use a connection that is open already."""
         self._session = session
 
-    # --- calling -----------------------------------------------------------------------------------------------
+    # --- calling ---------------------------------------------------------------------------------------------
 
     async def call(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes
         """Run a statement that changes nothing, or that may as well be run twice: as it is if the connection ends."""
@@ -334,11 +318,11 @@ class PostgresConnection:
             async with self.turn() as session:
                 try:
                     return await self.run(session, statement, parameters)
-                except DRIVER_ERRORS as problem:
-                    self._judge(problem)
-                    if is_answer(problem) or isinstance(problem, TimeoutError):
-                        raise translate(problem, self._name) from problem
-                    ended = problem
+                except DRIVER_ERRORS as error:
+                    self._judge(error)
+                    if is_answer(error) or isinstance(error, TimeoutError):
+                        raise translate(error, self._name) from error
+                    ended = error
         raise translate(ended or OSError(), self._name) from ended
 
     async def write(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes
@@ -355,16 +339,16 @@ class PostgresConnection:
     async def _write(self, session: PostgresSession, statement: str, parameters: Sequence[Any]) -> Rows:
         try:
             run = self._prepared.get(statement) or await self._prepare(session, statement)
-        except DRIVER_ERRORS as problem:
-            self._judge(problem)
-            raise translate(problem, self._name) from problem
+        except DRIVER_ERRORS as error:
+            self._judge(error)
+            raise translate(error, self._name) from error
         try:
             return await run(*parameters, timeout=self._options.timeout)
-        except DRIVER_ERRORS as problem:
-            self._judge(problem)
-            if isinstance(problem, asyncpg.PostgresError):
+        except DRIVER_ERRORS as error:
+            self._judge(error)
+            if isinstance(error, asyncpg.PostgresError):
                 raise
-            raise translate_write(problem, self._name) from problem
+            raise translate_write(error, self._name) from error
 
     async def _prepare(self, session: PostgresSession, statement: str) -> Run:
         """Return what runs a statement on the connection, and keep it for the next time."""
@@ -408,7 +392,7 @@ class PostgresConnection:
         finally:
             self._waiting -= 1
 
-    # --- connecting --------------------------------------------------------------------------------------------
+    # --- connecting ------------------------------------------------------------------------------------------
 
     async def _ready(self) -> PostgresSession:
         if self._is_closed:
@@ -425,9 +409,9 @@ class PostgresConnection:
         self._backoff.succeeded()
         return self._session
 
-    def _judge(self, problem: BaseException) -> None:
+    def _judge(self, error: BaseException) -> None:
         """Give the connection up after anything that was not an answer of the server, or was its last."""
-        if not is_answer(problem):
+        if not is_answer(error):
             self._drop()
 
     def drop(self) -> None:
@@ -451,21 +435,21 @@ class PostgresConnection:
 
 
 async def hang_up(connection: Connection) -> None:
-    """Close a connection, in good manners if there is somebody at the other end; what it was doing is cancelled."""
+    """Close a connection, in good order if the server answers; what it was doing is cancelled."""
     try:
         async with asyncio.timeout(CLOSED_WITHIN):
             await connection.close(timeout=CLOSED_WITHIN)
-    except Exception:  # noqa: BLE001 -- whatever it is, there is nobody to tell and nothing left to do
+    except Exception:  # noqa: BLE001 -- whatever it is, there is nothing left to do
         connection.terminate()
     except BaseException:
         connection.terminate()
         raise
 
 
-# --- hearing what the server pushes: a connection that listens, looked after for as long as the handle is open -----
+# --- notifications: a connection that listens, opened again for as long as the handle is open ----------------------
 
 KEEPALIVE: Final = 10.0
-"""How many seconds a dead connection, whose end nobody was told of, can go unnoticed."""
+"""How many seconds a dead connection, whose end was not reported, can go unnoticed."""
 
 
 @final
@@ -487,7 +471,7 @@ class PostgresSubscriber:
         self._keeping: asyncio.Task[None] | None = None
 
     def listen(self, listener: Listener) -> None:
-        """Hand what is heard to ``listener``."""
+        """Hand what is pushed to ``listener``."""
         self._listener = listener
 
     async def want(self, topics: frozenset[bytes]) -> None:
@@ -495,8 +479,8 @@ class PostgresSubscriber:
         self._wanted = frozenset(channels(self._options.schema, topics))
         try:
             await self._catch_up()
-        except DRIVER_ERRORS as problem:
-            raise translate(problem, self._name) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._name) from error
         if self._keeping is None:
             self._keeping = self._loop.create_task(self._keep())
 
@@ -531,7 +515,7 @@ class PostgresSubscriber:
             await connection.remove_listener(channel, self._take)
             self._heard.discard(channel)
 
-    # --- what is heard -----------------------------------------------------------------------------------------
+    # --- what is heard ---------------------------------------------------------------------------------------
 
     def _take(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         if self._listener is not None:
@@ -541,7 +525,7 @@ class PostgresSubscriber:
         if connection is self._connection:
             self._lost.set()
 
-    # --- looking after it --------------------------------------------------------------------------------------
+    # --- reconnecting ----------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
         """Notice a connection that is gone, and listen again."""

@@ -202,7 +202,7 @@ class PostgresLiveness:
         self._stopping = False
         self.users = 0
 
-    # --- for the handles -----------------------------------------------------------------------------------------
+    # --- for the handles -------------------------------------------------------------------------------------
 
     def liveness_token(self) -> str:
         """Return this process's lifeline; it is being tied if it is not."""
@@ -263,7 +263,7 @@ class PostgresLiveness:
         if self._session is not None:
             self._session.abandon()
 
-    # --- on the thread -------------------------------------------------------------------------------------------
+    # --- on the thread ---------------------------------------------------------------------------------------
 
     async def _main(self) -> None:
         with self._lock:
@@ -294,8 +294,8 @@ class PostgresLiveness:
                         await self._look_after(session)
                 finally:
                     proof.lose()
-        except DRIVER_ERRORS as problem:
-            if code_of(problem) == SERVES_NOBODY:
+        except DRIVER_ERRORS as error:
+            if code_of(error) == SERVES_NOBODY:
                 proof.excuse()
         finally:
             self._session = None

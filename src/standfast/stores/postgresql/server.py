@@ -135,12 +135,12 @@ class PostgresServer:
         self._topics: frozenset[bytes] | None = None
         self._joining: PostgresUserTransactions | None = None
         self._store: Final = store
-        self._lives: Final = join_liveness(options, store) if capabilities.sees_process_death else None
+        self._liveness: Final = join_liveness(options, store) if capabilities.sees_process_death else None
         listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
         self._working: Final = PostgresWorkRunner(self._link(self._dial), self._calls, options, name, capabilities)
-        self._ears: Final = PostgresSubscriber(options, name, functools.partial(dial, listening, options, name))
+        self._subscriber: Final = PostgresSubscriber(options, name, functools.partial(dial, listening, options, name))
 
     def _link(self, open_session: Callable[[], Awaitable[PostgresSession]]) -> PostgresConnection:
         return PostgresConnection(self._options, self.name, open_session)
@@ -152,9 +152,9 @@ class PostgresServer:
         session = await self._dial()
         try:
             await self.raise_versions(session)
-        except DRIVER_ERRORS as problem:
+        except DRIVER_ERRORS as error:
             session.connection.terminate()
-            raise translate(problem, self.name) from problem
+            raise translate(error, self.name) from error
         except BaseException:
             session.connection.terminate()
             raise
@@ -168,7 +168,7 @@ class PostgresServer:
         """Write over a connection that is open already."""
         self._writer.adopt(session)
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one round trip."""
@@ -177,20 +177,20 @@ class PostgresServer:
             try:
                 [answer] = await self._writer.write(self._calls.write, *parameters)
                 return written(answer, intent)
-            except asyncpg.PostgresError as problem:
-                refused = await self._judged(problem)
+            except asyncpg.PostgresError as error:
+                refused = await self._judged(error)
             if refused is not None:
                 return refused
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
-    async def _judged(self, problem: asyncpg.PostgresError) -> WriteRefused | None:
-        code = code_of(problem)
+    async def _judged(self, error: asyncpg.PostgresError) -> WriteRefused | None:
+        code = code_of(error)
         if code == ATTEMPT_CLOSED:
-            raise AttemptClosedError(self.name, "the attempt had been settled as never written") from problem
+            raise AttemptClosedError(self.name, "the attempt had been settled as never written") from error
         if code == STALE:
-            return WriteRefused(Instant(int(problem.detail or 0)), {}, stale=True)
+            return WriteRefused(Instant(int(error.detail or 0)), {}, stale=True)
         if code not in TRY_AGAIN:
-            raise translate_write(problem, self.name) from problem
+            raise translate_write(error, self.name) from error
         await asyncio.sleep(self._random.uniform(0, 0.002))
         return None
 
@@ -223,10 +223,10 @@ class PostgresServer:
         return self._joining
 
     def transfer(self) -> PostgresTransfer:
-        """Return what moves everything in the schema."""
+        """Return the transfer of everything in the schema."""
         return PostgresTransfer(self._reader, self._options.schema, self.scan)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read the live records at ``keys``."""
@@ -248,16 +248,16 @@ class PostgresServer:
         [(removed,)] = await self._reader.call(self._calls.sweep, limit)
         return int(removed)
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Hand what is pushed to ``listener``."""
-        self._ears.listen(listener)
+        self._subscriber.listen(listener)
 
     async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
-        """Listen first, then say so, then let committers know that somebody did."""
+        """Listen first, then say so, then let committers know of the change."""
         del added, removed
-        await self._ears.want(all_topics)
+        await self._subscriber.want(all_topics)
         await self._reader.call(self._calls.subscribe, self._id, sorted(all_topics), SUBSCRIBED_FOR)
         if all_topics != self._topics:
             await self._reader.call(self._calls.next_generation)
@@ -269,12 +269,12 @@ class PostgresServer:
         return Audience(generation, frozenset(topics or ()))
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send hints outside of a transaction."""
+        """Send messages outside of a transaction."""
         names = [channel(self._options.schema, message.topic) for message in messages]
         if names:
             await self._reader.call(self._calls.notify, names, [payload(message) for message in messages])
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> PostgresServer:
         """Open another handle on the same server, on the running loop."""
@@ -288,21 +288,21 @@ class PostgresServer:
 
     def liveness_token(self) -> str:
         """Return what falls with this process's session; nothing behind a pooler, where there is none."""
-        return "" if self._lives is None else self._lives.liveness_token()
+        return "" if self._liveness is None else self._liveness.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether a process has been without its session for longer than a living one would be."""
-        return self._lives is not None and self._lives.is_dead(token)
+        """Return True if a process has been without its session for longer than a living one would be."""
+        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._ears.aclose()
+        await self._subscriber.aclose()
         if self._topics:
             await self._unsubscribe()
         for each in (self._working, self._writer, self._reader):
             await each.aclose()
-        if self._lives is not None:
-            await self._lives.leave()
+        if self._liveness is not None:
+            await self._liveness.leave()
 
     async def _unsubscribe(self) -> None:
         try:

@@ -67,7 +67,7 @@ async def ensure_schema(connection: Connection, schema: str, name: str, *, migra
 
 
 async def _present(connection: Connection, schema: str, timeout: float) -> int:
-    # Not to_regclass: it may have an outdated answer at hand if somebody else has just created the table.
+    # Not to_regclass: it may have an outdated answer at hand if another process has just created the table.
     find = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
     if not await connection.fetchval(find, schema, timeout=timeout):
         return 0
@@ -76,7 +76,7 @@ async def _present(connection: Connection, schema: str, timeout: float) -> int:
 
 
 async def _migrate(connection: Connection, schema: str, steps: list[tuple[int, str]], timeout: float) -> None:
-    """Apply what is missing in one transaction; whoever comes at the same time waits, and finds it done.
+    """Apply what is missing in one transaction; a process that comes at the same time waits, and finds it done.
 
     The lock goes with the transaction: also a pooler cannot leave it behind. Whatever fails is undone by closing the
     connection.
@@ -176,7 +176,7 @@ def _in(schema: str, statement: str) -> str:
     return statement.replace("@", f'"{schema}"')
 
 
-# --- writing -----------------------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------------------------
 
 
 def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
@@ -249,7 +249,7 @@ def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Rec
     return current
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def records(rows: Iterable[Fields]) -> tuple[Instant, dict[RecordKey, Record]]:
@@ -265,14 +265,10 @@ def records(rows: Iterable[Fields]) -> tuple[Instant, dict[RecordKey, Record]]:
 def page(rows: Iterable[Fields], limit: int, *, reverse: bool) -> Snapshot:
     """Return a page of a scan that was asked for one record more than fits."""
     at, found = records(rows)
-    if len(found) <= limit:
-        return Snapshot(at, found)
-    found.popitem()
-    last = next(reversed(found))
-    return Snapshot(at, found, last if reverse else last.successor())
+    return Snapshot.page(at, list(found.values()), limit, reverse=reverse)
 
 
-# --- hints -------------------------------------------------------------------------------------------------------
+# --- notifications -------------------------------------------------------------------------------------------------
 
 
 def channel(schema: str, topic: bytes) -> str:
@@ -292,7 +288,7 @@ def payload(message: Message) -> str:
 
 
 def data_of(text: str) -> bytes:
-    """Return the data of a message that was heard; what nobody of us sent means: look at everything."""
+    """Return the data of a message; empty for what no handle sent."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

@@ -1,17 +1,17 @@
-"""The user's own SQL in one of our transactions."""
+"""Transactions shared with the user: the user's SQL in one of ours, and our records in one of the user's."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 from msgspec import structs
 
-from standfast.clock import Instant, monotonic
+from standfast.clock import Instant
 from standfast.errors import (
     AttemptClosedError,
     InvalidChangeError,
@@ -32,8 +32,8 @@ from standfast.stores.postgresql.connection import (
     translate_write,
 )
 from standfast.stores.postgresql.statements import channel, lock_runs, lost_records, payload, write_parameters, written
-from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Delete, Put, Record, Snapshot, Worked
-from standfast.stores.remote.server import Audience, Intent, Row, WriteRefused
+from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Record, Snapshot, Worked
+from standfast.stores.remote.server import Audience, Intent, WriteRefused, run_user_work
 from standfast.stores.remote.subscriptions import KnownTopics
 from standfast.stores.user_transactions import Question, sqlstate_of
 from standfast.stores.validation import check_commit, check_read, in_window
@@ -60,7 +60,7 @@ _ENDS_IT: Final = re.compile(
 
 
 _OURS: Final = r"(?<![a-z0-9_$])\"?@\"?\s*\.\s*\"?(?!(?:runs|steps|locks)\b)[a-z_]"
-"""Our tables and functions, by their full names. Whoever is set on it gets around this: it is there for mistakes."""
+"""Our tables and functions, by their full names. It prevents mistakes, not malice."""
 
 
 @final
@@ -159,8 +159,8 @@ class PostgresWorkRunner:
     async def _execute(self, session: PostgresSession, statement: str) -> None:
         try:
             await session.connection.execute(statement, timeout=self._options.timeout)
-        except DRIVER_ERRORS as problem:
-            raise translate(problem, self._name) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._name) from error
 
     async def _roll_back(self, session: PostgresSession) -> None:
         try:
@@ -171,9 +171,9 @@ class PostgresWorkRunner:
     async def _commit(self, session: PostgresSession) -> None:
         try:
             status = await session.connection.execute("COMMIT", timeout=self._options.timeout)
-        except DRIVER_ERRORS as problem:
+        except DRIVER_ERRORS as error:
             self._link.drop()
-            raise translate_write(problem, self._name) from problem
+            raise translate_write(error, self._name) from error
         except BaseException:
             self._link.drop()
             raise
@@ -186,20 +186,23 @@ class PostgresWorkRunner:
         if conflict is not None:
             return conflict
         transaction = await self._transaction(session)
+        sql = PostgresWork(session.connection, self._options.schema, rider.seconds)
         try:
-            answer, changes = await self._run(session, rider)
+            answer, changes = await run_user_work(rider, sql, self._name)
             check_commit(changes, commit.wake, self._limits)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as problem:
-            if isinstance(problem, asyncio.CancelledError) and _is_being_cancelled():
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
-            if session.connection.is_closed() and not isinstance(problem, WorkTimeoutError):
+            if session.connection.is_closed() and not isinstance(error, WorkTimeoutError):
                 # Whatever the work makes of it is no outcome of the work: it was undone, and can be done again.
                 raise StoreUnavailableError(
                     self._name, "the connection was lost while the work went on; nothing was written; retry"
                 ) from None
-            return as_exception(problem)
+            return as_exception(error)
+        finally:
+            sql.end()
         if not session.connection.is_in_transaction() or await self._transaction(session) != transaction:
             raise StoreError(self._name, "the work ended the transaction it was in; what it wrote may be there, alone")
         return await self._record(session, structs.replace(commit, changes=changes), handle, number, answer)
@@ -210,7 +213,7 @@ class PostgresWorkRunner:
 
     async def _guard(self, session: PostgresSession, commit: CommitRider) -> Conflict | None:
         """Lock what the commit is about and compare it: the work begins only if all guards hold."""
-        guards = {change.key: change.expected for change in sorted(commit.changes, key=_key_of)}
+        guards = {change.key: change.expected for change in sorted(commit.changes, key=attrgetter("key"))}
         checks = {change.key for change in commit.changes if isinstance(change, Check)}
         keys, expected = list(guards), list(guards.values())
         there = len(expected) - expected.count(ABSENT)
@@ -222,27 +225,6 @@ class PostgresWorkRunner:
         current = lost_records(keys, lost)
         return Conflict(Instant(at), current) if current or not in_window(at, commit.after, commit.before) else None
 
-    async def _run(self, session: PostgresSession, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
-        """Run the work within its time; what it raises passes through."""
-        started, sql = monotonic(), PostgresWork(session.connection, self._options.schema, rider.seconds)
-        late = WorkTimeoutError(self._name, f"the work took longer than {rider.seconds:g} s; everything was undone")
-        limit = asyncio.timeout(rider.seconds)
-        try:
-            async with limit:
-                answer = rider.work(sql)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-                more = () if rider.extra_changes is None else tuple(rider.extra_changes(answer))
-        except TimeoutError as problem:
-            if limit.expired():
-                raise late from problem
-            raise
-        finally:
-            sql.end()
-        if monotonic() - started > rider.seconds:
-            raise late
-        return answer, (*rider.commit.changes, *more)
-
     async def _record(
         self,
         session: PostgresSession,
@@ -251,22 +233,22 @@ class PostgresWorkRunner:
         number: int,
         answer: Any,  # noqa: ANN401 -- whatever the work returned
     ) -> Outcome:
-        intent = intent_of(commit, handle, number)
+        intent = Intent.of_commit(commit, handle, number)
         try:
             rows = await self._link.run(session, self._calls.write, write_parameters(intent, self._options.schema))
-        except DRIVER_ERRORS as problem:
-            if code_of(problem) == ATTEMPT_CLOSED:
-                raise AttemptClosedError(self._name, "the attempt had been settled as never written") from problem
-            if code_of(problem) == CREATED_MEANWHILE and (conflict := await self._met(session, commit)) is not None:
+        except DRIVER_ERRORS as error:
+            if code_of(error) == ATTEMPT_CLOSED:
+                raise AttemptClosedError(self._name, "the attempt had been settled as never written") from error
+            if code_of(error) == CREATED_MEANWHILE and (conflict := await self._met(session, commit)) is not None:
                 return conflict
-            raise translate(problem, self._name) from problem
+            raise translate(error, self._name) from error
         verdict = written(rows[0], intent)
         if isinstance(verdict, WriteRefused):
             return Conflict(verdict.at, verdict.current)
         return Worked(answer, verdict.at, dict.fromkeys([row.key for row in intent.puts], verdict.versions[0]))
 
     async def _met(self, session: PostgresSession, commit: CommitRider) -> Conflict | None:
-        """Undo everything, and look at what somebody else created while the work went on."""
+        """Undo everything, and read what others created while the work went on."""
         await self._execute(session, "ROLLBACK")
         return await self._guard(session, commit)
 
@@ -274,8 +256,8 @@ class PostgresWorkRunner:
         """Run a statement before the commit: if it fails, nothing is written."""
         try:
             return await self._link.run(session, statement, parameters)
-        except DRIVER_ERRORS as problem:
-            raise translate(problem, self._name) from problem
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._name) from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -285,25 +267,6 @@ class PostgresWorkRunner:
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _key_of(change: Change) -> RecordKey:
-    return change.key
-
-
-def intent_of(commit: CommitRider, handle: str, number: int) -> Intent:
-    """Return a commit as an intent, at one version."""
-    changes = sorted(commit.changes, key=_key_of)
-    return Intent(
-        handle,
-        number,
-        {change.key: change.expected for change in changes},
-        tuple(Row(change.key, change.value, 0, change.expires_at) for change in changes if isinstance(change, Put)),
-        tuple(change.key for change in changes if isinstance(change, Delete)),
-        1,
-        after=commit.after,
-        before=commit.before,
-    )
 
 
 # --- A user's own transaction takes records of the store along -----------------------------------------------------
@@ -338,14 +301,14 @@ class PostgresUserTransactions:
     ) -> Talk[Commit | Conflict]:
         """Do all of ``changes`` or none, as part of the transaction under way."""
         check_commit(changes, (), self._limits)
-        intent = intent_of(CommitRider(tuple(changes), None, before), "", 0)
+        intent = Intent.of_commit(CommitRider(tuple(changes), None, before), "", 0)
         begun = yield from self._opening()
         asked = _asked(intent, begun["transaction"], idle, self._messages(intent, begun["topics"]), self._schema)
         try:
             told = _decode((yield Question(self._write, asked)))
-        except Exception as problem:
-            if sqlstate_of(problem) == _FROZEN:
-                raise moved_error(self._name) from problem
+        except Exception as error:
+            if sqlstate_of(error) == _FROZEN:
+                raise moved_error(self._name) from error
             raise
         if told["status"] == _APART:
             raise UnsuitableConnectionError(self._name, "no transaction is open on it: begin one, and commit it")
@@ -361,13 +324,13 @@ class PostgresUserTransactions:
         """Find out what is at the other end."""
         try:
             begun: dict[str, Any] = _decode((yield self._begin))
-        except Exception as problem:
-            code = sqlstate_of(problem)
+        except Exception as error:
+            code = sqlstate_of(error)
             if code in _NO_SUCH_STORE:
-                raise self._elsewhere() from problem
+                raise self._elsewhere() from error
             if code == _NO_PRIVILEGE:
                 advice = f'its user may not use the store; let the owner call SELECT "{self._schema}".grant_to(user)'
-                raise UnsuitableConnectionError(self._name, advice) from problem
+                raise UnsuitableConnectionError(self._name, advice) from error
             raise
         if begun["store"] != self._store:
             raise self._elsewhere()

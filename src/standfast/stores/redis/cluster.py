@@ -102,7 +102,7 @@ _ASKING: Final = pack("ASKING")
 
 @final
 class ScriptCaller:
-    """ScriptCaller scripts for one handle."""
+    """Calls scripts for one handle."""
 
     def __init__(self, routes: Routes, seen: RewindDetector, name: str, options: RedisOptions) -> None:
         self.routes, self.seen, self._name = routes, seen, name
@@ -130,8 +130,8 @@ class ScriptCaller:
             answer = await sending.send()
         except ReplyLostError as lost:
             answer = await self._repeat(sending, lost, once=once)
-        except NotSentError as problem:
-            raise StoreUnavailableError(self._name, f"it did not answer: {problem}") from problem
+        except NotSentError as error:
+            raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
         status, _, version, *_ = answer[0]
         if status == REWOUND:
             raise self.seen.rewound(names, version)
@@ -146,8 +146,8 @@ class ScriptCaller:
             raise OutcomeUnknownError(self._name, f"the answer to a write was lost: {lost}") from lost
         try:
             return await sending.send()
-        except (ReplyLostError, NotSentError) as problem:
-            raise StoreUnavailableError(self._name, f"it did not answer: {problem}") from problem
+        except (ReplyLostError, NotSentError) as error:
+            raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
 
     def _check_replicas(self, acknowledged: Reply, *, once: bool) -> None:
         if isinstance(acknowledged, int) and acknowledged >= self._replicas:
@@ -159,18 +159,18 @@ class ScriptCaller:
         """Return the answer to a plain command that writes nothing; a refusal is returned as an exception."""
         try:
             [answer] = await pool.call(pack(*command))
-        except (NotSentError, ReplyLostError) as problem:
-            raise StoreUnavailableError(self._name, f"it did not answer: {problem}") from problem
+        except (NotSentError, ReplyLostError) as error:
+            raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
         return answer
 
-    def refused(self, problem: Exception) -> Exception:
+    def refused(self, error: Exception) -> Exception:
         """Return the error for a refusal."""
-        return translate(self._name, problem)
+        return translate(self._name, error)
 
 
 @final
 class _Sending:
-    """One call, on its way to whoever has the slot now."""
+    """One call, on its way to the server that has the slot now."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class Cluster:
             if first <= slot <= last:
                 return self.node(place)
         self._ranges = []
-        raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is served by nobody")
+        raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is not served")
 
     async def pools(self) -> Sequence[RedisPool]:
         """Return the connections to all primaries, as the cluster is now."""
@@ -342,19 +342,19 @@ class Cluster:
         return places[self._turn % len(places)]
 
     async def _fetch(self) -> None:
-        problem: Exception = StoreUnavailableError(self._dialer.name, "no node of the cluster answers")
+        last_error: Exception = StoreUnavailableError(self._dialer.name, "no node of the cluster answers")
         for place in dict.fromkeys((*(each[2] for each in self._ranges), *self._pools, *self._seeds)):
             try:
                 [answer] = await self.node(place).call(pack("CLUSTER", "SLOTS"))
             except (StoreError, NotSentError, ReplyLostError) as failed:
-                problem = failed
+                last_error = failed
                 continue
             if isinstance(answer, BaseException):
                 raise translate(self._dialer.name, answer)
             self._ranges = [_range(each, place) for each in answer]
             if self._ranges:
                 return
-        raise StoreUnavailableError(self._dialer.name, f"no node of the cluster answers: {problem}")
+        raise StoreUnavailableError(self._dialer.name, f"no node of the cluster answers: {last_error}")
 
     async def aclose(self) -> None:
         """Close all pools."""
@@ -419,7 +419,7 @@ class RedisSubscriber:
         except TimeoutError:
             raise StoreUnavailableError(self._dialer.name, "it does not confirm what is listened to") from None
 
-    # --- the connection ----------------------------------------------------------------------------------------
+    # --- the connection --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -462,7 +462,7 @@ class RedisSubscriber:
                 await asyncio.sleep(self._dialer.timeout)
                 if self._heard_at < asked_at:
                     break
-        await line.aclose()  # whoever reads from it notices
+        await line.aclose()  # the reader notices
 
     async def _take(self, message: Reply) -> None:
         kind = message[0] if len(message) == _PARTS else b""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # --- the options of a Redis URL ------------------------------------------------------------------------------------
 
 DEFAULT_PORT: Final = 6379
-_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 _KNOWN: Final = (
     "prefix",
     "timeout",
@@ -76,9 +75,9 @@ def read_options(address: Address) -> RedisOptions:
     options = RedisOptions(
         hosts=tuple(address.hosts(DEFAULT_PORT)),
         database=_database(address),
-        prefix=address.take("prefix", _prefix, "standfast", "a-z, 0-9 and _, up to 31 of them, no digit first"),
-        timeout=address.take_seconds("timeout", 5.0),
-        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        prefix=address.take_identifier("prefix", "standfast"),
+        timeout=address.take_limit("timeout"),
+        connect_timeout=address.take_limit("connect_timeout"),
         pool=address.take_count("pool", 8, most=1_000),
         replicas=address.take_count("replicas", 0, most=100),
         cluster=address.take_flag("cluster", default=False),
@@ -90,12 +89,6 @@ def read_options(address: Address) -> RedisOptions:
     if options.database and options.cluster:
         raise address.refuse("a cluster has database 0 only")
     return options
-
-
-def _prefix(given: str) -> str:
-    if not _PREFIX.fullmatch(given):
-        raise ValueError(given)
-    return given
 
 
 def _database(address: Address) -> int:
@@ -139,11 +132,11 @@ _CODES: Final[Mapping[str, Meaning]] = {
     "MISCONF": (StoreFullError, "the server cannot save to its disk and takes no writes; see its log, free some space"),
     "NOREPLICAS": (_UNAVAILABLE, "too few replicas are connected for what min-replicas-to-write demands"),
     "LOADING": (_UNAVAILABLE, "the server is starting and reads its data; retry"),
-    "BUSY": (StoreBusyError, "a script of somebody keeps the server busy; see SCRIPT KILL"),
+    "BUSY": (StoreBusyError, "a script keeps the server busy; see SCRIPT KILL"),
     "MASTERDOWN": (_UNAVAILABLE, "this server is a replica without its primary; the URL must name the primary"),
-    "CLUSTERDOWN": (_UNAVAILABLE, "the cluster is down: some of its slots are served by nobody"),
+    "CLUSTERDOWN": (_UNAVAILABLE, "the cluster is down: some of its slots are not served"),
     "TRYAGAIN": (_UNAVAILABLE, "slots of the cluster are being moved; retry"),
-    "UNKILLABLE": (StoreBusyError, "a script of somebody keeps the server busy"),
+    "UNKILLABLE": (StoreBusyError, "a script keeps the server busy"),
     "NOAUTH": (
         UnsuitableStoreError,
         "the server wants a password, and none was given; see 'The URL' in 'Run on Redis'",
@@ -172,25 +165,25 @@ _CODE: Final = re.compile(rf"(?:^|[\s-])({'|'.join(_CODES)})(?:\s|$)")
 _ACL: Final = re.compile(r"can't run this command|no permissions|can't access|ACL failure", re.IGNORECASE)
 
 
-def code_of(problem: BaseException) -> str:
+def code_of(error: BaseException) -> str:
     """Return the code of what a server answered, also if a script of ours stands between; empty if there is none."""
-    if "Authentication required" in str(problem):
+    if "Authentication required" in str(error):
         return "NOAUTH"
     for known, code in _CLASSES.items():
-        if isinstance(problem, known):
+        if isinstance(error, known):
             return code
-    found = _CODE.search(str(problem)[:200])
+    found = _CODE.search(str(error)[:200])
     if found is not None:
         return found[1]
-    return "NOPERM" if _ACL.search(str(problem)) else ""
+    return "NOPERM" if _ACL.search(str(error)) else ""
 
 
-def translate(store: str, problem: BaseException) -> StoreError:
+def translate(store: str, error: BaseException) -> StoreError:
     """Return the error that says what a refusal means and what to do. Nothing was written."""
-    if code_of(problem) in _CODES:
-        kind, meaning = _CODES[code_of(problem)]
-        return kind(store, f"{meaning} ({str(problem)[:200]})")
-    return StoreError(store, f"the server refused: {str(problem)[:300]}")
+    if code_of(error) in _CODES:
+        kind, meaning = _CODES[code_of(error)]
+        return kind(store, f"{meaning} ({str(error)[:200]})")
+    return StoreError(store, f"the server refused: {str(error)[:300]}")
 
 
 # --- connections: a bounded pool of them for one server, opened anew with growing pauses when they break -----------
@@ -237,16 +230,16 @@ class RedisConnection(Connection):
             driver._writer.write(command)  # noqa: SLF001 -- its own; only its type is not known
             await driver._writer.drain()  # noqa: SLF001 -- see above
             return [await _reply(driver._parser) for _ in range(replies)]  # noqa: SLF001 -- see above
-        except LOSSES as problem:
+        except LOSSES as error:
             if loop.time() >= deadline:
-                raise TimeoutError from problem
+                raise TimeoutError from error
             raise
         finally:
             timer.cancel()
 
     @property
     def is_alive(self) -> bool:
-        """Whether nobody has been seen to close it: a server that stopped since the last call is met here."""
+        """Whether neither side has been seen to close it: a server that stopped since the last call is met here."""
         return self._reader is not None and not self._reader.at_eof()
 
     def abort(self) -> None:
@@ -292,10 +285,10 @@ class Dialer:
         try:
             async with asyncio.timeout(within):
                 await line.open()
-        except REFUSALS as problem:
-            raise await self._failed(line, problem) from None
-        except (*LOSSES, TimeoutError) as problem:
-            raise await self._failed(line, problem) from problem
+        except REFUSALS as error:
+            raise await self._failed(line, error) from None
+        except (*LOSSES, TimeoutError) as error:
+            raise await self._failed(line, error) from error
         except BaseException:
             await line.aclose()
             raise
@@ -314,11 +307,11 @@ class Dialer:
         }
         return RedisConnection(self._options.tls, settings)
 
-    async def _failed(self, line: RedisConnection, problem: BaseException) -> StoreError:
+    async def _failed(self, line: RedisConnection, error: BaseException) -> StoreError:
         await line.aclose()
-        if isinstance(problem, REFUSALS):
-            return translate(self.name, problem)
-        said = self._slowness if isinstance(problem, TimeoutError) else str(problem)[:300]
+        if isinstance(error, REFUSALS):
+            return translate(self.name, error)
+        said = self._slowness if isinstance(error, TimeoutError) else str(error)[:300]
         return StoreUnavailableError(self.name, f"cannot connect: {tls_error(said) or said}")
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # --- the names of keys: all those of a namespace share one hash tag, so that a cluster keeps them on one node ------
 
 SLOTS: Final = 16_384
-_END: Final = 2  # an encoded namespace ends with 00 01, which nobody wants to see in redis-cli
+_END: Final = 2  # an encoded namespace ends with 00 01, which reads badly in redis-cli
 
 
 @final

@@ -34,7 +34,7 @@ from standfast.stores.redis.scripts import (
     slot_of,
 )
 from standfast.stores.remote.connection import warn_not_durable
-from standfast.stores.remote.server import Audience, Landed, SeesNoDeaths, SharesNoTransaction, WriteRefused, Written
+from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -122,8 +122,8 @@ async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
     keys = (names.head, names.records, names.order)
     try:
         await calls.run(PROBE, names, keys, (names.channel,))
-    except UnsuitableStoreError as problem:
-        raise UnsuitableStoreError(problem.store, problem.problem) from None
+    except UnsuitableStoreError as error:
+        raise UnsuitableStoreError(error.store, error.problem) from None
 
 
 # --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
@@ -160,7 +160,7 @@ def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
 # A write looks at the head alone, and is refused if that is frozen. If the head was never marked it is created, then
 # the key is read, and then the head is marked in the write itself, unless it is frozen by then.
 #
-# Whoever freezes sets the key first, and then marks every head there is. A head that was there before the key was read
+# Freezing sets the key first, and then marks every head there is. A head that was there before the key was read
 # to be open is there for all of that search; and one that comes later finds the key set.
 
 _END: Final = b"\x00\x01"
@@ -185,7 +185,7 @@ class RedisTransfer:
         self._key: Final = f"{prefix}:store".encode()
         self._head: Final = (f"{{{prefix}:".encode(), b"}:head")
 
-    # --- the store -----------------------------------------------------------------------------------------------
+    # --- the store -------------------------------------------------------------------------------------------
 
     async def notice(self) -> Notice:
         """Read what is said of the whole store."""
@@ -209,7 +209,7 @@ class RedisTransfer:
         """Return the error for a write to a frozen namespace."""
         return moved_error(name, (await self.notice()).reason or EXPORTED)
 
-    # --- all namespaces ------------------------------------------------------------------------------------------
+    # --- all namespaces --------------------------------------------------------------------------------------
 
     async def _namespaces(self) -> list[RedisKeys]:
         """Find every namespace that has a head, on every server; keys of others are passed over."""
@@ -284,7 +284,7 @@ PAGE_BYTES: Final = 4_000_000
 """A page with about this many bytes ends there, and tells where to go on."""
 
 LOOKED_AT: Final = 2_000
-"""How many keys one call looks at, so that nobody else waits for long."""
+"""How many keys one call looks at, so that others do not wait for long."""
 
 
 async def scan(
@@ -324,7 +324,7 @@ def _page(at: Instant, found: dict[RecordKey, Record], limit: int, stopped: byte
 # A handle counts the generations that it meets as one: it grows whenever that of any namespace has changed.
 
 LIVES_FOR: Final = 60_000_000
-"""For how many microseconds a topic stays that nobody refreshes."""
+"""For how many microseconds a topic stays that is not refreshed."""
 
 _HANDLE: Final = 36
 
@@ -341,7 +341,7 @@ class Topics:
         self._fetched: Final[dict[bytes, tuple[int, frozenset[bytes]]]] = {}
         self._epoch = 1
 
-    # --- listening ---------------------------------------------------------------------------------------------
+    # --- listening -------------------------------------------------------------------------------------------
 
     async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
         """Hear more and fewer channels, and let committers know."""
@@ -374,7 +374,7 @@ class Topics:
         """Return the channel of a topic."""
         return self._names(_namespace(topic)).channel + topic
 
-    # --- sending -----------------------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------------------
 
     def meet(self, namespace: bytes, generation: int) -> int:
         """Take the generation that a write has met; return what it comes to for this handle."""
@@ -392,18 +392,17 @@ class Topics:
                 answer = await self._calls.run(AUDIENCE, names, (names.head, names.topics), ())
                 members: list[bytes] = answer[4]
                 self._fetched[namespace] = (answer[3], frozenset([member[_HANDLE:] for member in members]))
-        nobody: frozenset[bytes] = frozenset()
-        return Audience(epoch, nobody.union(*(topics for _, topics in self._fetched.values())))
+        return Audience(epoch, frozenset[bytes]().union(*(topics for _, topics in self._fetched.values())))
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Publish hints."""
+        """Publish messages."""
         for message in messages:
             channel = self.channel(message.topic)
             pool = await self._calls.routes.pool(self._names(_namespace(message.topic)).slot)
             try:
                 await pool.call(pack(b"PUBLISH", channel, message.data))
             except (NotSentError, ReplyLostError):
-                return  # a hint; the slow check finds what it was about
+                return  # polling finds what it was about
 
     def namespaces(self) -> Iterable[bytes]:
         """Return the namespaces that this handle listens to something in."""
@@ -419,7 +418,7 @@ def _namespace(topic: bytes) -> bytes:
 BATCHING: Final = Batching(
     max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False, in_halves=True
 )
-"""A script keeps everybody else waiting: these take about ten milliseconds."""
+"""A script keeps all other clients waiting: these take about ten milliseconds."""
 
 KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 """For how many microseconds the last attempt of a handle that is gone can still be asked about."""
@@ -431,12 +430,14 @@ _FLOOR: Final = 12
 
 
 @final
-class RedisServer(SeesNoDeaths, SharesNoTransaction):
+class RedisServer(ServerDefaults):
     """One handle, used from one event loop."""
 
     def __init__(self, dialer: Dialer, options: RedisOptions, facts: RedisFacts, seen: RewindDetector) -> None:
         self._dialer, self._options, self._facts, self._seen = dialer, options, facts, seen
-        self._capabilities: Final = facts.capabilities()
+        self.name = dialer.name
+        self.capabilities: Final = facts.capabilities()
+        self.batching: Final = BATCHING
         self._one_slot: Final = facts.is_cluster or options.cluster
         routes = (
             Cluster(dialer, options.hosts, options.pool)
@@ -450,21 +451,6 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return self._capabilities
-
-    @property
-    def batching(self) -> Batching:
-        """How much fits into one script."""
-        return BATCHING
-
-    @property
-    def name(self) -> str:
-        """The URL without secrets."""
-        return self._dialer.name
-
     def names(self, namespace: bytes) -> RedisKeys:
         """Return the keys of a namespace."""
         names = self._known.get(namespace)
@@ -473,7 +459,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             self._known[namespace] = names
         return names
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one script."""
@@ -573,7 +559,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         """Return one of the known namespaces for each place where attempts are counted."""
         return list({names.attempts: names for names in self._known.values()}.values())
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one script."""
@@ -587,7 +573,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         """Read a page of live records in the order of the bytes of their keys."""
         return await scan(self.calls, self.names(start.namespace), start, end, limit=limit, reverse=reverse)
 
-    # --- upkeep ------------------------------------------------------------------------------------------------
+    # --- upkeep ----------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int) -> int:
         """Delete expired records of the namespaces that this handle uses, and attempts of handles long gone."""
@@ -614,7 +600,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             total += int(head[:16]) if head else 0
         return total
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Hand what is published to ``listener``."""
@@ -629,10 +615,10 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         return await self._topics.audience()
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Publish hints outside of a script."""
+        """Publish messages outside of a script."""
         await self._topics.send(messages)
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> RedisServer:
         """Open another handle on the same server, on the running loop."""
@@ -650,7 +636,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             async with asyncio.timeout(_LEAVES_WITHIN):
                 with contextlib.suppress(StoreError):
                     await self._topics.leave()
-        except TimeoutError:  # a server that is not there keeps nobody from leaving
+        except TimeoutError:  # closing does not depend on a server that is not there
             pass
         finally:
             await self._listening.aclose()

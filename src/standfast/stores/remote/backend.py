@@ -86,10 +86,10 @@ class ReadGroup:
             for _, answer in asked:
                 answer.cancel()
             raise
-        except Exception as problem:  # noqa: BLE001 -- each of them gets it
+        except Exception as error:  # noqa: BLE001 -- each of them gets it
             for _, answer in asked:
                 if not answer.done():
-                    answer.set_exception(own_copy(problem))
+                    answer.set_exception(own_copy(error))
             return
         for wanted, answer in asked:
             if not answer.done():
@@ -137,8 +137,8 @@ class RemoteBackend:
         self._server, self._hooks = server, hooks
         self._limits: Final = server.capabilities
         self._loop: Final = asyncio.get_running_loop()
-        self._hearing: Final = RemoteSubscriptions(server)
-        self._guarding: Final = RemoteWriter(server, self._limits, self._hearing.address)
+        self._subscriptions: Final = RemoteSubscriptions(server)
+        self._writer: Final = RemoteWriter(server, self._limits, self._subscriptions.address)
         self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
         self._sweep_at = self._loop.time() + self._random.uniform(0, SWEEP_EVERY)
@@ -167,7 +167,7 @@ class RemoteBackend:
         """The server's URL, without secrets."""
         return self._server.name
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     def apply_now(self, batch: Batch) -> Applied | None:  # noqa: ARG002 -- as the protocol has it
         """Return None: a network is never at once."""
@@ -175,15 +175,15 @@ class RemoteBackend:
 
     async def apply(self, batch: Batch) -> Applied:
         """Apply the batch in one guarded write, or in as many as it takes until the guards hold."""
-        applied, generation = await self._guarding.apply(batch)
+        applied, generation = await self._writer.apply(batch)
         if generation:
-            self._hearing.note_generation(generation, applied)
+            self._subscriptions.note_generation(generation, applied)
         self._consider_sweeping()
         return applied
 
     async def settle(self, attempt: str) -> Applied | None:
         """Close an attempt."""
-        return await self._guarding.settle(attempt)
+        return await self._writer.settle(attempt)
 
     async def user_transactions(self) -> UserTransactions:
         """Return what the server can do over connections of the user's."""
@@ -193,12 +193,12 @@ class RemoteBackend:
         """Return what moves everything on the server to another one."""
         return transfer_of(self._server, self.name)
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot; who reads them is likely to change them next."""
         seen = self._heard(await self._reads.read(keys))
-        self._guarding.beliefs.learn({key: seen.get(key) for key in keys})
+        self._writer.beliefs.learn({key: seen.get(key) for key in keys})
         return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
@@ -207,24 +207,24 @@ class RemoteBackend:
 
     def _heard(self, seen: Snapshot) -> Snapshot:
         """Decide nothing, from now on, before a moment that was shown to the caller."""
-        self._guarding.beliefs.hear_time(seen.at)
+        self._writer.beliefs.hear_time(seen.at)
         return seen
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
-        """Hear hints from this handle at once, and from others by way of the server."""
-        return self._hearing.subscribe(prefixes, subscriber)
+        """Subscribe to commits of this handle at once, and to those of others by way of the server."""
+        return self._subscriptions.subscribe(prefixes, subscriber)
 
     async def until_subscribed(self) -> None:
-        """Return when the server knows what is listened to."""
-        await self._hearing.until_subscribed()
+        """Return when the server knows the subscriptions."""
+        await self._subscriptions.until_subscribed()
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Tell the watches of this handle; the server has told the others."""
-        self._hearing.notify(changed, wakes)
+        """Notify the watches of this handle; the server notifies the others."""
+        self._subscriptions.notify(changed, wakes)
 
-    # --- upkeep ------------------------------------------------------------------------------------------------
+    # --- upkeep ----------------------------------------------------------------------------------------------
 
     def _consider_sweeping(self) -> None:
         now = self._loop.time()
@@ -235,7 +235,7 @@ class RemoteBackend:
     async def _sweep(self) -> None:
         started, removed = monotonic(), 0
         try:
-            with contextlib.suppress(StoreError):  # commits and reads meet the same trouble and report it
+            with contextlib.suppress(StoreError):  # commits and reads meet the same error and report it
                 while (swept := await self._server.sweep(SWEEP_AT_MOST)) > 0:
                     removed += swept
                     if swept < SWEEP_AT_MOST:
@@ -246,18 +246,18 @@ class RemoteBackend:
             taken = monotonic() - started
             self._hooks.emit(Swept(at=SYSTEM_CLOCK.wall(), store=self.name, seconds=taken, removed=removed))
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> RemoteBackend:
         """Open another handle on the same server, on the running loop."""
         return RemoteBackend(await self._server.another(), self._hooks)
 
     def liveness_token(self) -> str:
-        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        """Return a text by which other processes see that this one has died; empty if they cannot."""
         return self._server.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` is certainly gone."""
+        """Return True if the process that gave ``token`` has certainly died."""
         return self._server.is_dead(token)
 
     async def aclose(self) -> None:
@@ -270,9 +270,9 @@ class RemoteBackend:
                 await self._reads.drain()
                 if self._sweeping is not None:
                     await asyncio.wait({self._sweeping})
-                await self._hearing.aclose()
-                await self._guarding.retire()
-        except (StoreError, TimeoutError):  # a server that is not there keeps nobody from leaving
+                await self._subscriptions.aclose()
+                await self._writer.retire()
+        except (StoreError, TimeoutError):  # closing does not depend on a server that is not there
             pass
         finally:
             await self._server.aclose()

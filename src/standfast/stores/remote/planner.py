@@ -230,7 +230,7 @@ class _Ground:
             self.seen.add(key)
             if key in self.fresh:
                 self._put(key, self.fresh[key])
-            elif version != ABSENT:  # only its version matters: what it holds is not known, and nobody looks
+            elif version != ABSENT:  # only its version matters: what it holds is not known, and not needed
                 self._hollow.add(key)
                 self.records[key] = Record(key, b"", version)
         elif key in self._hollow and self.records[key].version != version:
@@ -334,7 +334,7 @@ class _Planning:
         outcome = self._fold.commit(rider) if isinstance(rider, CommitRider) else self._fold.ride(rider)
         is_early_or_late = isinstance(outcome, Conflict) and not outcome.current
         if is_early_or_late:
-            self._blocked.update(keys)  # by the server's time it may ride again: nobody behind it is to pass it
+            self._blocked.update(keys)  # by the server's time it may ride again: no later one may pass it
         if not was_shown or is_early_or_late:
             self._guarded.update(keys)
         elif not isinstance(outcome, Conflict):

@@ -1,28 +1,28 @@
 """What a database server must be able to do, so that common code can make a backend of it.
 
-Riders, folding, verdicts, retries, unknown outcomes, hints and upkeep are written once, in this package. A server has
-to do one thing well: an :class:`Intent`, the net effect of a whole batch, all of it or nothing, in one step.
+Riders, folding, verdicts, retries, unknown outcomes, notifications and upkeep are written once, in this package. A
+server has to do one thing well: an :class:`Intent`, the net effect of a whole batch, all of it or nothing, in one step.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import inspect
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from standfast.clock import Instant
-from standfast.errors import UnsuitableStoreError
+from standfast.clock import Instant, monotonic
+from standfast.errors import UnsuitableStoreError, WorkTimeoutError
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Record
+from standfast.stores.protocol import Change, Delete, Put, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from standfast.stores.backend import Batching, Outcome, WorkRider
+    from standfast.stores.backend import Batching, CommitRider, Outcome, WorkRider
     from standfast.stores.protocol import Capabilities, Snapshot
-
-
-# --- what a database server must be able to do, so that common code can make a backend of it -----------------------
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -35,7 +35,7 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Message(Struct, frozen=True, gc=False):
-    """A hint for everyone who listens to ``topic``, to be sent once the intent is durable.
+    """A notification for all handles that listen to ``topic``, to be sent once the intent is durable.
 
     ``data`` is at most :data:`~standfast.stores.remote.subscriptions.LONGEST_MESSAGE` bytes, and opaque: hand it to
     :meth:`Listener.take`.
@@ -67,6 +67,21 @@ class Intent(Struct, frozen=True):
     after: Instant | None = None
     before: Instant | None = None
     messages: tuple[Message, ...] = ()
+
+    @classmethod
+    def of_commit(cls, commit: CommitRider, handle: str, number: int) -> Intent:
+        """Return a commit as an intent, all of it at one version."""
+        changes = sorted(commit.changes, key=attrgetter("key"))
+        return cls(
+            handle,
+            number,
+            {change.key: change.expected for change in changes},
+            tuple([Row(change.key, change.value, 0, change.expires_at) for change in changes if type(change) is Put]),
+            tuple([change.key for change in changes if type(change) is Delete]),
+            1,
+            after=commit.after,
+            before=commit.before,
+        )
 
     @property
     def namespace(self) -> bytes:
@@ -102,7 +117,7 @@ class Landed(Struct, frozen=True):
 
 
 class Audience(Struct, frozen=True):
-    """The topics that somebody listens to, and the generation of that list."""
+    """The topics that any handle listens to, and the generation of that list."""
 
     generation: int
     topics: frozenset[bytes]
@@ -193,7 +208,7 @@ class DatabaseServer(Protocol):
         """Delete up to ``limit`` expired records and old attempts; return how many records those were."""
         ...
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Hand what is pushed to ``listener``, from now on, reconnecting for as long as the handle is open."""
@@ -211,25 +226,25 @@ class DatabaseServer(Protocol):
         ...
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send hints outside of a transaction, where a topic was not known in time."""
+        """Send messages outside of a transaction, where a topic was not known in time."""
         ...
 
     async def mark(self) -> int:
-        """Return a number that changes whenever anything may have been written: for the slow check. Cheap."""
+        """Return a number that changes whenever anything may have been written: for polling. Cheap."""
         ...
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> DatabaseServer:
         """Open another handle on the same server, on the running loop."""
         ...
 
     def liveness_token(self) -> str:
-        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        """Return a text by which other processes see that this one has died; empty if they cannot."""
         ...
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` is certainly gone."""
+        """Return True if the process that gave ``token`` has certainly died."""
         ...
 
     async def aclose(self) -> None:
@@ -237,13 +252,45 @@ class DatabaseServer(Protocol):
         ...
 
 
-# --- what a server answers for what it cannot do, written once: a server that lacks something inherits the lack ----
+async def run_user_work(rider: WorkRider, sql: object, name: str) -> tuple[Any, tuple[Change, ...]]:
+    """Run the user's work on ``sql`` within its time limit; return its answer and all changes to commit with it.
+
+    Exceptions of the work pass through.
+
+    Raises:
+        WorkTimeoutError: It took longer; undo everything.
+    """
+    limit, started = asyncio.timeout(rider.seconds), monotonic()
+    late = WorkTimeoutError(name, f"the work took longer than {rider.seconds:g} s; everything was undone")
+    try:
+        async with limit:
+            answer = rider.work(sql)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            more = () if rider.extra_changes is None else tuple(rider.extra_changes(answer))
+    except TimeoutError as error:
+        if limit.expired():
+            raise late from error
+        raise
+    if monotonic() - started > rider.seconds:  # it did not let the loop run
+        raise late
+    return answer, (*rider.commit.changes, *more)
 
 
-class PushesNothing:
-    """A server that sends no hints: those who wait find out by its mark, ``wakes="poll"``."""
+class ServerDefaults:
+    """What a server answers for what it cannot do: it pushes nothing, sees no process die, shares no transaction.
 
-    __slots__ = ()
+    The capabilities say so: ``wakes="poll"``, ``sees_process_death=False``, ``commit_with=False``.
+    """
+
+    __slots__ = ("name",)
+
+    name: str
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Refuse: see ``capabilities.commit_with``."""
+        del rider, handle, number, note
+        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
 
     def listen(self, listener: Listener) -> None:
         """Do nothing: nothing is pushed."""
@@ -252,39 +299,17 @@ class PushesNothing:
         """Do nothing: nothing is pushed."""
 
     async def audience(self) -> Audience:
-        """Return nobody: nobody can listen."""
+        """Return no topics."""
         return Audience(0, frozenset())
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Do nothing: nobody hears it."""
-
-
-class SeesNoDeaths:
-    """A server that tells nobody of a process that died: leases decide, ``sees_process_death=False``."""
-
-    __slots__ = ()
+        """Do nothing: nothing is pushed."""
 
     def liveness_token(self) -> str:
         """Return nothing: a lost connection is not a death."""
         return ""
 
     def is_dead(self, token: str) -> bool:
-        """Return False: nobody gave this."""
+        """Return False: no process gave this token."""
         del token
         return False
-
-
-class SharesNoTransaction:
-    """A server that takes no work of the caller's along, ``commit_with=False``."""
-
-    __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """The server as shown to people."""
-        raise NotImplementedError
-
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
-        """Refuse: see ``capabilities.commit_with``."""
-        del rider, handle, number, note
-        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")

@@ -217,7 +217,7 @@ class RemoteSubscriptions:
         if self._pushes:
             server.listen(self)
 
-    # --- listening ---------------------------------------------------------------------------------------------
+    # --- listening -------------------------------------------------------------------------------------------
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Tell ``subscriber`` of hints at or below ``prefixes`` until the returned function is called."""
@@ -276,7 +276,7 @@ class RemoteSubscriptions:
             except TimeoutError:
                 self._interests.tidy()
 
-    # --- what is heard -----------------------------------------------------------------------------------------
+    # --- what is heard ---------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:
         """Take a message that the server pushed."""
@@ -297,7 +297,7 @@ class RemoteSubscriptions:
             self._subscriptions.notify(changed, wakes)
         self._poll = FIRST_POLL
 
-    # --- what is sent ------------------------------------------------------------------------------------------
+    # --- what is sent ----------------------------------------------------------------------------------------
 
     def address(self, changed: Sequence[RecordKey], wakes: Sequence[Wake]) -> tuple[Message, ...]:
         """Return the messages that a commit is to send."""
@@ -322,7 +322,7 @@ class RemoteSubscriptions:
             if missed:
                 await self._server.send(missed)
 
-    # --- the slow check ----------------------------------------------------------------------------------------
+    # --- the slow check --------------------------------------------------------------------------------------
 
     def _plan_check(self) -> None:
         seconds = SLOW_CHECK if self._pushes else self._poll
@@ -348,7 +348,7 @@ class RemoteSubscriptions:
         if self._subscribers and not self._is_closed:
             self._plan_check()
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     Address = Callable[[Sequence[RecordKey], Sequence[Wake]], tuple[Message, ...]]
 
 
-# --- guarding: one batch after another, each planned on beliefs and written under guards until the beliefs are true
-# ---
+# --- writing -------------------------------------------------------------------------------------------------------
 
 TOGETHER: Final = 3
 """After losing this many races a batch sends its first rider alone: the fewer keys, the fewer to race for."""
@@ -59,7 +58,7 @@ class RemoteWriter:
         self._handles: Final[set[str]] = set()
         self._doubtful: Final[set[str]] = set()
 
-    # --- applying ----------------------------------------------------------------------------------------------
+    # --- applying --------------------------------------------------------------------------------------------
 
     async def apply(self, batch: Batch) -> tuple[Applied, int]:
         """Apply a batch; also return which generation of topics the server has."""
@@ -88,10 +87,10 @@ class RemoteWriter:
                 apart = None
                 if done is None:
                     await self._pause(race)
-            except (InvalidChangeError, StoreBusyError) as problem:
+            except (InvalidChangeError, StoreBusyError) as error:
                 if len(race.riders) == len(batch.riders):
                     raise
-                done = _padded(Applied((problem,)), len(batch.riders)), 0  # it was tried alone; the others ride again
+                done = _padded(Applied((error,)), len(batch.riders)), 0  # it was tried alone; the others ride again
             if done is not None:
                 return done
 
@@ -199,7 +198,7 @@ class RemoteWriter:
             return applied, 0
         messages = self._address(applied.changed, applied.wakes)
         if messages:
-            with contextlib.suppress(StoreError):  # then the slow check finds it
+            with contextlib.suppress(StoreError):  # then polling finds it
                 await self._server.send(messages)
         return applied, UNKNOWN_GENERATION
 
@@ -217,7 +216,7 @@ class RemoteWriter:
         self._known = (batch.attempt, applied)
         return applied
 
-    # --- settling ----------------------------------------------------------------------------------------------
+    # --- settling --------------------------------------------------------------------------------------------
 
     async def settle(self, attempt: str) -> Applied | None:
         """Close an attempt: what it applied, or None for good."""
@@ -245,7 +244,7 @@ class RemoteWriter:
     async def retire(self) -> None:
         """Remove the traces of this handle's attempts.
 
-        Not if any was in doubt. One that was written must not look as if it was not, to whoever settles it later; and
+        Not if any was in doubt. One that was written must not look as if it was not, when it is settled later; and
         one that was closed must stay so, as it may still be on its way. Upkeep removes those after a week.
         """
         for handle in self._handles - self._doubtful:

@@ -112,9 +112,9 @@ def _open(
     file = find()
     try:
         return file, *_open_database(file, options, clock)
-    except apsw.Error as problem:
+    except apsw.Error as error:
         unshare(file)
-        raise translate(problem, file.path) from problem
+        raise translate(error, file.path) from error
     except BaseException:
         unshare(file)
         raise
@@ -125,9 +125,9 @@ def _open_database(file: SharedFile, options: SqliteOptions, clock: Clock) -> tu
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
         file.identity.note_side_files()
-        if options.others == "refuse":  # in a folder for everybody, somebody may have been quicker
+        if options.others == "refuse":  # in a folder that all users share, another user may have been quicker
             refuse_others(file.path)
-        file.alive.liveness_token()  # tied before the time is read: whoever anchors it anew sees this process
+        file.alive.liveness_token()  # before the time is read: a process that anchors it anew sees this one
         step = None
         with file.new_section():
             time = read_anchor(writer, clock)

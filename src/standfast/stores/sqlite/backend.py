@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     Again = Callable[[], Coroutine[Any, Any, "SqliteBackend"]]
 
 
-# --- the net under the hints: now and then somebody looks whether anything was committed, hint or not --------------
+# --- polling: finds commits whose notifications were lost ----------------------------------------------------------
 
 SLOW_CHECK: Final = 1.0
-"""How many seconds a lost hint can go unnoticed."""
+"""How many seconds a lost notification can go unnoticed."""
 
 
 @final
 class ChangePoller:
-    """Tells everyone who listens on one handle to look at everything, when something was committed.
+    """Notifies all subscribers of one handle that anything may have changed, when something was committed.
 
-    One look serves them all, however many they are; without anyone there is none.
+    One poll serves them all; without subscribers there is none.
     """
 
     __slots__ = ("_database", "_loop", "_seen", "_subscribers", "_timer")
@@ -63,11 +63,11 @@ class ChangePoller:
         self._timer: asyncio.TimerHandle | None = None
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Tell ``subscriber`` when something was committed, until the returned function is called."""
+        """Notify ``subscriber`` when something was committed, until the returned function is called."""
         token = object()
         if self._timer is None:
             self._seen = self._version()
-            self._timer = self._loop.call_later(SLOW_CHECK, self._look)
+            self._timer = self._loop.call_later(SLOW_CHECK, self._poll)
         self._subscribers[token] = subscriber
         return functools.partial(self._forget, token)
 
@@ -77,8 +77,8 @@ class ChangePoller:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(SLOW_CHECK, self._look)
+    def _poll(self) -> None:
+        self._timer = self._loop.call_later(SLOW_CHECK, self._poll)
         version = self._version()
         if version != self._seen:
             self._seen = version
@@ -88,7 +88,7 @@ class ChangePoller:
     def _version(self) -> int:
         try:
             return self._database.data_version()
-        except StoreError:  # whoever reads next is told properly; here it only means: do look
+        except StoreError:  # the next read raises it; here it only means: notify
             return -1
 
 
@@ -134,7 +134,7 @@ class Upkeep:
     def _finished(self, task: asyncio.Future[None]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # commits and reads meet the same trouble and report it
+            task.exception()  # commits and reads meet the same error and report it
 
     def _do(self, *, checkpoint: bool, sweep: bool) -> None:
         self._look_for_strangers()
@@ -175,7 +175,7 @@ class Upkeep:
     def _sweep(self, connection: SqliteConnection) -> None:
         started, removed = monotonic(), 0
         for _ in range(SWEEPS_AT_MOST):
-            with self._file.turn:  # let go between sweeps, so that nobody waits for more than one of them
+            with self._file.turn:  # let go between sweeps, so that writers wait for one of them at most
                 swept = self._database.sweep(connection, SWEEP_AT_MOST)
             removed += swept
             if swept < SWEEP_AT_MOST:
@@ -268,10 +268,10 @@ class SqliteBackend:
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options, hooks)
-        self._doorbells: Final = (
+        self._sockets: Final = (
             WakeSockets(file.path) if options.hints == "machine" and is_supported(file.path) else None
         )
-        self._slow_check: Final = ChangePoller(database)
+        self._poller: Final = ChangePoller(database)
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._fork: Final = ForkGuard(file.path)
@@ -293,7 +293,7 @@ class SqliteBackend:
         """The database's URL."""
         return f"sqlite://{self._file.path}"
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------------
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply the batch on the loop if the last commit was quick and the turn is free."""
@@ -353,7 +353,7 @@ class SqliteBackend:
         self._file.turn.take()
         try:
             if not job.begin():
-                raise StoreBusyError(self.name, "nobody waits for this any more")
+                raise StoreBusyError(self.name, "its caller has given up")
             return work()
         finally:
             self._file.turn.give()
@@ -375,7 +375,7 @@ class SqliteBackend:
         who = "another handle in this process" if holder is None else f"process {holder}"
         return f"{who} kept the write turn for more than {self._options.busy_seconds:g} s; nothing was written"
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot, on the loop: it takes microseconds and never waits for writers."""
@@ -405,36 +405,36 @@ class SqliteBackend:
                 if self._loop.time() >= deadline:
                     raise
 
-    # --- hints -------------------------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------------------
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
-        """Hear hints from this process at once, from others by doorbell, and look for lost ones now and then."""
+        """Notify of commits of this process at once, of those of others by socket, and poll for what got lost."""
         forget = [self._file.subscriptions.subscribe(prefixes, subscriber)]
-        if self._options.hints == "machine":  # also where there are no doorbells
-            forget.append(self._slow_check.subscribe(subscriber))
-        if self._doorbells is not None:
-            forget.append(self._doorbells.subscribe(prefixes, subscriber))
+        if self._options.hints == "machine":  # also where there are no sockets
+            forget.append(self._poller.subscribe(subscriber))
+        if self._sockets is not None:
+            forget.append(self._sockets.subscribe(prefixes, subscriber))
         return functools.partial(_call_each, forget)
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Send hints to whoever listens on this machine."""
+        """Notify the subscribers on this machine."""
         if self._subscriptions.by_prefix:
             self._subscriptions.notify(changed, wakes)
-        if self._doorbells is not None:
-            self._doorbells.notify(changed, wakes)
+        if self._sockets is not None:
+            self._sockets.notify(changed, wakes)
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------------------
 
     async def another(self) -> SqliteBackend:
         """Open the same file once more, on the running loop."""
         return await self._again()
 
     def liveness_token(self) -> str:
-        """Return the text that tells of this process; all of its handles on the file have the same one."""
+        """Return the token of this process; all of its handles on the file have the same one."""
         return self._file.alive.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process that gave ``token`` has died or closed the file."""
+        """Return True if the process that gave ``token`` has died or closed the file."""
         return self._file.alive.is_dead(token)
 
     async def aclose(self) -> None:
@@ -443,8 +443,8 @@ class SqliteBackend:
         A writer that still waits for its turn behind a stopped process cannot be called back: closing goes on without
         it, and what it holds is let go of when it ends.
         """
-        if self._doorbells is not None:
-            self._doorbells.close()
+        if self._sockets is not None:
+            self._sockets.close()
         self._closing = self._loop.create_task(self._let_go())
         done, _ = await asyncio.wait({self._closing}, timeout=2 * self._options.busy_seconds)
         for task in done:
@@ -476,6 +476,6 @@ def _call_each(actions: Iterable[Callable[[], None]]) -> None:
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:
-    """Take the result of work that nobody waits for, so that the loop does not complain about it."""
+    """Take the result of work that is no longer waited for, so that the loop does not complain about it."""
     if not future.cancelled():
         future.exception()

@@ -305,7 +305,7 @@ class OldSqliteWarning(RuntimeWarning):
 
 
 def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
-    """Tell whether the SQLite in use is past the known WAL corruption."""
+    """Return True if the SQLite in use is past the known WAL corruption."""
     return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
 
 
@@ -417,7 +417,7 @@ def _create_schema(connection: SqliteConnection) -> None:
 
 
 def _log_is_grown(path: str) -> bool:
-    # Whoever closes the file as the last one empties the log, or removes it.
+    # The last one to close the file empties the log, or removes it.
     try:
         return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
     except OSError:
@@ -427,7 +427,7 @@ def _log_is_grown(path: str) -> bool:
 def _grow_log(path: str, connection: SqliteConnection) -> None:
     """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
 
-    Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
+    Nothing is written to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
     """
     with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_our_own():
         descriptor = os.open(f"{path}-wal", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -115,8 +115,8 @@ def run_work(connection: SqliteConnection, rider: WorkRider, name: str) -> tuple
         answer = rider.work(sql)
         if rider.extra_changes is not None:
             changes = (*changes, *rider.extra_changes(answer))
-    except apsw.InterruptError as problem:
-        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from problem
+    except apsw.InterruptError as error:
+        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from error
     finally:
         sql.end()
         connection.set_progress_handler(None)
@@ -137,7 +137,7 @@ def _is_ours(name: str | None) -> bool:
     return name is not None and name.lower() in _OURS  # to SQLite, "RECORDS" is the same name
 
 
-# --- the store's time: a clock that all processes on the file share, and that nobody can step ----------------------
+# --- the store's time: a clock that all processes on the file share, and that no step of the wall clock moves ------
 #
 # It runs on the time since boot and follows the time of day slowly, by a plan in the file that every process reads.
 # While the file is open somewhere, the store's time never jumps: it runs up to 5 % faster until it has caught up, which
@@ -279,7 +279,7 @@ class StoreTime:
 
 
 def read_plan(connection: SqliteConnection, clock: Clock) -> TimePlan | None:
-    """Return the plan of this boot; None if nobody has made one yet."""
+    """Return the plan of this boot; None if there is none yet."""
     boot, numbers = _read(connection, _PLAN)
     if boot == clock.boot() and len(numbers) == 6:  # noqa: PLR2004 -- three for each slew
         return TimePlan(Slew(*numbers[:3]), Slew(*numbers[3:]))
@@ -301,7 +301,7 @@ def _write_plan(connection: SqliteConnection, clock: Clock, plan: TimePlan) -> N
 
 
 def read_anchor(connection: SqliteConnection, clock: Clock) -> StoreTime | None:
-    """Return the time as anchored since this boot; None if nobody has anchored it yet."""
+    """Return the time as anchored since this boot; None if it is not anchored yet."""
     plan = read_plan(connection, clock)
     return None if plan is None else StoreTime(clock, plan)
 
@@ -312,7 +312,7 @@ def is_off(time: StoreTime, clock: Clock) -> bool:
 
 
 def write_anchor(connection: SqliteConnection, clock: Clock, *, alone: bool) -> tuple[StoreTime, ClockStep | None]:
-    """Anchor the time of this boot at the time of day, unless somebody has. Call it with the turn to write.
+    """Anchor the time of this boot at the time of day, unless that was done. Call it with the turn to write.
 
     ``alone`` says that no other handle is open on the file, so nothing can rely on a lease: then it is anchored anew.
     """
@@ -351,18 +351,18 @@ FROZEN: Final = re.compile(r"standfast frozen (?P<reason>[0-9]+)", re.ASCII)
 """What the trigger says that freezes a store."""
 
 
-def translate(problem: apsw.Error, name: str) -> StoreError:
+def translate(error: apsw.Error, name: str) -> StoreError:
     """Return the Standfast error for a driver error."""
-    code = getattr(problem, "extendedresult", 0)
+    code = getattr(error, "extendedresult", 0)
     if code == apsw.SQLITE_READONLY_DBMOVED:
-        return StoreGoneError(name, "the file was deleted, moved_error or replaced; put it back or open it anew")
-    frozen = FROZEN.search(str(problem))
+        return StoreGoneError(name, "the file was deleted, moved or replaced; put it back or open it anew")
+    frozen = FROZEN.search(str(error))
     if frozen is not None:
         return moved_error(name, int(frozen["reason"]))
-    for kind, (error, advice) in _KINDS.items():
-        if isinstance(problem, kind):
-            return error(name, advice)
-    return StoreUnavailableError(name, f"SQLite failed: {problem}")
+    for kind, (meaning, advice) in _KINDS.items():
+        if isinstance(error, kind):
+            return meaning(name, advice)
+    return StoreUnavailableError(name, f"SQLite failed: {error}")
 
 
 # --- one handle's database: transactions, reads and scans, all of them blocking and short --------------------------
@@ -438,10 +438,10 @@ class Database:
         self.log_pages = pages
         return apsw.SQLITE_OK
 
-    # --- writing, with the turn --------------------------------------------------------------------------------
+    # --- writing, with the turn ------------------------------------------------------------------------------
 
     def apply(self, batch: Batch, *, patience: float = 0.0) -> Applied:
-        """Apply a batch in one durable transaction, waiting up to ``patience`` for those who take no turns."""
+        """Apply a batch in one durable transaction, waiting up to ``patience`` for programs that take no turns."""
         self._file.check()
         try:
             self._begin(patience)
@@ -454,8 +454,8 @@ class Database:
             except BaseException:
                 self._roll_back()
                 raise
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
         if has_written:
             self._applied = (batch.attempt, applied)
@@ -490,8 +490,8 @@ class Database:
                 check_commit(changes, rider.commit.wake, self._limits)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
-            return Folded(verdict.at, (as_exception(problem),), {}, (), folded.last_version)
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
+            return Folded(verdict.at, (as_exception(error),), {}, (), folded.last_version)
         if len(changes) > len(rider.commit.changes):
             # All of them anew, at the same instant: one version, and no guard that held before fails for its age.
             folded = self._fold((structs.replace(rider.commit, changes=changes),), verdict.at)
@@ -535,12 +535,12 @@ class Database:
         started = monotonic()
         try:
             self._writer.execute("COMMIT")
-        except (apsw.FullError, apsw.BusyError) as problem:  # the commit mark was not written: certainly not done
+        except (apsw.FullError, apsw.BusyError) as error:  # the commit mark was not written: certainly not done
             self._try_to_roll_back()
-            raise translate(problem, self._file.path) from problem
-        except apsw.Error as problem:
+            raise translate(error, self._file.path) from error
+        except apsw.Error as error:
             self._try_to_roll_back()
-            raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {problem}", attempt) from problem
+            raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {error}", attempt) from error
         finally:
             taken = monotonic() - started
             last, self._last_commit_seconds = self._last_commit_seconds, taken
@@ -569,8 +569,8 @@ class Database:
             except BaseException:
                 self._roll_back()
                 raise
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
         if self._closed_attempt == attempt:
             return None
         if last == number and self._applied is not None and self._applied[0] == attempt:
@@ -590,11 +590,11 @@ class Database:
             except BaseException:
                 self._roll_back()
                 raise
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
         return result
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""
@@ -602,8 +602,8 @@ class Database:
             with self._section:
                 self._time.look(self._reader)
                 found, _ = look_up(self._reader, {key: key for key in keys})
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
         at = self._time.now()
         return Snapshot(at, {key: found[key] for key in keys if key in found and not found[key].is_expired(at)})
 
@@ -615,26 +615,22 @@ class Database:
                 self._time.look(self._reader)
                 at = self._time.now()
                 rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
-        records = [_record(row) for row in rows[:limit]]
-        more = None
-        if len(rows) > limit:
-            more = records[-1].key if reverse else records[-1].key.successor()
-        return Snapshot(at, {record.key: record for record in records}, more)
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
+        return Snapshot.page(at, [_record(row) for row in rows], limit, reverse=reverse)
 
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed."""
         try:
             with self._section:
                 return int(self._reader.pragma("data_version"))
-        except apsw.Error as problem:
-            raise translate(problem, self._file.path) from problem
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
 
-    # --- upkeep ------------------------------------------------------------------------------------------------
+    # --- upkeep ----------------------------------------------------------------------------------------------
 
     def sweep(self, connection: SqliteConnection, limit: int) -> int:
-        """Delete up to ``limit`` expired records over another connection, with the turn. Nobody could see them."""
+        """Delete up to ``limit`` expired records over another connection, with the turn. They were not visible."""
         with connection:
             connection.execute(_SWEEP, (self._time.now(), limit))
             swept = connection.changes()
@@ -650,7 +646,7 @@ class Database:
         return self._time.follow(connection)
 
     def retire(self) -> None:
-        """Remove the trace of this handle's attempts, with the turn: nobody will settle them any more."""
+        """Remove the trace of this handle's attempts, with the turn: they will not be settled any more."""
         if self._applied is not None:
             handle, _ = _split(self._applied[0])
             self._writer.execute("DELETE FROM main.counters WHERE handle = ?", (handle,))
@@ -715,7 +711,7 @@ def _split(attempt: str) -> tuple[str, int]:
 # --- moving everything in a file: a trigger freezes it, in every process and for good ------------------------------
 #
 # It stands on the row that every commit counts in, and so costs nothing while it is not there. Making it is a write
-# like any other: whoever was before it is durable, and whoever comes after it is refused.
+# like any other: what was before it is durable, and what comes after it is refused.
 
 _FREEZE: Final = (
     "CREATE TRIGGER IF NOT EXISTS main.frozen BEFORE INSERT ON counters WHEN NEW.handle = ''"

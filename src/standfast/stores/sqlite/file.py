@@ -152,8 +152,8 @@ def prepare(path: str, options: SqliteOptions) -> str:
     """
     try:
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
-    except OSError as problem:
-        raise refusal(path, "the working folder is gone", problem) from problem
+    except OSError as error:
+        raise refusal(path, "the working folder is gone", error) from error
     if not name:
         raise InvalidUrlError(path, "it names a folder; add a file name, for example sqlite:///standfast.db")
     if options.folder == "create":
@@ -183,10 +183,10 @@ def refuse_others(path: str) -> None:
             found = os.lstat(each)
         except FileNotFoundError:
             continue
-        except OSError as problem:
-            raise refusal(path, f"{each} cannot be looked at", problem) from problem
+        except OSError as error:
+            raise refusal(path, f"{each} cannot be looked at", error) from error
         if stat.S_ISLNK(found.st_mode):
-            continue  # whoever opens it refuses it
+            continue  # opening it is refused
         if command := _mending(each, found, is_folder=each == folder):
             raise UnsuitableStoreError(
                 path,
@@ -199,7 +199,7 @@ def _mending(path: str, found: os.stat_result, *, is_folder: bool) -> str:
     own = os.geteuid()
     if found.st_uid != own and not (is_folder and found.st_uid == 0):  # root can do anything anyway
         return f"chown {own} {shlex.quote(path)}"
-    is_sticky = is_folder and found.st_mode & stat.S_ISVTX  # everybody makes files there, and changes none of others
+    is_sticky = is_folder and found.st_mode & stat.S_ISVTX  # all users make files there, and change none of others
     if found.st_mode & stat.S_IWOTH and not is_sticky:
         return f"chmod go-w {shlex.quote(path)}"
     if found.st_mode & stat.S_IWGRP and not is_sticky and not _is_alone_in(found.st_gid):
@@ -236,8 +236,8 @@ def _make_folder(folder: str, path: str) -> None:
         except FileExistsError:
             if not os.path.isdir(each):  # noqa: PTH112 -- see above
                 raise InvalidUrlError(path, f"{each} is not a folder; name another one") from None
-        except OSError as problem:
-            raise refusal(path, "its folder cannot be made", problem) from problem
+        except OSError as error:
+            raise refusal(path, "its folder cannot be made", error) from error
 
 
 def _create(path: str) -> None:
@@ -250,8 +250,8 @@ def _create(path: str) -> None:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except FileExistsError:  # another process was quicker
                 pass
-            except OSError as problem:
-                raise refusal(path, "it cannot be created", problem) from problem
+            except OSError as error:
+                raise refusal(path, "it cannot be created", error) from error
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
@@ -264,19 +264,19 @@ def open_private(path: str, flags: int) -> int:
     """Open something of our own beside the database, following no symbolic link."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as problem:
-        raise refusal(path, "it cannot be opened", problem) from problem
+    except OSError as error:
+        raise refusal(path, "it cannot be opened", error) from error
 
 
-def refusal(path: str, what: str, problem: OSError) -> StandfastError:
+def refusal(path: str, what: str, error: OSError) -> StandfastError:
     """Return our error for what the operating system said."""
-    if problem.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return StoreReadOnlyError(path, f"{what}: {problem.strerror}; fix the permissions of the file and its folder")
-    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StoreFullError(path, f"{what}: {problem.strerror}; free some space and retry")
-    if problem.errno in {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
-        return InvalidUrlError(path, f"{what}: {problem.strerror}")
-    return StoreUnavailableError(path, f"{what}: {problem.strerror}")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StoreReadOnlyError(path, f"{what}: {error.strerror}; fix the permissions of the file and its folder")
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFullError(path, f"{what}: {error.strerror}; free some space and retry")
+    if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
+        return InvalidUrlError(path, f"{what}: {error.strerror}")
+    return StoreUnavailableError(path, f"{what}: {error.strerror}")
 
 
 def _refuse_network(path: str) -> None:
@@ -324,8 +324,8 @@ class Identity:
         """Raise if the database file, its log or its index is not the one that was opened."""
         try:
             changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 -- called for every commit; a Path costs more than the call
-        except OSError as problem:
-            raise StoreGoneError(self._path, f"its folder cannot be looked at: {problem.strerror}") from problem
+        except OSError as error:
+            raise StoreGoneError(self._path, f"its folder cannot be looked at: {error.strerror}") from error
         if changed_at != self._looked_at:
             self._look()
             is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
@@ -346,8 +346,8 @@ def _identify(path: str) -> tuple[int, int] | None:
         found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 -- plain text throughout this module
     except FileNotFoundError:
         return None
-    except OSError as problem:
-        raise StoreUnavailableError(path, f"it cannot be looked at: {problem.strerror}") from problem
+    except OSError as error:
+        raise StoreUnavailableError(path, f"it cannot be looked at: {error.strerror}") from error
     return found.st_dev, found.st_ino
 
 

@@ -45,7 +45,7 @@ if sys.platform == "win32":
         return True
 
     def lock(descriptor: int, offset: int) -> None:
-        """Lock one byte, waiting for whoever has it."""
+        """Lock one byte, waiting for the process that has it."""
         while not try_lock(descriptor, offset):  # LK_LOCK gives up after ten seconds, so wait in short steps
             os.lseek(descriptor, offset, os.SEEK_SET)
             try:
@@ -90,14 +90,14 @@ else:
         return True
 
     def lock(descriptor: int, offset: int) -> None:
-        """Lock one byte, waiting for whoever has it."""
+        """Lock one byte, waiting for the process that has it."""
         while True:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, offset)
-            except OSError as problem:
+            except OSError as error:
                 # The kernel looks for deadlocks between processes, not threads, so two threads with two stores
                 # can look like one. There is none: the turn is the last lock that anyone takes.
-                if problem.errno != errno.EDEADLK:
+                if error.errno != errno.EDEADLK:
                     raise
                 time.sleep(_DEADLOCK_PAUSE)
             else:
@@ -124,7 +124,7 @@ else:
         return True
 
     def lock_holder(descriptor: int, offset: int, *, to_the_end: bool = False) -> int | None:
-        """Return the other process that holds a byte, or any from there on; None if nobody or unknown."""
+        """Return the other process that holds a byte, or any from there on; None if there is none or it is unknown."""
         if sys.platform != "linux":
             return None
         layout = "@hhqqi"
@@ -212,7 +212,7 @@ class LivenessFile:
         return False
 
     def is_dead(self, text: str) -> bool:
-        """Tell whether nobody has the byte of a lifeline any more; False if that is not certain."""
+        """Return True if no process has the byte of a token any more; False if that is not certain."""
         line = _Lifeline.read(text)
         with self._lock:
             if line is None or not self.sees_deaths or not self._descriptors or not self._is_here(line):
@@ -233,7 +233,7 @@ class LivenessFile:
                 return False
 
     def _is_here(self, line: _Lifeline) -> bool:
-        """Tell whether a lifeline is tied to this file, and the file is the one that everybody finds."""
+        """Return True if a token belongs to this file, and the file is the one that others find."""
         device, inode = self.identity
         # A device may get another number when the machine boots; a file keeps its inode.
         is_same_device = line.device == device or line.boot != SYSTEM_CLOCK.boot()
@@ -308,7 +308,7 @@ run_in_forked_child(_liveness_in_child)
 # --- A fair turn to write, between processes and between the handles of one process --------------------------------
 #
 # SQLite's own busy handler lets a process that has just committed take the lock again before anyone else. Here two
-# file locks make a turnstile: whoever wants the turn first takes *next*, then *active*, then lets *next* go. One that
+# file locks make a turnstile: a writer takes *next*, then *active*, then lets *next* go. One that
 # has just finished finds *next* taken by the one who waits, and so gets behind it.
 
 _NEXT: Final = 0
@@ -329,7 +329,7 @@ class WriteTurn:
         self.here: Final = threading.Lock()
 
     def try_take(self) -> bool:
-        """Take the turn if nobody has it and nobody waits for it."""
+        """Take the turn if it is free and no writer waits for it."""
         if not self.here.acquire(blocking=False):
             return False
         taken = False
@@ -376,7 +376,7 @@ class WriteTurn:
         self.give()
 
     def holder(self) -> int | None:
-        """Return the process that has the turn, where the platform tells; None if nobody or this one."""
+        """Return the process that has the turn, where the platform tells; None if none or this one."""
         return lock_holder(self._descriptor, _ACTIVE)
 
     def close(self) -> None:

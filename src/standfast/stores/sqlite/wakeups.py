@@ -61,8 +61,8 @@ class WakeSockets:
             os.mkdir(self._folder, 0o700)  # noqa: PTH102 -- plain text throughout this module
         except FileExistsError:
             pass
-        except OSError as problem:
-            raise refusal(self._folder, "it cannot be made", problem) from problem
+        except OSError as error:
+            raise refusal(self._folder, "it cannot be made", error) from error
         self._descriptor: Final = open_private(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so

@@ -237,7 +237,7 @@ async def test_riders_fare_as_if_folded_where_the_records_are(
     table.records.update(there)
     table.version = 3
     backend = RemoteBackend(TableServer(table))
-    backend._guarding.beliefs.learn(believed)
+    backend._writer.beliefs.learn(believed)
 
     outcomes: dict[int, Outcome] = {}
     left, number = list(enumerate(riders)), 0
