@@ -16,7 +16,7 @@ _MAX_MESSAGE: Final = 2_000
 _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have no user or password
 
 # Query parameters whose values are shown. Everything else is hidden, so that a secret of a driver that we have
-# never heard of stays one.
+# never seen stays one.
 _HARMLESS: Final = frozenset(
     {"application_name", "busy_timeout", "charset", "connect_timeout", "create", "database", "db", "mode", "network"}
     | {"others", "region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}

@@ -68,7 +68,7 @@ class Scope:
         return self._store
 
     def at_most(self, many: int) -> int:
-        """Return how many records one read or commit takes in this store, but no more than so many."""
+        """Return how many records one read or commit takes in this store, but no more than ``many``."""
         return min(many, self._store.capabilities.max_changes)
 
     def key(self, kind: str, *parts: str) -> RecordKey:

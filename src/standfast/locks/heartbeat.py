@@ -150,8 +150,8 @@ class Presence:
 
     async def until_proven(self) -> None:
         """Wait while others cannot see that this process lives. Begin nothing before; then look at :meth:`left`."""
-        if self.proof is not None and not self.proof.is_tied:
-            await self.proof.until_tied()
+        if self.proof is not None and not self.proof.is_attached:
+            await self.proof.until_attached()
 
     async def renew(self, store: Store) -> bool:
         """Make or prolong it; False if it has lapsed, and then it is over for good."""

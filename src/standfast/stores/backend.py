@@ -227,7 +227,7 @@ class Transfer(Protocol):
     async def put(self, records: Sequence[Record]) -> None:
         """Write records with the versions that they have, also into a frozen store, over what is there.
 
-        Whether it is all or nothing is left open, and so is what becomes of hints: it is written again if it failed.
+        Whether it is all or nothing is left open, and so are notifications: it is written again if it failed.
         """
         ...
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Folded(Struct, frozen=True):
-    """What a batch comes to: an outcome a rider, the last state of each changed key, and hints to send."""
+    """What a batch comes to: an outcome a rider, the last state of each changed key, and wakes to send."""
 
     at: Instant
     outcomes: tuple[Outcome, ...]

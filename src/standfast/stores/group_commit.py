@@ -121,7 +121,9 @@ class AttemptSettler:
                 except OutcomeUnknownError as error:
                     unknown = error
             self.pending = batch.attempt
-            self._tell_unknown(batch.attempt, unknown)
+            if self._hooks:
+                now, store = SYSTEM_CLOCK.wall(), self._backend.name
+                self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=batch.attempt, problem=unknown.problem))
             applied = await self._settle_with_patience(batch.attempt, unknown)
             if applied is not None:
                 return applied
@@ -156,11 +158,6 @@ class AttemptSettler:
             self._hooks.emit(OutcomeSettled(at=now, store=self._backend.name, attempt=attempt, written=written))
         return applied
 
-    def _tell_unknown(self, attempt: str, unknown: OutcomeUnknownError) -> None:
-        if self._hooks:
-            now, store = SYSTEM_CLOCK.wall(), self._backend.name
-            self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=attempt, problem=unknown.problem))
-
     async def _settle_with_patience(self, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
         pause = FIRST_PAUSE
         for _ in range(TRIES):
@@ -189,10 +186,10 @@ AT_ONCE_IN_A_ROW: Final = 8
 """How many riders in a row leave at once before the loop runs."""
 
 A_CROWD: Final = 64
-"""So many riders are parted into halves, where those take turns, if this process takes longer than the server."""
+"""This many riders are parted into halves, where those take turns, if this process takes longer than the server."""
 
 A_PAUSE: Final = 0.1
-"""Who has come back after so many seconds was not at work: there is nothing to be gained from halves."""
+"""Riders that come back after this many seconds were not at work: halves would gain nothing."""
 
 SLOW_COMMIT: Final = 0.5
 """A transaction that takes longer than this many seconds is told to the hooks."""
@@ -426,8 +423,9 @@ class CommitGroup:
 
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
         outcomes = applied.outcomes
-        if put_off := [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred]:
-            self._ride_again(put_off)
+        for seat in [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred][::-1]:
+            seat.state = _WAITING
+            self._queue.appendleft(seat)
         self._arrived_at = monotonic()
         flight, worked = self._arrived_at - self._left_at, self._boarded_at - self._left_at
         if (
@@ -455,11 +453,6 @@ class CommitGroup:
         if seats := self._take(self._batching.max_riders):
             self._alone = 0
             self._send(seats)
-
-    def _ride_again(self, seats: list[Seat]) -> None:
-        for seat in reversed(seats):
-            seat.state = _WAITING
-            self._queue.appendleft(seat)
 
     def _fail(self, seats: list[Seat], batch: Batch, error: Exception) -> None:
         for index, seat in enumerate(seats):

@@ -1,8 +1,9 @@
-"""Proofs of life: what a process may do while others cannot see that it lives.
+"""Liveness: how a process is seen to live or to have died, and how forks are noticed.
 
-Where others see a process by its session on a server, a lost session is not a death. It begins a *grace*: whoever
-waits for the process lets it pass, and a process that lives proves that within it, by tying its lifeline again. By its
-own clock it stops a margin earlier; then it is taken for dead, and that lifeline is over for good.
+A process gives a *liveness token* to those that wait for it. Where others see a process by its session on a server, a
+lost session is not a death. It begins a *grace*: waiters let it pass, and a process that lives proves that within it,
+by attaching its token to a new session. By its own clock it stops a margin earlier; then it is taken for dead, and that
+token is over for good.
 """
 
 from __future__ import annotations
@@ -86,25 +87,25 @@ class ForkGuard:
         return self._made_in != _generation
 
 
-# --- proofs of life: what a process may do while others cannot see that it lives -----------------------------------
+# --- tokens: what a process may do while others cannot see that it lives --------------------------------------------
 
 GRACE: Final = 1.2
-"""For how many seconds a lifeline has to be seen untied before its process counts as dead."""
+"""For how many seconds a token has to be seen unattached before its process counts as dead."""
 
 VALID: Final = 0.9
 """For how many seconds of those a process that has lost its session counts on being taken for alive."""
 
 SEEN: Final = 1.0
-"""A lifeline that is tied for so many seconds is seen to be tied by all who look. One tied for less may not be."""
+"""Seconds for which a token must be attached to be seen so by every process that looks."""
 
 LONGEST_GAP: Final = 0.8
-"""With more seconds between two looks, a lifeline may have been tied in between for long enough to count."""
+"""With more seconds between two looks, a token may have been attached in between for long enough to count."""
 
 LONGEST_RESTART: Final = 10.0
-"""For how many seconds a server may say of itself that it serves nobody, and thereby put the grace off."""
+"""For how many seconds a server that refuses all sessions may put the grace off."""
 
-TIED_WITHIN: Final = 2.0
-"""Seconds after which a presence does without a lifeline that could not be tied."""
+ATTACHED_WITHIN: Final = 2.0
+"""Seconds after which a presence does without a token that could not be attached."""
 
 
 def now() -> float:
@@ -114,40 +115,40 @@ def now() -> float:
 
 @final
 class TokenState:
-    """The life of one lifeline as its own process sees it: tied, lost and tied again, until it is over for good.
+    """The life of one token as its own process sees it: attached, lost and attached again, until it is over for good.
 
     It reads no clock: every method is told the time, in seconds.
     """
 
-    __slots__ = ("_excused_at", "_lost_at", "_tied_at", "is_over", "is_tied")
+    __slots__ = ("_attached_at", "_excused_at", "_lost_at", "is_attached", "is_over")
 
     def __init__(self) -> None:
-        self.is_tied = self.is_over = False
-        self._tied_at = self._excused_at = -math.inf
+        self.is_attached = self.is_over = False
+        self._attached_at = self._excused_at = -math.inf
         self._lost_at = math.inf
 
-    def tie(self, at: float) -> bool:
-        """Say that it is tied since before ``at``; False if that is too late."""
+    def attach(self, at: float) -> bool:
+        """Say that it is attached since before ``at``; False if that is too late."""
         if self.left(at) <= 0:
             return False
-        self.is_tied, self._tied_at = True, at
+        self.is_attached, self._attached_at = True, at
         return True
 
     def lose(self, at: float) -> None:
         """Say that the session is lost."""
-        if self.is_tied and (self._lost_at == math.inf or at - self._tied_at >= SEEN):
+        if self.is_attached and (self._lost_at == math.inf or at - self._attached_at >= SEEN):
             self._lost_at = at  # otherwise others may have seen nothing of it since it was lost before
-        self.is_tied = False
+        self.is_attached = False
 
     def excuse(self, at: float) -> None:
-        """Say that the server serves nobody at the moment, so that nobody sees anything either."""
+        """Say that the server refuses all sessions at the moment, so that other processes see nothing either."""
         self._excused_at = at
 
     def left(self, at: float) -> float:
         """Return the seconds for which the process counts on being taken for alive; nothing or less: it is over."""
         if self.is_over:
             return -1.0
-        if self.is_tied:
+        if self.is_attached:
             return math.inf
         excused_at = min(self._excused_at, self._lost_at + LONGEST_RESTART)
         left = max(self._lost_at, excused_at) + VALID - at
@@ -157,7 +158,7 @@ class TokenState:
 
 @final
 class Suspicion:
-    """What one process has seen of another's lifeline. It reads no clock either."""
+    """What one process has seen of another's token. It reads no clock either."""
 
     __slots__ = ("_asked_at", "_since", "is_certain")
 
@@ -171,9 +172,9 @@ class Suspicion:
         """Whether there is anything to suspect."""
         return self._since != math.inf
 
-    def look(self, *, is_tied: bool, asked_at: float, answered_at: float) -> None:
+    def look(self, *, is_attached: bool, asked_at: float, answered_at: float) -> None:
         """Take an answer of the server into account."""
-        if is_tied:
+        if is_attached:
             self._since = math.inf
         elif not self.is_there or answered_at - self._asked_at > LONGEST_GAP:
             self._since = answered_at
@@ -188,59 +189,59 @@ class Suspicion:
 
 @final
 class ProcessLiveness:
-    """A tie that the threads of a process share.
+    """A attach that the threads of a process share.
 
     Args:
-        lifeline: The text by which others know it.
+        token: The text by which others know it.
     """
 
-    __slots__ = ("_listeners", "_lock", "_tie", "lifeline")
+    __slots__ = ("_listeners", "_lock", "_state", "token")
 
-    def __init__(self, lifeline: str) -> None:
-        self.lifeline: Final = lifeline
+    def __init__(self, token: str) -> None:
+        self.token: Final = token
         self._lock: Final = threading.Lock()
-        self._tie: Final = TokenState()
+        self._state: Final = TokenState()
         self._listeners: tuple[Callable[[], None], ...] = ()
-        _proofs[lifeline] = self
+        _proofs[token] = self
 
     @property
-    def is_tied(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether others can see now that this process lives."""
-        return self._tie.is_tied
+        return self._state.is_attached
 
     def left(self) -> float:
         """Return for how many seconds this process counts on being taken for alive; nothing or less: it is over."""
-        if self._tie.is_tied:
+        if self._state.is_attached:
             return math.inf
         with self._lock:
-            return self._tie.left(now())
+            return self._state.left(now())
 
-    def tie(self) -> bool:
-        """Say that it is tied; False if that came too late, and then it never will be."""
+    def attach(self) -> bool:
+        """Say that it is attached; False if that came too late, and then it never will be."""
         with self._lock:
-            is_tied = self._tie.tie(now())
+            is_attached = self._state.attach(now())
         self._tell()
-        return is_tied
+        return is_attached
 
     def lose(self) -> None:
         """Say that the session is lost."""
         with self._lock:
-            self._tie.lose(now())
+            self._state.lose(now())
         self._tell()
 
     def excuse(self) -> None:
-        """Say that the server serves nobody at the moment."""
+        """Say that the server refuses all sessions at the moment."""
         with self._lock:
-            self._tie.excuse(now())
+            self._state.excuse(now())
 
-    # --- hearing of it ---------------------------------------------------------------------------------------
+    # --- subscribing ---------------------------------------------------------------------------------------
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` on the running loop when it is tied or lost; return what ends that."""
+        """Call ``listener`` on the running loop when it is attached or lost; return what ends that."""
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody there is left
+            with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(listener)
 
         with self._lock:
@@ -255,31 +256,31 @@ class ProcessLiveness:
         for listener in self._listeners:
             listener()
 
-    async def until_tied(self, seconds: float = math.inf) -> bool:
-        """Wait until it is tied; False if it is over, or so many seconds have passed."""
+    async def until_attached(self, seconds: float = math.inf) -> bool:
+        """Wait until it is attached; False if it is over, or ``seconds`` have passed."""
         changed, gives_up_at = asyncio.Event(), now() + seconds
         end = self.listen(changed.set)
         try:
-            while not self._tie.is_tied and (left := min(self.left(), gives_up_at - now())) > 0:
+            while not self._state.is_attached and (left := min(self.left(), gives_up_at - now())) > 0:
                 changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if left == math.inf else left):
                         await changed.wait()
         finally:
             end()
-        return self._tie.is_tied
+        return self._state.is_attached
 
 
 _proofs: Final[dict[str, ProcessLiveness]] = {}  # they are kept: one for each time that this process was cut off
 
 
-def liveness_of(lifeline: str) -> ProcessLiveness | None:
-    """Return the proof behind a lifeline of this process; None: it needs none."""
-    return _proofs.get(lifeline)
+def liveness_of(token: str) -> ProcessLiveness | None:
+    """Return the proof behind a token of this process; None: it needs none."""
+    return _proofs.get(token)
 
 
 async def visible_token(store: Store) -> str:
-    """Return the lifeline of this process when others can see it; empty if that takes too long."""
-    lifeline = store.liveness_token()
-    proof = liveness_of(lifeline)
-    return lifeline if proof is None or proof.is_tied or await proof.until_tied(TIED_WITHIN) else ""
+    """Return the token of this process when others can see it; empty if that takes too long."""
+    token = store.liveness_token()
+    proof = liveness_of(token)
+    return token if proof is None or proof.is_attached or await proof.until_attached(ATTACHED_WITHIN) else ""

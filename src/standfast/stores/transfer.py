@@ -116,7 +116,10 @@ def survey(source: BinaryIO, name: str) -> tuple[ExportHeader, ExportFooter]:
         if (header is None) != isinstance(line, ExportHeader):
             raise InvalidExportError(name, "it does not begin as an export does")
         if isinstance(line, ExportHeader):
-            header = _known(line, name)
+            if line.format > FORMAT:
+                problem = f"it has format {line.format}, this version of Standfast knows {FORMAT}"
+                raise InvalidExportError(name, problem)
+            header = line
         elif isinstance(line, ExportFooter):
             footer = line
             continue
@@ -130,12 +133,6 @@ def survey(source: BinaryIO, name: str) -> tuple[ExportHeader, ExportFooter]:
     if footer != ExportFooter(seen.records, footer.highest, seen.largest, digest.hexdigest()):
         raise InvalidExportError(name, "it was changed: its records do not add up to what its last line says")
     return header, footer
-
-
-def _known(header: ExportHeader, name: str) -> ExportHeader:
-    if header.format > FORMAT:
-        raise InvalidExportError(name, f"it has format {header.format}, this version of Standfast knows {FORMAT}")
-    return header
 
 
 @final
@@ -215,20 +212,20 @@ async def fence_store(store: GroupedStore) -> Fenced:
     What they held is free: the next one that asks gets it, with a higher fence. Runs go on in the
     hands of workers that start from now on; those that had them cannot write to them any more.
     """
-    movable = store.transfer()
+    transfer = store.transfer()
     presences = workers = highest = 0
-    async for page in movable.dump():
+    async for page in transfer.dump():
         highest = max(highest, *(record.version for record in page))
         for record in page:
             kind = kind_of(record.key)
             presences += kind == PRESENCE and await _fence(store, record, is_kept=False)
             workers += kind == WORKER and await _fence(store, record, is_kept=True)
-    await movable.lift(highest)
+    await transfer.lift(highest)
     return Fenced(presences, workers, highest)
 
 
 async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:
-    """Remove a record, or give it another version; tell whether it was still there."""
+    """Remove a record, or give it another version; return True if it was still there."""
     current: Record | None = record
     for _ in range(TRIES):
         if current is None:
@@ -270,34 +267,32 @@ async def export_store(
         StoreMovedError: An import into it is not finished.
         StoreError: There is nothing in one of the namespaces.
     """
-    movable, backend = store.transfer(), store.capabilities.backend
-    before = await movable.frozen()
+    transfer, backend = store.transfer(), store.capabilities.backend
+    before = await transfer.frozen()
     if before not in {OPEN, EXPORTED}:
         raise moved_error(store.backend.name, before)
     try:
         with sink as file:
-            await movable.freeze(EXPORTED)
+            await transfer.freeze(EXPORTED)
             writer = ExportWriter(file, ExportHeader(FORMAT, backend, SYSTEM_CLOCK.wall()))
-            _refuse_empty(store, await _write_all(movable, writer, tell, namespaces))
-            footer = writer.end(await movable.last())
+            missing = await _write_all(transfer, writer, tell, namespaces)
+            if missing:
+                problem = f"there is nothing in the namespace {min(missing)!r}"
+                raise StoreError(store.backend.name, problem)  # noqa: TRY301 -- what is undone below is undone for it too
+            footer = writer.end(await transfer.last())
     except BaseException:
         if before == OPEN:
-            await movable.thaw()
+            await transfer.thaw()
         raise
     return footer
 
 
-def _refuse_empty(store: GroupedStore, missing: set[str]) -> None:
-    if missing:
-        raise StoreError(store.backend.name, f"there is nothing in the namespace {min(missing)!r}")
-
-
 async def _write_all(
-    movable: Transfer, writer: ExportWriter, tell: Callable[[int], object], namespaces: Collection[str]
+    transfer: Transfer, writer: ExportWriter, tell: Callable[[int], object], namespaces: Collection[str]
 ) -> set[str]:
     """Write the records of some namespaces, of all if none is named; return those in which there is nothing."""
     wanted, seen = {bytes(RecordKey(name)): name for name in namespaces}, set[str]()
-    async for page in movable.dump():
+    async for page in transfer.dump():
         for record in page:
             name = wanted.get(record.key.namespace)
             if kind_of(record.key) != PRESENCE and (name is not None or not wanted):
@@ -337,18 +332,18 @@ async def import_store(
     """
     _, footer = survey(source, name)
     _check_limits(store, footer)
-    movable = store.transfer()
-    is_repeated = await _claim(store, movable, 1 + EXPORTED + int(footer.sha256[:_DIGITS], 16))
+    transfer = store.transfer()
+    is_repeated = await _claim(store, transfer, 1 + EXPORTED + int(footer.sha256[:_DIGITS], 16))
     source.seek(0)
     done = 0
     for page in _pages(records(source, name)):
         if is_repeated:
             await _check_same(store, page)
-        await movable.put(page)
+        await transfer.put(page)
         done += len(page)
         tell(done, footer.records)
-    await movable.lift(footer.highest)
-    await movable.thaw()
+    await transfer.lift(footer.highest)
+    await transfer.thaw()
     return footer
 
 
@@ -359,27 +354,27 @@ def _check_limits(store: GroupedStore, footer: ExportFooter) -> None:
         raise UnsuitableStoreError(store.backend.name, problem)
 
 
-async def _claim(store: GroupedStore, movable: Transfer, reason: int) -> bool:
-    """Freeze the store for this file; tell whether it was already, by an import that broke off."""
-    found = await movable.frozen()
+async def _claim(store: GroupedStore, transfer: Transfer, reason: int) -> bool:
+    """Freeze the store for this file; return True if it was already, by an import that broke off."""
+    found = await transfer.frozen()
     if found == reason:
         return True
     if found == EXPORTED:
         raise moved_error(store.backend.name)
     if found != OPEN:
         raise StoreMovedError(store.backend.name, "the import of another file into it is not finished; repeat that one")
-    await _check_empty(store, movable)
-    await movable.freeze(reason)
+    await _check_empty(store, transfer)
+    await transfer.freeze(reason)
     try:
-        await _check_empty(store, movable)  # a write may have been under way
+        await _check_empty(store, transfer)  # a write may have been under way
     except StoreNotEmptyError:
-        await movable.thaw()
+        await transfer.thaw()
         raise
     return False
 
 
-async def _check_empty(store: GroupedStore, movable: Transfer) -> None:
-    async for page in movable.dump():
+async def _check_empty(store: GroupedStore, transfer: Transfer) -> None:
+    async for page in transfer.dump():
         raise StoreNotEmptyError(
             store.backend.name, f"it holds records, {page[0].key} for one; import into an empty store"
         )

@@ -50,7 +50,7 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
 
 
 def is_plain(changes: tuple[Change, ...], limits: Capabilities) -> bool:
-    """Tell whether a commit is one plain put, perhaps behind one guard, and so needs no closer look.
+    """Return True if a commit is one plain put, perhaps behind one guard, and so needs no closer look.
 
     Most commits are: they are asked this first, in as few steps as possible.
     """
@@ -72,7 +72,7 @@ def is_plain(changes: tuple[Change, ...], limits: Capabilities) -> bool:
 
 
 def is_plain_put(change: Change, limits: Capabilities) -> bool:
-    """Tell, in one expression on the hottest path, whether a change needs no closer look."""
+    """Return True, in one expression on the hottest path, if a change needs no closer look."""
     return (
         type(change) is Put
         and type(change.key) is RecordKey
@@ -185,5 +185,5 @@ def check_decision(decision: Decision[Any], seen: Snapshot, given: Sequence[Reco
 
 
 def in_window(at: Instant, after: Instant | None, before: Instant | None) -> bool:
-    """Tell whether ``after <= at < before``."""
+    """Return True if ``after <= at < before``."""
     return (after is None or after <= at) and (before is None or at < before)

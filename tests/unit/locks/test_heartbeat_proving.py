@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 async def seen_by_a_session() -> AsyncIterator[tuple[sf.Space, ProcessLiveness]]:
     """Open a space on a store on which others see this process by a session, and the proof of that."""
     proof = ProcessLiveness(new_id())
-    proof.tie()
-    store = MortalStore(await open_store("memory://"), Mortality(proof.lifeline, set()))
+    proof.attach()
+    store = MortalStore(await open_store("memory://"), Mortality(proof.token, set()))
     async with sf.Space(store) as space:
         yield space, proof
     await store.aclose()
@@ -53,7 +53,7 @@ async def test_nobody_is_let_in_before_the_process_has_proven_that_it_lives() ->
             await asyncio.sleep(0)
         assert not entering.done()
 
-        proof.tie()
+        proof.attach()
 
         assert await entering == "entered"
 
@@ -62,7 +62,7 @@ async def test_a_session_that_comes_back_in_time_costs_nothing() -> None:
     """What was held is held."""
     async with seen_by_a_session() as (space, proof), space.mutex("it").hold() as hold:
         proof.lose()
-        proof.tie()
+        proof.attach()
 
         hold.check()
 

@@ -35,7 +35,7 @@ LATENCY = 0.15
 def tied(at: float = 0.0) -> TokenState:
     """Return a tie that is tied."""
     tie = TokenState()
-    assert tie.tie(at)
+    assert tie.attach(at)
     return tie
 
 
@@ -45,7 +45,7 @@ def test_a_lost_session_leaves_some_time() -> None:
     tie.lose(10.0)
 
     assert tie.left(10.0 + VALID / 2) == pytest.approx(VALID / 2)
-    assert tie.tie(10.0 + VALID / 2)
+    assert tie.attach(10.0 + VALID / 2)
     assert tie.left(99.0) == math.inf
 
 
@@ -54,16 +54,16 @@ def test_whoever_ties_too_late_is_over_for_good() -> None:
     tie = tied()
     tie.lose(10.0)
 
-    assert not tie.tie(10.0 + VALID)
+    assert not tie.attach(10.0 + VALID)
     assert tie.is_over
-    assert not tie.tie(10.0)
+    assert not tie.attach(10.0)
 
 
 def test_a_tie_that_hardly_anybody_saw_gains_no_time() -> None:
     """Somebody may have looked before and after, and seen it untied all the while."""
     tie = tied()
     tie.lose(10.0)
-    tie.tie(10.1)
+    tie.attach(10.1)
     tie.lose(10.1 + SEEN / 2)
 
     assert tie.left(10.1 + SEEN / 2) == pytest.approx(VALID - 0.1 - SEEN / 2)
@@ -84,10 +84,10 @@ def test_a_death_is_certain_when_the_grace_has_passed() -> None:
     """Not before, and from then on."""
     suspicion = Suspicion()
     for at in (0.0, 0.5, GRACE - 0.01):
-        suspicion.look(is_tied=False, asked_at=at, answered_at=at)
+        suspicion.look(is_attached=False, asked_at=at, answered_at=at)
         assert not suspicion.is_certain
 
-    suspicion.look(is_tied=False, asked_at=GRACE, answered_at=GRACE)
+    suspicion.look(is_attached=False, asked_at=GRACE, answered_at=GRACE)
 
     assert suspicion.is_certain
 
@@ -96,14 +96,14 @@ def test_a_death_is_certain_when_the_grace_has_passed() -> None:
 def test_the_grace_begins_anew_after_whatever_could_have_been_a_sign_of_life(interruption: str) -> None:
     """A tie, a pause in which there may have been one, or a lost session of one's own."""
     suspicion = Suspicion()
-    suspicion.look(is_tied=False, asked_at=0.0, answered_at=0.0)
+    suspicion.look(is_attached=False, asked_at=0.0, answered_at=0.0)
     if interruption == "tied":
-        suspicion.look(is_tied=True, asked_at=0.5, answered_at=0.5)
+        suspicion.look(is_attached=True, asked_at=0.5, answered_at=0.5)
     elif interruption == "forgotten":
         suspicion.forget()
     at = GRACE if interruption == "gap" else LONGEST_GAP
     for later in (at, at + LONGEST_GAP / 2, at + LONGEST_GAP):
-        suspicion.look(is_tied=False, asked_at=later, answered_at=later)
+        suspicion.look(is_attached=False, asked_at=later, answered_at=later)
 
     assert not suspicion.is_certain
 
@@ -120,7 +120,7 @@ class Simulated:
         self.tie, self.suspicion = TokenState(), Suspicion()
         self._session = 0
         self._is_locked, self._is_up, self.is_dead, self.died_at = True, True, False, 0.0
-        self.tie.tie(0.0)  # nobody knows of a lifeline before it was tied once
+        self.tie.attach(0.0)  # nobody knows of a lifeline before it was tied once
         self._in(self._some(3.0), lambda: self._cut(0))
         self._in(self._some(1.0), self._look)
 
@@ -158,7 +158,7 @@ class Simulated:
             self._in(self._chooser.choice([0.2, 1.0, 3.0]) * self._chooser.random(), lambda: self._cut(session))
 
     def _tied(self, session: int) -> None:
-        if session == self._session and not self.is_dead and self._is_locked and not self.tie.tie(self.now):
+        if session == self._session and not self.is_dead and self._is_locked and not self.tie.attach(self.now):
             self._is_locked, self._session = False, session + 1  # it is over, and hangs up
 
     def _cut(self, session: int) -> None:
@@ -194,11 +194,11 @@ class Simulated:
         self._in(way, lambda: self._looked(asked_at))
 
     def _looked(self, asked_at: float) -> None:
-        is_tied, was_up = self._is_locked, self._is_up
+        is_attached, was_up = self._is_locked, self._is_up
 
         def answered() -> None:
             if was_up and self._is_up:
-                self.suspicion.look(is_tied=is_tied, asked_at=asked_at, answered_at=self.now)
+                self.suspicion.look(is_attached=is_attached, asked_at=asked_at, answered_at=self.now)
             self._in(self._some(0.2), self._look)
 
         self._in(self._some(LATENCY), answered)
@@ -236,11 +236,11 @@ def test_a_death_is_seen_soon_after_the_grace() -> None:
 async def test_whoever_waits_for_a_proof_is_woken_by_another_thread() -> None:
     """The session is looked after on a thread of its own."""
     proof = ProcessLiveness("somebody's")
-    waiting = asyncio.create_task(proof.until_tied())
+    waiting = asyncio.create_task(proof.until_attached())
     await asyncio.sleep(0)
     assert not waiting.done()
 
-    threading.Thread(target=proof.tie).start()
+    threading.Thread(target=proof.attach).start()
 
     assert await waiting
     assert liveness_of("somebody's") is proof
@@ -249,8 +249,8 @@ async def test_whoever_waits_for_a_proof_is_woken_by_another_thread() -> None:
 async def test_waiting_for_a_proof_ends_when_it_is_over() -> None:
     """There is nothing more to wait for."""
     proof = ProcessLiveness("somebody else's")
-    proof.tie()
+    proof.attach()
     proof.lose()
 
-    assert not await proof.until_tied()
+    assert not await proof.until_attached()
     assert proof.left() <= 0

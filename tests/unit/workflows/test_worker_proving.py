@@ -38,8 +38,8 @@ class Watched:
             await self.go_on.wait()
             await ctx.step("second", act, "second")
 
-        self.proof.tie()
-        store = MortalStore(await open_store("memory://"), Mortality(self.proof.lifeline, set()))
+        self.proof.attach()
+        store = MortalStore(await open_store("memory://"), Mortality(self.proof.token, set()))
         async with sf.Space(store, lease=2) as space, sf.Engine(space, workflows=[flow]) as engine:
             run = await engine.start(flow)
             await self.between.wait()
@@ -57,7 +57,7 @@ async def test_a_step_waits_until_the_worker_has_proven_that_it_lives() -> None:
     async with world.between_two_steps() as run:
         assert world.steps == ["first"]
 
-        world.proof.tie()
+        world.proof.attach()
         await run.result()
 
     assert world.steps == ["first", "second"]

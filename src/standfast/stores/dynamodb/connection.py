@@ -171,7 +171,7 @@ FRESH: Final = 30 * MICROSECONDS
 """After this long without an answer the service is asked before anything is decided by its time."""
 
 FORGOTTEN: Final = 5 * MICROSECONDS
-"""If time turns out to have been read further ahead than this, it goes back; for less it stands still."""
+"""If time was read further ahead than this, it goes back; for less it stands still."""
 
 
 class Bounds(NamedTuple):
@@ -210,27 +210,27 @@ class ServiceTime:
         """Return the steady clock, to be told when a request was sent."""
         return self._clock.elapsed()
 
-    def hear(self, date: str, sent: Instant) -> None:
-        """Take the ``Date`` of an answer to what was sent at ``sent``; what is no date is no news."""
+    def learn(self, date: str, sent: Instant) -> None:
+        """Take the ``Date`` of an answer to what was sent at ``sent``; what is no date is ignored."""
         second = instant_of(date)
         if second is None:
             return
         received = self._clock.elapsed()
-        heard = Bounds(second - received - SLACK, second + MICROSECONDS - sent + SLACK, received)
+        latest = Bounds(second - received - SLACK, second + MICROSECONDS - sent + SLACK, received)
         with self._lock:
-            self._take(heard)
+            self._take(latest)
 
-    def _take(self, heard: Bounds) -> None:
-        known = heard if self._bounds is None else self._bounds.drifted(heard.at).and_also(heard)
+    def _take(self, latest: Bounds) -> None:
+        known = latest if self._bounds is None else self._bounds.drifted(latest.at).and_also(latest)
         if known is not None:
             self._bounds, self._doubt = known, None
             return
         # One answer that contradicts all before it may come from a machine that is wrong; two that agree do not.
-        believed = None if self._doubt is None else self._doubt.drifted(heard.at).and_also(heard)
-        self._doubt = heard
-        if believed is not None:
-            self._bounds, self._doubt = believed, None
-            if self._last > heard.at + believed.high + FORGOTTEN:
+        agreed = None if self._doubt is None else self._doubt.drifted(latest.at).and_also(latest)
+        self._doubt = latest
+        if agreed is not None:
+            self._bounds, self._doubt = agreed, None
+            if self._last > latest.at + agreed.high + FORGOTTEN:
                 self._last = 0
 
     def now(self) -> Instant | None:
@@ -344,7 +344,8 @@ def answered(error: ClientError, store: str, *, writes: bool) -> Exception:
         return _throttled(store, said)
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if status >= SERVER_FAULT or code == _UNDER_WAY:
-        return _faulty(store, f"the service failed: {code} {said}", writes=writes)
+        failed = f"the service failed: {code} {said}"
+        return OutcomeUnknownError(store, failed) if writes else TurnedAwayError(StoreUnavailableError(store, failed))
     return _refused(code, said, store, writes=writes)
 
 
@@ -366,10 +367,6 @@ def _contended(store: str) -> TurnedAwayError:
 def _throttled(store: str, said: str) -> TurnedAwayError:
     advice = "raise the capacity of the table, or spread the work over several namespaces"
     return TurnedAwayError(StoreUnavailableError(store, f"the service throttles requests ({said}); {advice}"))
-
-
-def _faulty(store: str, said: str, *, writes: bool) -> Exception:
-    return OutcomeUnknownError(store, said) if writes else TurnedAwayError(StoreUnavailableError(store, said))
 
 
 def _refused(code: str, said: str, store: str, *, writes: bool) -> StoreError:
@@ -404,7 +401,7 @@ def unanswered(error: BotoCoreError | TimeoutError, store: str, *, writes: bool)
 
 
 def _is_unreachable(error: BotoCoreError | TimeoutError) -> bool:
-    """Tell whether there was no connection. The driver says so also of one that was cut after the request was sent."""
+    """Return True if there was no connection. The driver says so also of one that was cut after the sending."""
     if not isinstance(error, EndpointConnectionError):
         return False
     cause: object = error.kwargs.get("error")
@@ -477,7 +474,9 @@ class DynamoClient:
             client.meta.events.register("before-send.dynamodb", _in_pieces)
             return cls(options, client, context)
         except (BotoCoreError, ValueError) as error:  # a region or an endpoint that is none
-            raise _not_configured(error, options) from error
+            if isinstance(error, BotoCoreError):
+                raise unanswered(error, options.name, writes=False) from error
+            raise StoreUnavailableError(options.name, str(error)) from error
 
     def patience(self) -> RetryBudget:
         """Return how long a call is tried again."""
@@ -511,17 +510,17 @@ class DynamoClient:
             async with asyncio.timeout(self._options.timeout + self._options.connect_timeout):
                 answer: Mapping[str, Any] = await getattr(self.client, operation)(**request)
         except ClientError as error:
-            self._hear(error.response, sent)
+            self._learn_time(error.response, sent)
             raise answered(error, store, writes=writes) from error
         except (BotoCoreError, TimeoutError) as error:
             raise unanswered(error, store, writes=writes) from error
-        self._hear(answer, sent)
+        self._learn_time(answer, sent)
         return answer
 
-    def _hear(self, answer: Mapping[str, Any], sent: Instant) -> None:
+    def _learn_time(self, answer: Mapping[str, Any], sent: Instant) -> None:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date is not None:
-            self.time.hear(date, sent)
+            self.time.learn(date, sent)
 
     async def aclose(self) -> None:
         """Close all connections, when what is under way has been answered."""
@@ -575,9 +574,3 @@ def _arguments(options: DynamoOptions) -> dict[str, Any]:
     if options.access:
         arguments |= {"aws_access_key_id": options.access, "aws_secret_access_key": options.secret}
     return arguments
-
-
-def _not_configured(error: Exception, options: DynamoOptions) -> Exception:
-    if isinstance(error, BotoCoreError):
-        return unanswered(error, options.name, writes=False)
-    return StoreUnavailableError(options.name, str(error))

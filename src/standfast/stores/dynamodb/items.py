@@ -169,10 +169,6 @@ def full(row: Row | Record, version: int) -> dict[str, Any]:
     return item
 
 
-def _tombstone(key: RecordKey, version: int, now: Instant) -> dict[str, Any]:
-    return key_of(key) | {"v": {"N": str(version)}, "t": _removable(version, now)}
-
-
 # --- transactions --------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +186,10 @@ def transaction(intent: Intent, table: str, token: str, now: Instant, versions: 
     last = versions[-1] if versions else ABSENT
     tombstones = {key: max(intent.guards[key], last) for key in intent.deletes}
     written = {key: full(row, versions[row.draw]) for key, row in puts.items()}
-    written |= {key: _tombstone(key, version, now) for key, version in tombstones.items()}
+    written |= {
+        key: (key_of(key) | {"v": {"N": str(version)}, "t": _removable(version, now)})
+        for key, version in tombstones.items()
+    }
     _refuse_too_large(written)
     items = [{"Put": counting(intent.handle, intent.number, table, Landed(now, tuple(versions)), token, now)}]
     items.extend(_guarded(table, key, guard, written.get(key), now) for key, guard in intent.guards.items())

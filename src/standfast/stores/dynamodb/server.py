@@ -513,7 +513,7 @@ class DynamoServer(ServerDefaults):
         return Written(now, versions)
 
     def _is_own(self, reason: Mapping[str, Any], intent: Intent, sent: Transaction) -> bool:
-        """Tell whether this very request was done before: something on the way has sent it twice."""
+        """Return True if this very request was done before: something on the way has sent it twice."""
         if reason.get("Code") != "ConditionalCheckFailed":
             return False
         attempt = attempt_of(reason["Item"])
@@ -579,13 +579,13 @@ class DynamoServer(ServerDefaults):
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records: one as it is, several in a transaction."""
         at = await self.now()
-        items = await (self._get(keys[0]) if len(keys) == 1 else self._get_together(keys))
+        if len(keys) == 1:
+            request = {"TableName": self._options.table, "Key": key_of(keys[0]), "ConsistentRead": True}
+            items = [(await self._link.ask("get_item", request)).get("Item")]
+        else:
+            items = await self._get_together(keys)
         found = {key: live_record(item, key, at) for key, item in zip(keys, items, strict=True)}
         return Snapshot(at, {key: record for key, record in found.items() if record is not None})
-
-    async def _get(self, key: RecordKey) -> list[Mapping[str, Any] | None]:
-        request = {"TableName": self._options.table, "Key": key_of(key), "ConsistentRead": True}
-        return [(await self._link.ask("get_item", request)).get("Item")]
 
     async def _get_together(self, keys: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         table = self._options.table

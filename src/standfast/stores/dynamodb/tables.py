@@ -36,7 +36,7 @@ _SCHEMA: Final[Mapping[str, Any]] = {
 
 
 async def probe(link: DynamoClient, table: str) -> Mapping[str, Any] | None:
-    """Read the number of the format, and hear the time along with it: half a unit of read capacity."""
+    """Read the number of the format, and learn the time along with it: half a unit of read capacity."""
     answer = await link.ask("get_item", {"TableName": table, "Key": _KEY})
     return answer.get("Item")
 

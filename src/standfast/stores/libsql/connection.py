@@ -275,7 +275,7 @@ def _code(failure: HranaFailure) -> str:
     return code
 
 
-# --- calling a libSQL server: HTTP connections that are kept, streams that are used again, and trouble told apart --
+# --- calling a libSQL server: HTTP connections that are kept, and streams that are used again ----------------------
 #
 # A request that may have been carried out though its answer is missing raises ``OutcomeUnknownError``; everything else
 # that goes wrong before or instead of that says that nothing was done.
@@ -356,13 +356,10 @@ class LibsqlConnection:
             status, body = await self._post("pipeline", batch.encoded(None, close=True))
         reply = read_reply(body) if status == OK else None
         if reply is None:
-            raise self._unexpected(status, body)
+            failure = read_failure(body)
+            certain = refusal(status, failure, self._name)
+            raise certain or OutcomeUnknownError(self._name, f"the server answered HTTP {status}: {failure.message}")
         return reply
-
-    def _unexpected(self, status: int, body: bytes) -> StoreError:
-        failure = read_failure(body)
-        certain = refusal(status, failure, self._name)
-        return certain or OutcomeUnknownError(self._name, f"the server answered HTTP {status}: {failure.message}")
 
     # --- rows one by one -------------------------------------------------------------------------------------
 
@@ -380,7 +377,9 @@ class LibsqlConnection:
             ) as response:
                 if response.status != OK:
                     body = await response.read()
-                    raise refusal(response.status, read_failure(body), self._name) or _no_answer(self._name)
+                    raise refusal(response.status, read_failure(body), self._name) or StoreUnavailableError(
+                        self._name, "the server gave no answer that can be read"
+                    )
                 async for chunk in response.content.iter_chunked(_PIECE):
                     *lines, left = (left + chunk).split(b"\n")
                     for line in lines:
@@ -448,7 +447,3 @@ class LibsqlConnection:
             pass
         finally:
             await self._session.close()
-
-
-def _no_answer(name: str) -> StoreUnavailableError:
-    return StoreUnavailableError(name, "the server gave no answer that can be read")

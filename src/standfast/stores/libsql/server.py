@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, final
 
 import msgspec
@@ -448,7 +449,10 @@ class LibsqlServer(ServerDefaults):
         if number is not None and cast("int", number) >= intent.number:
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} is closed")
         keys = list(intent.guards)
-        current = {keys[cast("int", row[0])]: _record(keys[cast("int", row[0])], row) for row in lost}
+        current = {
+            keys[cast("int", row[0])]: (None if row[1] is None else _record_there(keys[cast("int", row[0])], row))
+            for row in lost
+        }
         return WriteRefused(Instant(cast("int", at)), current, stale=bool(intent.exact) and count != intent.exact[-1])
 
     async def _look_for_refusal(self, intent: Intent) -> WriteRefused:
@@ -525,7 +529,7 @@ class LibsqlServer(ServerDefaults):
         sql = self._sql.scan_back if reverse else self._sql.scan
         [at, *_], *found = await self._rows(sql, bytes(start), bytes(end), limit + 1)
         records = [_record_there(RecordKey.from_encoded(cast("bytes", row[0])), row) for row in found]
-        records.sort(key=_key_of, reverse=reverse)
+        records.sort(key=attrgetter("key"), reverse=reverse)
         return Snapshot.page(Instant(cast("int", at)), records, limit, reverse=reverse)
 
     async def mark(self) -> int:
@@ -597,17 +601,9 @@ def _intent_batch(sql: Statements, intent: Intent) -> HranaBatch:
     return batch
 
 
-def _record(key: RecordKey, row: list[Cell]) -> Record | None:
-    return None if row[1] is None else _record_there(key, row)
-
-
 def _record_there(key: RecordKey, row: list[Cell]) -> Record:
     _, version, expires_at, value = row
     return Record(key, cast("bytes", value), cast("int", version), cast("Instant | None", expires_at))
-
-
-def _key_of(record: Record) -> RecordKey:
-    return record.key
 
 
 def _numbers(rows: list[list[Cell]]) -> list[list[int]]:

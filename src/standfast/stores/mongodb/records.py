@@ -58,7 +58,7 @@ LOOK_EVERY: Final = 1.0
 """How many seconds of losing pass before the first look, and how many lie between two looks."""
 
 STANDS_STILL: Final = 2_000_000
-"""A transaction that has sent nothing for so many microseconds is given up; others send something every few hundred."""
+"""A transaction that has sent nothing for this many microseconds is given up; a live one sends every few hundred."""
 
 
 @final
@@ -79,20 +79,15 @@ class AbandonedTransactions:
         self._looked_at = now
         with contextlib.suppress(*DRIVER_ERRORS):  # then the server ends them, in its own time
             async with asyncio.timeout(self._connection.options.timeout):
-                await self._end_all()
-
-    async def _end_all(self) -> None:
-        admin, limit = self._connection.client.admin, self._connection.milliseconds
-        reply = await admin.command({"aggregate": 1, "pipeline": _standing_still(), "cursor": {}, "maxTimeMS": limit})
-        found = [row["lsid"] for row in reply["cursor"]["firstBatch"]]
-        if found:
-            await admin.command({"killSessions": found, "maxTimeMS": limit})
-
-
-def _standing_still() -> list[Document]:
-    idle = {"type": "idleSession", "appName": APP_NAME, "transaction.timeInactiveMicros": {"$gt": STANDS_STILL}}
-    mine = {"allUsers": False, "idleSessions": True}
-    return [{"$currentOp": mine}, {"$match": idle}, {"$project": {"lsid.id": 1}}]
+                admin, limit = self._connection.client.admin, self._connection.milliseconds
+                idle: Document = {"type": "idleSession", "appName": APP_NAME}
+                idle["transaction.timeInactiveMicros"] = {"$gt": STANDS_STILL}
+                mine = {"allUsers": False, "idleSessions": True}
+                pipeline = [{"$currentOp": mine}, {"$match": idle}, {"$project": {"lsid.id": 1}}]
+                reply = await admin.command({"aggregate": 1, "pipeline": pipeline, "cursor": {}, "maxTimeMS": limit})
+                found = [row["lsid"] for row in reply["cursor"]["firstBatch"]]
+                if found:
+                    await admin.command({"killSessions": found, "maxTimeMS": limit})
 
 
 # --- what is stored: the documents, and the conditions on them, as pure functions ----------------------------------
@@ -151,7 +146,7 @@ def record_of(found: Document) -> Record:
 
 
 def is_live(found: Document, at: Instant) -> bool:
-    """Tell whether a document had not expired at ``at``."""
+    """Return True if a document had not expired at ``at``."""
     expires_at: int | None = found.get("expires_at")
     return expires_at is None or expires_at > at
 
@@ -160,7 +155,7 @@ def is_live(found: Document, at: Instant) -> bool:
 
 
 def lost_guards(intent: Intent, rows: Iterable[Document], at: Instant) -> bool:
-    """Tell whether a key is not at the version that it must be at, given the documents that there are."""
+    """Return True if a key is not at the version that it must be at, given the documents that there are."""
     versions = {row["_id"]: row["version"] for row in rows if row["_id"] != STORE and is_live(row, at)}
     return any(versions.get(to_id(key), ABSENT) != version for key, version in intent.guards.items())
 
@@ -396,7 +391,8 @@ class MongoVersions:
         nobody_drew = seen["last"] == self._end - 1 and seen["drawn_by"] == self._mine
         highest = max(intent.guards.values())
         if self._end - self._next < intent.draws or self._next <= highest or (creates and not nobody_drew):
-            await self._draw(intent.draws + SPARE)
+            last = await self._raise(intent.draws + SPARE)
+            self._next, self._end = last - intent.draws - SPARE + 1, last + 1
         first = self._next
         self._next += intent.draws
         return tuple(range(first, self._next))
@@ -405,10 +401,6 @@ class MongoVersions:
         """Draw ``count`` versions for one intent to come."""
         last = await self._raise(count)
         return tuple(range(last - count + 1, last + 1))
-
-    async def _draw(self, count: int) -> None:
-        last = await self._raise(count)
-        self._next, self._end = last - count + 1, last + 1
 
     async def _raise(self, count: int) -> int:
         """Raise the counter, to the server's time at least: a restored backup gives no version out again."""

@@ -162,7 +162,7 @@ class MongoSubscriber:
         self.topics: frozenset[bytes] = frozenset()
 
     async def start(self) -> None:
-        """Return when messages are heard; raises ``StoreUnavailableError`` if that takes too long."""
+        """Return when messages arrive; raises ``StoreUnavailableError`` if that takes too long."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep_listening())
         try:
@@ -293,7 +293,7 @@ class MongoServer(ServerDefaults):
     async def _claim(self, handle: str, number: int) -> Document:
         """Write to the attempt's document in any case, so that what is answered is known to most of the set."""
         is_new = {"$lt": [{"$ifNull": ["$number", 0]}, number]}
-        claimed: Document = {name: _unless(is_new, name) for name in ("first", "count")}
+        claimed: Document = {name: {"$cond": [is_new, "$$REMOVE", f"${name}"]} for name in ("first", "count")}
         claimed |= {
             "at": {"$cond": [is_new, NOW, "$at"]},
             "number": {"$max": ["$number", number]},
@@ -356,7 +356,10 @@ class MongoServer(ServerDefaults):
         }
         found = [row["_id"] for row in (await self._connection.ask(command))["cursor"]["firstBatch"]]
         swept = await self._delete(self._connection.records, {"_id": {"$in": found}, **expired}) if found else 0
-        await self._delete(self._connection.messages, {"_id": {"$lt": _object_id(now - MESSAGES_LIVE)}})
+        await self._delete(
+            self._connection.messages,
+            {"_id": {"$lt": ObjectId.from_datetime(dt.datetime.fromtimestamp((now - MESSAGES_LIVE) / SECOND, dt.UTC))}},
+        )
         await self._delete(self._connection.listeners, expired)
         attempts = {"_id": {"$gte": ATTEMPT, "$lt": AFTER_ATTEMPTS}, "at": {"$lte": now - ATTEMPTS_LIVE}}
         await self._delete(self._connection.records, attempts)
@@ -425,11 +428,3 @@ class MongoServer(ServerDefaults):
         """Close every connection."""
         await self._listening.aclose()
         await self._connection.aclose()
-
-
-def _unless(condition: Document, name: str) -> Document:
-    return {"$cond": [condition, "$$REMOVE", f"${name}"]}
-
-
-def _object_id(at: int) -> ObjectId:
-    return ObjectId.from_datetime(dt.datetime.fromtimestamp(at / SECOND, dt.UTC))

@@ -181,8 +181,8 @@ def is_certain(error: BaseException) -> bool:
 def translated(error: BaseException, name: str) -> StoreError:
     """Return what to raise for an error of the driver."""
     code = code_of(error)
-    if trouble := tls_error(_shown(error)):
-        return StoreUnavailableError(name, f"{trouble} ({_shown(error)})")
+    if advice := tls_error(_shown(error)):
+        return StoreUnavailableError(name, f"{advice} ({_shown(error)})")
     if code in _KNOWN:
         kind, text = _KNOWN[code]
         return kind(name, f"{text} ({_shown(error)})")

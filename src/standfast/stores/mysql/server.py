@@ -408,7 +408,7 @@ class MysqlWorkRunner:
         self._options, self._links, self._longest, self._limits = options, links, longest_packet, limits
         self._names: Final = options.names
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the work and the commit together; return what came of them, or what the work raised."""
         await self._links.ask("DO 1")  # a connection that died while it was idle is found here
         job = _Work(rider, handle, number)
@@ -602,7 +602,7 @@ class MysqlServer(ServerDefaults):
         self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
-        """Take versions from the server's time on, without asking it if it was heard of lately.
+        """Take versions from the server's time on, without asking it if it answered lately.
 
         Nothing is kept for them on the server. They are compared, under the locks, with the versions of the very rows
         that are written and with those of rows that were swept; if they are not higher, the intent is stale.
@@ -617,7 +617,7 @@ class MysqlServer(ServerDefaults):
         self._last_reserved = first + count - 1
         return tuple(range(first, first + count))
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the caller's own SQL and a commit in one transaction."""
         return await self._working.work(rider, handle, number, note)
 

@@ -12,6 +12,7 @@ then ``@sf_t`` the time, ``@sf_b`` the first version to take, ``@sf_f`` why the 
 from __future__ import annotations
 
 import hashlib
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -260,7 +261,7 @@ def load(names: MysqlTables, records: Sequence[Record]) -> Iterator[str]:
     tail = "version=VALUES(version),expires_at=VALUES(expires_at),value=VALUES(value)"
     rows = (
         f"({literal(each.key)},{each.version},{_expiry(each)},{literal(each.value)})"
-        for each in sorted(records, key=_key_of)
+        for each in sorted(records, key=attrgetter("key"))
     )
     for some in _joined(rows):
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
@@ -306,10 +307,6 @@ def _joined(rows: Iterable[str]) -> Iterator[str]:
         size += len(text)
     if some:
         yield ",".join(some)
-
-
-def _key_of(record: Record) -> RecordKey:
-    return record.key
 
 
 def _expiry(row: Row | Record) -> str:

@@ -65,7 +65,7 @@ class PostgresOptions(Struct, frozen=True):
 
     Attributes:
         target: Where it is; perhaps a pooler in front of it.
-        listening: Where to listen for hints: without a pooler in between. None: as ``target``.
+        listening: Where to listen for notifications: without a pooler in between. None: as ``target``.
         schema: The schema that everything of this store lies in.
         timeout: The most seconds that a call may take.
         connect_timeout: The most seconds that connecting may take.
@@ -515,7 +515,7 @@ class PostgresSubscriber:
             await connection.remove_listener(channel, self._take)
             self._heard.discard(channel)
 
-    # --- what is heard ---------------------------------------------------------------------------------------
+    # --- what is received ---------------------------------------------------------------------------------------
 
     def _take(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         if self._listener is not None:
@@ -540,7 +540,7 @@ class PostgresSubscriber:
                 await self._backoff.wait()
 
     async def _is_fine(self) -> bool:
-        """Wait for a while; tell whether the connection is there at the end of it."""
+        """Wait for a while; return True if the connection is there at the end of it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEPALIVE):
                 await self._lost.wait()

@@ -1,8 +1,8 @@
-"""Lifelines: an advisory lock that falls with a session, so that others see soon that a process has died.
+"""Liveness on PostgreSQL: an advisory lock that falls with a session, so that others see soon that a process has died.
 
-Each process that is asked for its lifeline has one session of its own on the server, on a thread of its own, and locks
-a number there that was drawn at random. Whether others have theirs is asked over the same session, while somebody waits
-for them. What a lost session means, and when, is in :mod:`standfast.stores.liveness`.
+Each process that is asked for its token has one session of its own on the server, on a thread of its own, and locks a
+number there that was drawn at random. The locks of others are checked over the same session, while they are waited for.
+What a lost session means, and when, is in :mod:`standfast.stores.liveness`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from standfast.stores.postgresql.statements import Connection
 
 
-# --- the session that a lifeline is tied to ------------------------------------------------------------------------
+# --- the session that a token is attached to ------------------------------------------------------------------------
 
 SILENT_FOR: Final = 20.0
 """After how many seconds without an answer the session counts as lost here."""
@@ -52,8 +52,10 @@ SETTINGS: Final = {
 
 CONNECTED_WITHIN: Final = 1.0
 
-_TIE: Final = "SELECT pg_advisory_lock($1)"
-_UNTIED: Final = "SELECT number FROM unnest($1::bigint[]) AS l (number) WHERE pg_try_advisory_xact_lock_shared(number)"
+_ATTACH: Final = "SELECT pg_advisory_lock($1)"
+_UNATTACHED: Final = (
+    "SELECT number FROM unnest($1::bigint[]) AS l (number) WHERE pg_try_advisory_xact_lock_shared(number)"
+)
 _END_OLD: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_locks
 WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()
@@ -93,17 +95,17 @@ class LivenessSession:
         if self.is_lost:
             tell()
 
-    async def tie(self, number: int) -> None:
-        """Lock a number, which nobody else uses: if it is locked, then by an older session of ours."""
+    async def attach(self, number: int) -> None:
+        """Lock a number that only this process uses: if it is locked, then by an older session of ours."""
         try:
-            await self._connection.execute(_TIE, number, timeout=SILENT_FOR)
+            await self._connection.execute(_ATTACH, number, timeout=SILENT_FOR)
         except asyncpg.LockNotAvailableError:
             await self._connection.execute(_END_OLD, number, timeout=SILENT_FOR)
-            await self._connection.execute(_TIE, number, timeout=SILENT_FOR)
+            await self._connection.execute(_ATTACH, number, timeout=SILENT_FOR)
 
-    async def untied(self, numbers: Sequence[int]) -> set[int]:
-        """Return those numbers that nobody has locked."""
-        rows = await self._connection.fetch(_UNTIED, numbers, timeout=SILENT_FOR)
+    async def unattached(self, numbers: Sequence[int]) -> set[int]:
+        """Return the numbers that are not locked."""
+        rows = await self._connection.fetch(_UNATTACHED, numbers, timeout=SILENT_FOR)
         self.tried_at = now()
         return {row[0] for row in rows}
 
@@ -153,28 +155,28 @@ async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGe
         connection.terminate()
 
 
-# --- lifelines: an advisory lock that falls with a session, so that others see soon that a process has died --------
+# --- tokens: an advisory lock that falls with a session, so that others see soon that a process has died --------
 
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks at the lifelines that somebody asks about, while all of them are tied."""
+"""Seconds between two looks at the tokens that are asked about, while all of them are attached."""
 
 SUSPECT_EVERY: Final = 0.05
 """Seconds between two looks while one of them is not."""
 
 LOOKS_AT: Final = 250
-"""How many lifelines are looked at in a second, at the most; with very many of them the looks get rarer."""
+"""How many tokens are checked in a second, at the most; with very many of them the checks get rarer."""
 
 ASKED_FOR: Final = 3.0
-"""For how many seconds after somebody has asked about a lifeline it is looked at."""
+"""For how many seconds after it was asked about a token is checked."""
 
 PING_EVERY: Final = 5.0
 """After how many seconds without anything else to ask the session is tried."""
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 3.0
-SERVES_NOBODY: Final = "57P03"
+REFUSES_SESSIONS: Final = "57P03"
 
-_LIFELINE: Final = re.compile(r"p1:([0-9a-f]{16}):([0-9a-f]{16}):([0-9]{1,10})", re.ASCII)
+_TOKEN: Final = re.compile(r"p1:([0-9a-f]{16}):([0-9a-f]{16}):([0-9]{1,10})", re.ASCII)
 """Format, store, the number that is locked, and the process for people to read."""
 
 
@@ -205,26 +207,26 @@ class PostgresLiveness:
     # --- for the handles -------------------------------------------------------------------------------------
 
     def liveness_token(self) -> str:
-        """Return this process's lifeline; it is being tied if it is not."""
+        """Return this process's token; it is being attached if it is not."""
         with self._lock:
             self._begin()
-            return self._current().lifeline
+            return self._current().token
 
     def is_dead(self, text: str) -> bool:
-        """Tell whether a process is known to have died; from now on that is looked after for a while."""
+        """Return True if a process is known to have died; from now on that is checked for a while."""
         if text in self._dead:
             return True
-        found = _LIFELINE.fullmatch(text)
+        found = _TOKEN.fullmatch(text)
         if found is None or found[1] != self._mark:
             return False
         with self._lock:
-            if self._proof is not None and text == self._proof.lifeline:
+            if self._proof is not None and text == self._proof.token:
                 return False
             is_new = text not in self._asked
             self._asked[text] = now()
             self._begin()
             if is_new:
-                self._poke()
+                self._wake_thread()
         return False
 
     def _current(self) -> ProcessLiveness:
@@ -237,13 +239,13 @@ class PostgresLiveness:
         if self._thread is None and not self._stopping:
             self._thread = start_loop(self._main, "lifeline")
 
-    def _poke(self) -> None:
+    def _wake_thread(self) -> None:
         if self._loop is not None and self._wake is not None:
             with contextlib.suppress(RuntimeError):  # it is just coming to its end
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def leave(self) -> None:
-        """Let go of it; the last one ends the session, and thereby severs the lifeline."""
+        """Let go of it; the last one ends the session, and thereby severs the token."""
         with _all_lock:
             self.users -= 1
             if self.users > 0:
@@ -253,7 +255,7 @@ class PostgresLiveness:
         with self._lock:
             self._stopping = True
             thread = self._thread
-            self._poke()
+            self._wake_thread()
         if thread is not None:
             await asyncio.wrap_future(self._ended)
             thread.join()
@@ -282,40 +284,40 @@ class PostgresLiveness:
             self._ended.set_result(None)
 
     async def _live(self, proof: ProcessLiveness) -> bool:
-        """Keep a lifeline tied for as long as a session lasts; False if it could not be tied."""
-        was_tied = False
+        """Keep a token attached for as long as a session lasts; False if it could not be attached."""
+        was_attached = False
         try:
             async with open_liveness_session(self._options, self._store) as session:
                 self._session = session
                 try:
-                    await session.tie(_number(proof.lifeline))
-                    was_tied = proof.tie()
-                    while was_tied and not self._stopping and not session.is_lost:
-                        await self._look_after(session)
+                    await session.attach(_number(proof.token))
+                    was_attached = proof.attach()
+                    while was_attached and not self._stopping and not session.is_lost:
+                        await self._check(session)
                 finally:
                     proof.lose()
         except DRIVER_ERRORS as error:
-            if code_of(error) == SERVES_NOBODY:
+            if code_of(error) == REFUSES_SESSIONS:
                 proof.excuse()
         finally:
             self._session = None
             for suspicion in self._suspicions.values():
                 suspicion.forget()
-        return was_tied
+        return was_attached
 
-    async def _look_after(self, session: LivenessSession) -> None:
-        """Rest for a while, or until something happens; then look at those who were asked about, or try the session."""
+    async def _check(self, session: LivenessSession) -> None:
+        """Rest for a while, or until something happens; then check the tokens asked about, or try the session."""
         await self._rest(self._seconds_to_rest(), session)
         asked = self._asked_about()
         if self._stopping or session.is_lost:
             return
         if not asked:
             if now() - session.tried_at >= PING_EVERY:
-                await session.untied([])
+                await session.unattached([])
             return
         asked_at = now()
-        untied = await session.untied([_number(text) for text in asked])
-        self._note(asked, untied, asked_at, now())
+        unattached = await session.unattached([_number(text) for text in asked])
+        self._note(asked, unattached, asked_at, now())
 
     def _seconds_to_rest(self) -> float:
         if not self._asked:
@@ -335,7 +337,7 @@ class PostgresLiveness:
                 await wake.wait()
 
     def _asked_about(self) -> list[str]:
-        """Return what somebody wants to know, and forget what nobody does any more."""
+        """Return the tokens that are asked about, and forget the others."""
         latest = now() - ASKED_FOR
         with self._lock:
             for text in [text for text, at in self._asked.items() if at < latest]:
@@ -343,11 +345,11 @@ class PostgresLiveness:
                 self._suspicions.pop(text, None)
             return list(self._asked)
 
-    def _note(self, asked: Sequence[str], untied: set[int], asked_at: float, answered_at: float) -> None:
+    def _note(self, asked: Sequence[str], unattached: set[int], asked_at: float, answered_at: float) -> None:
         for text in asked:
             suspicion = self._suspicions.setdefault(text, Suspicion())
-            is_tied = _number(text) not in untied
-            suspicion.look(is_tied=is_tied, asked_at=asked_at, answered_at=answered_at)
+            is_attached = _number(text) not in unattached
+            suspicion.look(is_attached=is_attached, asked_at=asked_at, answered_at=answered_at)
             if suspicion.is_certain:
                 self._dead.add(text)
                 with self._lock:
@@ -355,9 +357,9 @@ class PostgresLiveness:
                 del self._suspicions[text]
 
 
-def _number(lifeline: str) -> int:
-    """Return the number that a lifeline locks: of 64 bits, with a sign."""
-    return int.from_bytes(bytes.fromhex(lifeline.split(":")[2]), signed=True)
+def _number(token: str) -> int:
+    """Return the number that a token locks: of 64 bits, with a sign."""
+    return int.from_bytes(bytes.fromhex(token.split(":")[2]), signed=True)
 
 
 _all: Final[dict[tuple[str, str, int], PostgresLiveness]] = {}

@@ -211,7 +211,7 @@ class PostgresServer:
         """Remove what was counted for a handle."""
         await self._writer.call(self._calls.forget, handle)
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the caller's own work and a commit in one transaction, on a connection for that."""
         return await self._working.work(rider, handle, number, note)
 
@@ -264,7 +264,7 @@ class PostgresServer:
             self._topics = all_topics
 
     async def audience(self) -> Audience:
-        """Return the topics that anyone listens to."""
+        """Return the topics that any handle listens to."""
         [(generation, topics)] = await self._reader.call(self._calls.audience)
         return Audience(generation, frozenset(topics or ()))
 

@@ -221,7 +221,7 @@ def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int]
 
 
 def lock_runs(writes: Sequence[bool]) -> list[int] | None:
-    """Say how to lock keys in their order: so many to write (positive), so many to compare (negative), and so on.
+    """Say how to lock keys in their order: a number to write (positive), a number to compare (negative), and so on.
 
     None: all of them are to be written.
     """

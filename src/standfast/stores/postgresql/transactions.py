@@ -140,7 +140,7 @@ class PostgresWorkRunner:
     ) -> None:
         self._link, self._calls, self._options, self._name, self._limits = link, calls, options, name, limits
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the work and the commit, or neither."""
         async with self._link.turn() as session:
             try:
@@ -344,7 +344,7 @@ class PostgresUserTransactions:
 
     @staticmethod
     def _messages(intent: Intent, topics: Iterable[str]) -> tuple[Message, ...]:
-        """Return the hints that are sent when the user commits: to everyone, those on this store's handle included."""
+        """Return what is sent when the user commits: to all handles, this store's own included."""
         addressing = KnownTopics()
         addressing.learn(Audience(0, frozenset(map(bytes.fromhex, topics))))
         return addressing.messages([*(row.key for row in intent.puts), *intent.deletes], (), "")

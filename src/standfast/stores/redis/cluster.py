@@ -254,7 +254,7 @@ class Routes(Protocol):
         ...
 
     async def place(self) -> Place:
-        """Return a server where messages can be heard: perhaps another one each time, as one may be down."""
+        """Return a server that publishes messages: perhaps another one each time, as one may be down."""
         ...
 
     async def aclose(self) -> None:
@@ -334,7 +334,7 @@ class Cluster:
         self._ranges = []
 
     async def place(self) -> Place:
-        """Return one node after the other: what is published at one is heard at all."""
+        """Return one node after the other: what is published at one arrives at all."""
         if not self._ranges:
             await self._fetch()
         places = sorted({each[2] for each in self._ranges})

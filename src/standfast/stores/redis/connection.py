@@ -311,13 +311,10 @@ class Dialer:
         await line.aclose()
         if isinstance(error, REFUSALS):
             return translate(self.name, error)
-        said = self._slowness if isinstance(error, TimeoutError) else str(error)[:300]
+        said = str(error)[:300]
+        if isinstance(error, TimeoutError):  # a server that does not speak TLS waits for the end of a line
+            said = "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
         return StoreUnavailableError(self.name, f"cannot connect: {tls_error(said) or said}")
-
-    @property
-    def _slowness(self) -> str:
-        """A server that does not speak TLS waits for the end of a line, and says nothing."""
-        return "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
 
 
 @final

@@ -63,7 +63,7 @@ class RedisFacts(Struct, frozen=True):
 
 _SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
 _SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
-_UNTOLD: Final = "it does not tell whether it syncs its append-only file before it answers"
+_UNTOLD: Final = "it does not say if it syncs its append-only file before it answers"
 
 
 async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
@@ -611,7 +611,7 @@ class RedisServer(ServerDefaults):
         await self._topics.subscribe(tuple(added), tuple(removed), all_topics)
 
     async def audience(self) -> Audience:
-        """Return the topics that anyone listens to."""
+        """Return the topics that any handle listens to."""
         return await self._topics.audience()
 
     async def send(self, messages: Sequence[Message]) -> None:

@@ -198,7 +198,7 @@ class RemoteBackend:
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot; who reads them is likely to change them next."""
         seen = self._heard(await self._reads.read(keys))
-        self._writer.beliefs.learn({key: seen.get(key) for key in keys})
+        self._writer.cache.learn({key: seen.get(key) for key in keys})
         return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
@@ -207,7 +207,7 @@ class RemoteBackend:
 
     def _heard(self, seen: Snapshot) -> Snapshot:
         """Decide nothing, from now on, before a moment that was shown to the caller."""
-        self._writer.beliefs.hear_time(seen.at)
+        self._writer.cache.learn_time(seen.at)
         return seen
 
     # --- notifications ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Planning: what a batch comes to on believed records, as a pure function.
+"""Planning: what a batch comes to on assumed records, as a pure function.
 
 A plan is an intent for the server and, for each rider, what to answer if the server does as intended. Riders that
 read what another one of the same batch writes see its version before the server has drawn it; so the versions must be
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
@@ -44,7 +44,7 @@ TIME_IS_GOOD_FOR: Final = 30_000_000
 """For how many microseconds the time of a server is extrapolated from its last answer."""
 
 CLOCK_WAS_SET_BACK: Final = 1_000_000
-"""An answer that is so many microseconds behind was not slow: the server's clock was set back."""
+"""An answer that is this many microseconds behind was not slow: the server's clock was set back."""
 
 
 @final
@@ -58,10 +58,10 @@ class RecordCache:
         self._said_at = Instant(0)
         self._heard_at = Instant(0)
 
-    def hear_time(self, at: Instant) -> None:
+    def learn_time(self, at: Instant) -> None:
         """Take the time that an answer carried, unless it was on its way for longer than another one."""
-        believed = self.now()
-        if believed is not None and 0 < believed - at < CLOCK_WAS_SET_BACK:
+        assumed = self.now()
+        if assumed is not None and 0 < assumed - at < CLOCK_WAS_SET_BACK:
             return
         self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
 
@@ -95,7 +95,7 @@ class RecordCache:
             self._records.pop(key, None)
 
 
-# --- planning: what a batch comes to on believed records, as a pure function ---------------------------------------
+# --- planning: what a batch comes to on assumed records, as a pure function ---------------------------------------
 
 UNDRAWN: Final = MAX_VERSION // 2
 """Versions above this one stand for those that the server will draw: the first of them for its first."""
@@ -119,8 +119,8 @@ class WritePlan(Struct, frozen=True):
     """Keys that must be read before this can be planned at all."""
     exact: tuple[int, ...] = ()
     """All that were reserved, also if fewer are taken."""
-    believed: Mapping[RecordKey, Record | None] = {}
-    """What updates were decided on: by the time the server has confirmed it, something else may be believed."""
+    assumed: Mapping[RecordKey, Record | None] = {}
+    """What updates were decided on: by the time the server has confirmed it, something else may be assumed."""
 
     @property
     def writes(self) -> bool:
@@ -129,16 +129,14 @@ class WritePlan(Struct, frozen=True):
 
     @property
     def changed(self) -> tuple[RecordKey, ...]:
-        """The keys to hint at."""
+        """The keys to notify of."""
         return (*[row.key for row in self.puts], *self.deletes)
 
     @property
     def confirmed(self) -> dict[RecordKey, Record | None]:
         """What updates were decided on, as the server has it if it does not say otherwise."""
         guards = self.guards
-        return {
-            key: record if guards[key] != ABSENT else None for key, record in self.believed.items() if key in guards
-        }
+        return {key: record if guards[key] != ABSENT else None for key, record in self.assumed.items() if key in guards}
 
     def applied(self, at: Instant, versions: Sequence[int]) -> Applied:
         """Return what each rider is answered, now that the server has done it at ``at``."""
@@ -161,22 +159,22 @@ class WritePlan(Struct, frozen=True):
 def plan(
     riders: Sequence[Rider],
     at: Instant,
-    beliefs: RecordCache,
+    cache: RecordCache,
     fresh: Mapping[RecordKey, Record | None],
     limits: Capabilities,
     reserved: tuple[int, ...] = (),
     shown: frozenset[RecordKey] = frozenset(),
 ) -> WritePlan:
-    """Plan ``riders`` on what is known (``fresh``) and believed, at about ``at``.
+    """Plan ``riders`` on what is known (``fresh``) and assumed, at about ``at``.
 
     What the server last looked at, all at one moment, is ``shown``: a conflict over such keys needs no guard, nor does
     any answer if nothing is to be written.
     """
-    ground = _Ground(beliefs, fresh)
+    ground = _Ground(cache, fresh)
     for rider in riders:
         ground.cover(rider)
     if ground.unknown:
-        return _unplanned(riders, ground.unknown)
+        return WritePlan(tuple(riders), (), {}, (), (), (), 0, None, None, frozenset(ground.unknown))
     # Others may have been faster: what is reserved is of use only if it is above all that is there.
     is_stale = reserved and any(record.version >= reserved[0] for record in ground.records.values())
     return _Planning(ground, at, limits, () if is_stale else reserved, shown).plan(riders)
@@ -200,19 +198,15 @@ def keys_named(rider: Rider) -> Sequence[RecordKey]:
     return rider.keys if isinstance(rider, UpdateRider) else ()
 
 
-def _unplanned(riders: Sequence[Rider], unknown: set[RecordKey]) -> WritePlan:
-    return WritePlan(tuple(riders), (), {}, (), (), (), 0, None, None, frozenset(unknown))
-
-
 class _Ground:
-    """The records to fold on: known, believed, or what a commit itself expects."""
+    """The records to fold on: known, assumed, or what a commit itself expects."""
 
-    __slots__ = ("_beliefs", "_hollow", "believed", "fresh", "records", "seen", "unknown")
+    __slots__ = ("_cache", "_hollow", "assumed", "fresh", "records", "seen", "unknown")
 
-    def __init__(self, beliefs: RecordCache, fresh: Mapping[RecordKey, Record | None]) -> None:
-        self._beliefs, self.fresh = beliefs, fresh
+    def __init__(self, cache: RecordCache, fresh: Mapping[RecordKey, Record | None]) -> None:
+        self._cache, self.fresh = cache, fresh
         self.records: dict[RecordKey, Record] = {}
-        self.believed: dict[RecordKey, Record | None] = {}
+        self.assumed: dict[RecordKey, Record | None] = {}
         self.seen: set[RecordKey] = set()
         self.unknown: set[RecordKey] = set()
         self._hollow: set[RecordKey] = set()
@@ -223,7 +217,7 @@ class _Ground:
                 self._expect(change.key, change.expected)
         elif isinstance(rider, UpdateRider):
             for key in rider.keys:
-                self._believe(key)
+                self._assume(key)
 
     def _expect(self, key: RecordKey, version: int) -> None:
         if key not in self.seen:
@@ -238,15 +232,15 @@ class _Ground:
         elif key not in self.records and version != ABSENT and key not in self.fresh:
             self.unknown.add(key)
 
-    def _believe(self, key: RecordKey) -> None:
+    def _assume(self, key: RecordKey) -> None:
         if key not in self.seen:
             self.seen.add(key)
-            self.believed[key] = self.fresh[key] if key in self.fresh else self._beliefs.get(key)
-            self._put(key, self.believed[key])
+            self.assumed[key] = self.fresh[key] if key in self.fresh else self._cache.get(key)
+            self._put(key, self.assumed[key])
         elif key in self._hollow:
-            believed = self._beliefs.get(key)
-            if believed is not None and believed.version == self.records[key].version:
-                self.records[key] = self.believed[key] = believed
+            assumed = self._cache.get(key)
+            if assumed is not None and assumed.version == self.records[key].version:
+                self.records[key] = self.assumed[key] = assumed
                 self._hollow.discard(key)
             else:
                 self.unknown.add(key)
@@ -301,7 +295,7 @@ class _Planning:
             tuple(riders),
             outcomes,
             self._ground.guards(self._to_guard(), self._at),
-            tuple(sorted(puts, key=_key_of)),
+            tuple(sorted(puts, key=attrgetter("key"))),
             tuple(sorted(deletes)),
             tuple(fold.wakes),
             len(drawn),
@@ -309,7 +303,7 @@ class _Planning:
             fold.before,
             frozenset(),
             self._reserved,
-            self._ground.believed,
+            self._ground.assumed,
         )
 
     def _to_guard(self) -> set[RecordKey]:
@@ -348,10 +342,6 @@ class _Planning:
             record = fold.writes.get(key)
             if record is not None and record.expires_at is not None and not record.is_expired(self._at):
                 fold.before = record.expires_at if fold.before is None else min(fold.before, record.expires_at)
-
-
-def _key_of(row: Row) -> RecordKey:
-    return row.key
 
 
 def _answered(
@@ -398,41 +388,41 @@ _key: Final = itemgetter(0)
 
 
 def plan_independent(
-    riders: tuple[Rider, ...], beliefs: RecordCache, at: Instant | None, limits: Capabilities
+    riders: tuple[Rider, ...], cache: RecordCache, at: Instant | None, limits: Capabilities
 ) -> WritePlan | None:
     """Plan riders of which no two name a key that one of them may write, at about ``at``; None: fold them.
 
     Commits by themselves may share what they only compare. Those with a window of time are folded.
     """
     updates = any(type(rider) is not CommitRider for rider in riders)
-    if updates and (at is None or not _are_apart(riders)):
+    if updates and (at is None or not _are_independent(riders)):
         return None
-    apart = _Apart(beliefs, at or _NO_TIME, limits)
+    plans = _IndependentPlan(cache, at or _NO_TIME, limits)
     for rider in riders:
         if type(rider) is UpdateRider:
-            apart.update(rider)
-        elif type(rider) is not CommitRider or not apart.commit(rider):
+            plans.update(rider)
+        elif type(rider) is not CommitRider or not plans.commit(rider):
             return None
-    return apart.plan(riders)
+    return plans.plan(riders)
 
 
-def _are_apart(riders: Sequence[Rider]) -> bool:
+def _are_independent(riders: Sequence[Rider]) -> bool:
     named = [key for rider in riders for key in keys_named(rider)]
     return len(set(named)) == len(named)
 
 
 @final
-class _Apart:
+class _IndependentPlan:
     """What the riders so far come to."""
 
     __slots__ = (
         "_at",
-        "_beliefs",
+        "_cache",
         "_compared",
         "_limits",
         "after",
+        "assumed",
         "before",
-        "believed",
         "changes",
         "draws",
         "guards",
@@ -440,11 +430,11 @@ class _Apart:
         "wakes",
     )
 
-    def __init__(self, beliefs: RecordCache, at: Instant, limits: Capabilities) -> None:
-        self._beliefs, self._at, self._limits = beliefs, at, limits
+    def __init__(self, cache: RecordCache, at: Instant, limits: Capabilities) -> None:
+        self._cache, self._at, self._limits = cache, at, limits
         self._compared: set[RecordKey] = set()
         self.guards: dict[RecordKey, int] = {}
-        self.believed: dict[RecordKey, Record | None] = {}
+        self.assumed: dict[RecordKey, Record | None] = {}
         self.changes: list[tuple[RecordKey, Change, int]] = []
         self.outcomes: list[Outcome] = []
         self.wakes: list[Wake] = []
@@ -453,7 +443,7 @@ class _Apart:
         self.before: Instant | None = None
 
     def commit(self, rider: CommitRider) -> bool:
-        """Add a commit; tell whether it has nothing to do with the others."""
+        """Add a commit; return True if it has nothing to do with the others."""
         if rider.after is not None or rider.before is not None:
             return False
         guards, draw = self.guards, self.draws
@@ -478,11 +468,11 @@ class _Apart:
         return True
 
     def update(self, rider: UpdateRider) -> None:
-        """Add an update, decided on what is believed."""
+        """Add an update, decided on what is assumed."""
         at = self._at
         present: dict[RecordKey, Record] = {}
         for key in rider.keys:
-            self.believed[key] = record = self._beliefs.get(key)
+            self.assumed[key] = record = self._cache.get(key)
             if record is None or record.is_expired(at):
                 self.guards[key] = ABSENT
             else:
@@ -535,5 +525,5 @@ class _Apart:
             self.before,
             _NOTHING,
             (),
-            self.believed,
+            self.assumed,
         )

@@ -196,7 +196,7 @@ class DatabaseServer(Protocol):
         """Read a page of live records in the order of the bytes of their keys."""
         ...
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the caller's own work and a commit in one transaction (``capabilities.commit_with``).
 
         Returns ``Worked`` or ``Conflict``, or what the work raised when everything was undone. ``note`` is called
@@ -222,7 +222,7 @@ class DatabaseServer(Protocol):
         ...
 
     async def audience(self) -> Audience:
-        """Return the topics that anyone listens to. Its generation grows with every change."""
+        """Return the topics that any handle listens to. Its generation grows with every change."""
         ...
 
     async def send(self, messages: Sequence[Message]) -> None:
@@ -287,7 +287,7 @@ class ServerDefaults:
 
     name: str
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Refuse: see ``capabilities.commit_with``."""
         del rider, handle, number, note
         raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from standfast.stores.remote.server import DatabaseServer
 
 
-# --- topics: which hints travel over the network, so that a commit that nobody waits for sends none ----------------
+# --- topics: what is sent over the network, and to which handles ---------------------------------------------------
 #
 # A handle that has watches tells the server which *topics* it listens to: prefixes of keys. A committer knows all
-# topics that anyone listens to, and sends to just those that cover a key it changed or woke. Every answer to a write
-# carries the generation of the list; when it has moved on, the committer fetches the list and sends what it had left
-# out.
+# topics that any handle listens to, and sends to just those that cover a key it changed or woke. Every answer to a
+# write carries the generation of the list; when it has moved on, the committer fetches the list and sends what it had
+# left out.
 
 SIBLINGS: Final = 3
 """With this many topics below one key, a handle listens to that key instead: one awaited run after another."""
@@ -41,9 +41,9 @@ SIBLINGS: Final = 3
 _SHORTEST: Final = 3
 """A topic is not widened beyond the kind of a record: namespace, tenant, kind."""
 
-MOST_HINTS: Final = 100
+MOST_WAKES: Final = 100
 LONGEST_MESSAGE: Final = 5_500
-"""A message with more hints, or more bytes, says only: look at everything. As text it fits into 8,000 characters."""
+"""A message with more keys, or more bytes, says only: anything may have changed. As text it has 8,000 characters."""
 
 
 @final
@@ -62,15 +62,12 @@ class Interests:
         return frozenset(self._topics)
 
     def want(self, prefixes: Iterable[RecordKey]) -> bool:
-        """Want hints about ``prefixes``; tell whether that needs another topic."""
+        """Want notifications of ``prefixes``; return True if that needs another topic."""
         prefixes = tuple(prefixes)
         self._wanted.update(prefixes)
-        added = [prefix for prefix in prefixes if not self._is_covered(prefix)]
+        added = [prefix for prefix in prefixes if not any(prefix.startswith(topic) for topic in self._topics)]
         self._topics.update(map(self._widened, added))
         return bool(added)
-
-    def _is_covered(self, prefix: RecordKey) -> bool:
-        return any(prefix.startswith(topic) for topic in self._topics)
 
     def _widened(self, prefix: RecordKey) -> RecordKey:
         parts = prefix.parts
@@ -81,11 +78,11 @@ class Interests:
         return parent if siblings >= SIBLINGS else prefix
 
     def let_go(self, prefixes: Iterable[RecordKey]) -> None:
-        """Want hints about ``prefixes`` once less; topics stay until :meth:`tidy`."""
+        """Want notifications of ``prefixes`` once less; topics stay until :meth:`tidy`."""
         self._wanted.subtract(prefixes)
 
     def tidy(self) -> bool:
-        """Drop the topics that nobody wants any more; tell whether there were any."""
+        """Drop the topics that are not wanted any more; return True if there were any."""
         for each in [each for each, count in self._wanted.items() if count <= 0]:
             del self._wanted[each]
         unwanted = {topic for topic in self._topics if not any(each.startswith(topic) for each in self._wanted)}
@@ -96,7 +93,7 @@ class Interests:
 
 @final
 class KnownTopics:
-    """Which topics anyone listens to, as a committer knows it."""
+    """The topics that any handle listens to, as a committer knows them."""
 
     __slots__ = ("_lengths", "generation", "topics")
 
@@ -125,8 +122,8 @@ class KnownTopics:
             self._address(wake, found)
         return tuple(
             [
-                Message(topic, encode_message(origin, hints))
-                for topic, hints in found.items()
+                Message(topic, encode_message(origin, wakes))
+                for topic, wakes in found.items()
                 if among is None or topic in among
             ]
         )
@@ -140,11 +137,11 @@ class KnownTopics:
                 found.setdefault(topic, []).append(wake)
 
 
-def encode_message(origin: str, hints: Sequence[Wake]) -> bytes:
-    """Return hints as bytes, with who sent them; without the hints if they are too many to be told apart."""
-    if len(hints) <= MOST_HINTS:
+def encode_message(origin: str, wakes: Sequence[Wake]) -> bytes:
+    """Return wakes as bytes, with the sender; without the wakes if they are too many for one message."""
+    if len(wakes) <= MOST_WAKES:
         encoded = msgspec.msgpack.encode(
-            (origin, [(bytes(hint.to), hint.about and bytes(hint.about)) for hint in hints])
+            (origin, [(bytes(wake.to), wake.about and bytes(wake.about)) for wake in wakes])
         )
         if len(encoded) <= LONGEST_MESSAGE:
             return encoded
@@ -155,34 +152,33 @@ _decoder: Final = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes | N
 
 
 def decode_message(data: bytes) -> tuple[str, tuple[Wake, ...] | None]:
-    """Return who sent a message, and its hints; None: look at everything. So does what cannot be read."""
+    """Return the origin of a message, and what it notifies of; None: of anything, as for what cannot be read."""
     try:
         origin, raw = _decoder.decode(data)
-        return origin, None if raw is None else tuple([_hint(*each) for each in raw])
+        if raw is None:
+            return origin, None
+        read = RecordKey.from_encoded
+        return origin, tuple([Wake(read(to), None if about is None else read(about)) for to, about in raw])
     except (msgspec.DecodeError, StandfastError, ValueError):
         return "", None
 
 
-def _hint(to: bytes, about: bytes | None) -> Wake:
-    return Wake(RecordKey.from_encoded(to), None if about is None else RecordKey.from_encoded(about))
-
-
-# --- hearing: the watches of one handle, told by the handle, by the server, and by a slow check for what got lost --
+# --- the subscriptions of one handle: notified by the handle, by the server, and by polling ------------------------
 
 REFRESH: Final = 15.0
 """How often, in seconds, a handle says again what it listens to; a server forgets it after a few times that."""
 
 SUBSCRIBED_WITHIN: Final = 2.0
-"""How long, in seconds, a watch waits until it is heard of; after that it opens all the same, and looks for itself."""
+"""How long, in seconds, a watch waits until the server knows of it; after that it opens all the same, and polls."""
 
 SLOW_CHECK: Final = 1.0
-"""How many seconds a lost hint can go unnoticed."""
+"""How many seconds a lost notification can go unnoticed."""
 
 FIRST_POLL: Final = 0.015
 POLL_GROWS: Final = 1.3
-"""Where nothing is pushed: how soon to look after something was found, and how that grows while nothing is.
+"""Where nothing is pushed: how soon to poll after something was found, and how that grows while nothing is.
 
-From one change to the longest pause that is some sixteen looks in four seconds.
+From one change to the longest pause that is some sixteen polls in four seconds.
 """
 
 FIRST_PAUSE: Final = 0.05
@@ -191,7 +187,7 @@ FIRST_PAUSE: Final = 0.05
 
 @final
 class RemoteSubscriptions:
-    """Who listens on one handle, and where it hears from."""
+    """The subscribers of one handle, and what notifies them."""
 
     def __init__(self, server: DatabaseServer) -> None:
         self._server: Final = server
@@ -210,7 +206,7 @@ class RemoteSubscriptions:
         self._seen: int | None = None
         self._poll = FIRST_POLL
         self._timer: asyncio.TimerHandle | None = None
-        self._is_checking = False
+        self._is_polling = False
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._subscribing: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -220,7 +216,7 @@ class RemoteSubscriptions:
     # --- listening -------------------------------------------------------------------------------------------
 
     def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
-        """Tell ``subscriber`` of hints at or below ``prefixes`` until the returned function is called."""
+        """Notify ``subscriber`` of keys at or below ``prefixes`` until the returned function is called."""
         token = object()
         forget = self._subscriptions.subscribe(prefixes, subscriber)
         self._subscribers[token] = subscriber
@@ -231,8 +227,8 @@ class RemoteSubscriptions:
                 self._subscribing = self._loop.create_task(self._subscribe())
         if self._timer is None:
             self._poll = FIRST_POLL
-            if not self._is_checking:  # it goes on by itself
-                self._plan_check()
+            if not self._is_polling:  # it goes on by itself
+                self._plan_poll()
         return functools.partial(self._forget, token, prefixes, forget)
 
     def _forget(self, token: object, prefixes: tuple[RecordKey, ...], forget: Callable[[], None]) -> None:
@@ -276,15 +272,15 @@ class RemoteSubscriptions:
             except TimeoutError:
                 self._interests.tidy()
 
-    # --- what is heard ---------------------------------------------------------------------------------------
+    # --- what is received ---------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:
         """Take a message that the server pushed."""
-        origin, hints = decode_message(data)
-        if hints is None:
+        origin, wakes = decode_message(data)
+        if wakes is None:
             self.take_loss()
-        elif origin != self._origin:  # whoever is on this handle has been told already
-            self._subscriptions.notify((), hints)
+        elif origin != self._origin:  # the subscribers of this handle were notified already
+            self._subscriptions.notify((), wakes)
 
     def take_loss(self) -> None:
         """Let everyone look at everything."""
@@ -315,38 +311,38 @@ class RemoteSubscriptions:
 
     async def _catch_up(self, generation: int, applied: Applied, known: frozenset[bytes]) -> None:
         addressing = self._addressing
-        with contextlib.suppress(StoreError):  # then the slow check finds it
+        with contextlib.suppress(StoreError):  # then polling finds it
             if generation != addressing.generation:
                 addressing.learn(await self._server.audience())
             missed = addressing.messages(applied.changed, applied.wakes, self._origin, addressing.topics - known)
             if missed:
                 await self._server.send(missed)
 
-    # --- the slow check --------------------------------------------------------------------------------------
+    # --- polling --------------------------------------------------------------------------------------
 
-    def _plan_check(self) -> None:
+    def _plan_poll(self) -> None:
         seconds = SLOW_CHECK if self._pushes else self._poll
-        self._timer = self._loop.call_later(seconds, self._begin_check)
+        self._timer = self._loop.call_later(seconds, self._begin_poll)
 
-    def _begin_check(self) -> None:
-        self._timer, self._is_checking = None, True
-        self._own(self._check())
+    def _begin_poll(self) -> None:
+        self._timer, self._is_polling = None, True
+        self._own(self._poll_once())
 
-    async def _check(self) -> None:
+    async def _poll_once(self) -> None:
         try:
             mark = await self._server.mark()
-        except StoreError:  # whoever reads next is told properly; here it only means: do look
+        except StoreError:  # the next read raises it; here it only means: notify
             mark = -1
         finally:
-            self._is_checking = False
-        if mark != self._seen:  # the first time, too: nobody knows what was written before it was listened to
+            self._is_polling = False
+        if mark != self._seen:  # the first time, too: it is not known what was written before
             self._poll = FIRST_POLL
             self.take_loss()
         else:
             self._poll = min(self._poll * POLL_GROWS, SLOW_CHECK)
         self._seen = mark if self._subscribers else None
         if self._subscribers and not self._is_closed:
-            self._plan_check()
+            self._plan_poll()
 
     # --- life ------------------------------------------------------------------------------------------------
 

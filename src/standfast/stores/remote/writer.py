@@ -50,7 +50,7 @@ class RemoteWriter:
 
     def __init__(self, server: DatabaseServer, limits: Capabilities, address: Address) -> None:
         self._server, self._limits, self._address = server, limits, address
-        self.beliefs: Final = RecordCache()
+        self.cache: Final = RecordCache()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._sent: tuple[str, WritePlan, int, bytes] | None = None
         self._known: tuple[str, Applied] | None = None
@@ -74,17 +74,22 @@ class RemoteWriter:
         if isinstance(batch.riders[0], WorkRider):
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
-        race.at = self.beliefs.now()
-        apart = plan_independent(batch.riders, self.beliefs, race.at, self._limits)
-        if apart is None or apart.believed:
+        race.at = self.cache.now()
+        independent = plan_independent(batch.riders, self.cache, race.at, self._limits)
+        if independent is None or independent.assumed:
             race.find_updated()
-        if apart is None and (count := wants_reserve(batch.riders)):
+        if independent is None and (count := wants_reserve(batch.riders)):
             namespace = next(iter(race.updated)).namespace
             race.reserved = await self._server.reserve(count, namespace)
         while True:
             try:
-                done = await self._try(batch, race, apart)
-                apart = None
+                plan_ = independent or await self._folded(race)
+                independent = None
+                if plan_.unknown:
+                    await self._look(race, sorted(plan_.unknown))
+                    done = None
+                else:
+                    done = await (self._write if plan_.writes else self._only_look)(batch, race, plan_)
                 if done is None:
                     await self._pause(race)
             except (InvalidChangeError, StoreBusyError) as error:
@@ -94,24 +99,15 @@ class RemoteWriter:
             if done is not None:
                 return done
 
-    async def _try(self, batch: Batch, race: _Race, apart: WritePlan | None) -> tuple[Applied, int] | None:
-        plan_ = apart or await self._folded(race)
-        if plan_.unknown:
-            await self._look(race, sorted(plan_.unknown))
-            return None
-        if not plan_.writes:
-            return await self._only_look(batch, race, plan_)
-        return await self._write(batch, race, plan_)
-
     async def _folded(self, race: _Race) -> WritePlan:
         if race.at is None:
             await self._look(race, _some_keys(race.riders))
         at = race.at or Instant(0)
-        return plan(race.riders, at, self.beliefs, race.fresh, self._limits, race.reserved, race.shown)
+        return plan(race.riders, at, self.cache, race.fresh, self._limits, race.reserved, race.shown)
 
     async def _look(self, race: _Race, keys: Sequence[RecordKey]) -> None:
         seen = await self._server.read(keys)
-        self.beliefs.hear_time(seen.at)
+        self.cache.learn_time(seen.at)
         race.learn({key: seen.get(key) for key in keys}, keys, seen.at)
 
     async def _only_look(self, batch: Batch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
@@ -120,7 +116,7 @@ class RemoteWriter:
         if plan_.guards:
             keys = list(plan_.guards)
             seen = await self._server.read(keys)
-            self.beliefs.hear_time(seen.at)
+            self.cache.learn_time(seen.at)
             if any(seen.version(key) != version for key, version in plan_.guards.items()) or not in_window(
                 seen.at, plan_.after, plan_.before
             ):
@@ -154,16 +150,16 @@ class RemoteWriter:
         try:
             answer = await self._server.write(intent)
         except OutcomeUnknownError:
-            self.beliefs.forget(plan_.changed)
+            self.cache.forget(plan_.changed)
             raise
         except InvalidChangeError:  # it is too large for the server: by itself, each may fit
             if len(race.riders) == 1:
                 raise
             race.riders = race.riders[:1]
             return None
-        self.beliefs.hear_time(answer.at)
+        self.cache.learn_time(answer.at)
         if isinstance(answer, WriteRefused):
-            self.beliefs.learn(answer.current)
+            self.cache.learn(answer.current)
             if answer.stale:  # the guards may not have been looked at
                 race.lose(answer.current, answer.current, answer.at)
                 race.reserved = ()
@@ -172,7 +168,7 @@ class RemoteWriter:
             return None
         if race.updated:
             records = plan_.records(answer.versions)
-            self.beliefs.learn({key: record for key, record in records.items() if key in race.updated})
+            self.cache.learn({key: record for key, record in records.items() if key in race.updated})
         return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
 
     def _answer(self, batch: Batch, applied: Applied) -> Applied:
@@ -192,7 +188,7 @@ class RemoteWriter:
     async def _work(self, batch: Batch, rider: WorkRider) -> tuple[Applied, int]:
         handle, number = split(batch.attempt)
         self._handles.add(handle)
-        outcome = await self._server.work(rider, handle, number, lambda outcome: self._keep(batch, rider, outcome))
+        outcome = await self._server.work(rider, handle, number, lambda outcome: self._worked(batch, rider, outcome))
         applied = self._worked(batch, rider, outcome)
         if not isinstance(outcome, Worked):
             return applied, 0
@@ -202,16 +198,13 @@ class RemoteWriter:
                 await self._server.send(messages)
         return applied, UNKNOWN_GENERATION
 
-    def _keep(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> None:
-        self._worked(batch, rider, outcome)
-
     def _worked(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> Applied:
-        self.beliefs.forget(change.key for change in rider.commit.changes)
+        self.cache.forget(change.key for change in rider.commit.changes)
         applied = Applied((outcome,), ())
         if isinstance(outcome, Worked):
             deleted = (change.key for change in rider.commit.changes if isinstance(change, Delete))
             changed = (*outcome.versions, *deleted)
-            self.beliefs.forget(changed)
+            self.cache.forget(changed)
             applied = Applied((outcome,), changed, rider.commit.wake)
         self._known = (batch.attempt, applied)
         return applied

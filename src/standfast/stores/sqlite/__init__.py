@@ -84,14 +84,17 @@ async def _open_backend(
         if step is not None:
             tell_clock_step(step, file, hooks)
         again = functools.partial(_open_backend, functools.partial(share_again, file), options, clock, hooks)
-        return SqliteBackend(file, database, options, _limits(file), hooks, again)
+        return SqliteBackend(
+            file,
+            database,
+            options,
+            structs.replace(CAPABILITIES, sees_process_death=file.alive.sees_deaths),
+            hooks,
+            again,
+        )
     except BaseException:
         _close(file, database)
         raise
-
-
-def _limits(file: SharedFile) -> Capabilities:
-    return structs.replace(CAPABILITIES, sees_process_death=file.alive.sees_deaths)
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database, ClockStep | None]]) -> None:

@@ -1,4 +1,4 @@
-"""The SQLite backend: which thread does what, and for how long anyone waits.
+"""The SQLite backend: which thread does what, and how long a caller waits.
 
 A commit runs on the event loop when the last one was quick and the turn to write is free; a thread would only add
 its own hops. Otherwise it waits on the writer's thread. Checkpoints, sweeps and the search for foreign descriptors
@@ -8,6 +8,7 @@ run on a thread of their own, when there has been something to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import threading
@@ -211,7 +212,7 @@ def tell_clock_step(step: ClockStep, file: SharedFile, hooks: Hooks) -> None:
     hooks.emit(ClockStepped(at=at, store=store, seconds=step.seconds, settles_in=step.settles_in))
 
 
-# --- the SQLite backend: which thread does what, and for how long anyone waits -------------------------------------
+# --- the SQLite backend: which thread does what, and how long a caller waits ---------------------------------------
 
 T = TypeVar("T")
 
@@ -414,7 +415,12 @@ class SqliteBackend:
             forget.append(self._poller.subscribe(subscriber))
         if self._sockets is not None:
             forget.append(self._sockets.subscribe(prefixes, subscriber))
-        return functools.partial(_call_each, forget)
+
+        def unsubscribe() -> None:
+            for each in forget:
+                each()
+
+        return unsubscribe
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Notify the subscribers on this machine."""
@@ -457,22 +463,13 @@ class SqliteBackend:
         unshare(self._file)
 
     def _close(self) -> None:
-        self._retire()
-        self._database.close()
-
-    def _retire(self) -> None:
         if self._file.identity.is_current() and self._file.turn.try_take():
             try:
-                self._database.retire()
-            except apsw.Error:  # a trace that stays behind is swept up later
-                return
+                with contextlib.suppress(apsw.Error):  # a trace that stays behind is swept up later
+                    self._database.retire()
             finally:
                 self._file.turn.give()
-
-
-def _call_each(actions: Iterable[Callable[[], None]]) -> None:
-    for action in actions:
-        action()
+        self._database.close()
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:

@@ -97,8 +97,7 @@ def transaction(connection: SqliteConnection) -> Generator[None]:
         raise
 
 
-# --- what all handles of one process on the same database share: the turn to write, the lifeline, the guard and the
-# subscriptions ---
+# --- what all handles of one process on the same file share --------------------------------------------------------
 #
 # A fork needs care. SQLite keeps its own account of the locks a process holds, and a child inherits the account but not
 # the locks. So every fork waits for a moment at which no thread is inside SQLite, and the child then closes what it
@@ -317,7 +316,7 @@ def warn_of_old_library(version: str = apsw.sqlite_lib_version()) -> None:
 
 
 def connect(file: SharedFile, *, busy_seconds: float) -> SqliteConnection:
-    """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
+    """Open a connection with every setting in place. SQLite syncs each commit before it is visible."""
     with file.lock:
         file.guard.check()
         before = file.guard.present()

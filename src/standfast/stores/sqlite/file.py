@@ -47,7 +47,7 @@ class SqliteOptions(Struct, frozen=True):
         others: ``"allow"`` opens a file that other users can change (``?others=allow``).
         commits: Where commits run: on the loop when that is quick, or always on the loop or a thread.
         folder: ``"create"`` makes the folders above the file if they are missing (``?folder=create``).
-        hints: ``"machine"`` rings other processes; ``"process"`` keeps hints inside this one.
+        hints: ``"machine"`` notifies other processes; ``"process"`` only this one (``?hints=process``).
     """
 
     busy_seconds: float = 5.0
@@ -84,7 +84,7 @@ def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | No
 
 
 def is_mounted_alone(path: str, mounts: str = "/proc/self/mountinfo") -> bool:
-    """Tell whether a single file is a mount of its own, as when a container is given one file of its host."""
+    """Return True if a single file is a mount of its own, as when a container is given one file of its host."""
     return sys.platform == "linux" and any(point == path for _, point, _ in _table(mounts))
 
 
@@ -159,10 +159,16 @@ def prepare(path: str, options: SqliteOptions) -> str:
     if options.folder == "create":
         _make_folder(folder, path)
     elif not os.path.isdir(folder):  # noqa: PTH112 -- plain text throughout this module
-        _refuse_folder(folder, path)
+        if os.path.lexists(folder):
+            raise InvalidUrlError(path, f"{folder} is not a folder; name another one")
+        # More often a mistake in its name than a new one.
+        problem = f"there is no folder {folder}; check the name, make the folder, or add ?folder=create to the URL"
+        raise InvalidUrlError(path, problem)
     real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
-    if options.network != "allow":
-        _refuse_network(real)
+    if options.network != "allow" and (kind := filesystem_of(os.path.dirname(real))) in NETWORK_FILESYSTEMS:  # noqa: PTH120 -- see above
+        raise NetworkFilesystemError(
+            path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
+        )
     _create(real)
     if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
         raise InvalidUrlError(path, "the file is mounted by itself; mount its folder, so that all see the same log")
@@ -214,14 +220,6 @@ def _is_alone_in(group: int) -> bool:
     except KeyError:
         return False
     return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
-
-
-def _refuse_folder(folder: str, path: str) -> None:
-    """Say that there is no such folder: more often a mistake in its name than a new one."""
-    if os.path.lexists(folder):
-        raise InvalidUrlError(path, f"{folder} is not a folder; name another one")
-    problem = f"there is no folder {folder}; check the name, make the folder, or add ?folder=create to the URL"
-    raise InvalidUrlError(path, problem)
 
 
 def _make_folder(folder: str, path: str) -> None:
@@ -279,14 +277,6 @@ def refusal(path: str, what: str, error: OSError) -> StandfastError:
     return StoreUnavailableError(path, f"{what}: {error.strerror}")
 
 
-def _refuse_network(path: str) -> None:
-    kind = filesystem_of(os.path.dirname(path))  # noqa: PTH120 -- plain text throughout this module
-    if kind in NETWORK_FILESYSTEMS:
-        raise NetworkFilesystemError(
-            path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
-        )
-
-
 @final
 class Identity:
     """Which file was opened, so that a deleted or replaced one is noticed before anything is written to nowhere.
@@ -312,7 +302,7 @@ class Identity:
         return self._database
 
     def is_current(self) -> bool:
-        """Tell whether the file at the path is still the one that was opened."""
+        """Return True if the file at the path is still the one that was opened."""
         return _identify(self._path) == self._database
 
     def note_side_files(self) -> None:

@@ -1,6 +1,6 @@
 """Lifelines: a locked byte that falls with its process, so that others see a death at once.
 
-Each process that is asked for its lifeline locks one byte, far out and chosen at random, of an empty file beside the
+Each process that is asked for its token locks one byte, far out and chosen at random, of an empty file beside the
 database. The kernel gives it back when the process dies, whatever it dies of; a stopped or a busy process keeps it.
 """
 
@@ -96,7 +96,7 @@ else:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, offset)
             except OSError as error:
                 # The kernel looks for deadlocks between processes, not threads, so two threads with two stores
-                # can look like one. There is none: the turn is the last lock that anyone takes.
+                # can look like one. There is none: the turn is the last lock that is taken.
                 if error.errno != errno.EDEADLK:
                     raise
                 time.sleep(_DEADLOCK_PAUSE)
@@ -136,7 +136,7 @@ else:
         return None if kind == fcntl.F_UNLCK else holder
 
 
-# --- lifelines: a locked byte that falls with its process, so that others see a death at once ----------------------
+# --- tokens: a locked byte that falls with its process, so that others see a death at once ----------------------
 
 SUPPORTED: Final = sys.platform == "linux" and sys.maxsize > 2**32
 """Whether this platform tells who has a lock, in a layout that we know."""
@@ -144,13 +144,11 @@ SUPPORTED: Final = sys.platform == "linux" and sys.maxsize > 2**32
 _OFFSET_BITS: Final = 62
 _TRIES: Final = 8
 
-_LIFELINE: Final = re.compile(
-    r"1:([0-9A-Za-z-]{1,64}):([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,19}):([0-9]{1,10})", re.ASCII
-)
+_TOKEN: Final = re.compile(r"1:([0-9A-Za-z-]{1,64}):([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,19}):([0-9]{1,10})", re.ASCII)
 """Format, boot, device and inode of the file, the byte, and the process for people to read."""
 
 
-class _Lifeline(Struct, frozen=True):
+class _Token(Struct, frozen=True):
     boot: str
     device: int
     inode: int
@@ -158,9 +156,9 @@ class _Lifeline(Struct, frozen=True):
     process: int
 
     @classmethod
-    def read(cls, text: str) -> _Lifeline | None:
+    def read(cls, text: str) -> _Token | None:
         """Read what :meth:`write` wrote; None if it is anything else."""
-        found = _LIFELINE.fullmatch(text)
+        found = _TOKEN.fullmatch(text)
         if found is None:
             return None
         line = cls(found[1], *map(int, found.groups()[1:]))
@@ -190,15 +188,15 @@ class LivenessFile:
         self.users = 0
 
     def liveness_token(self) -> str:
-        """Return this process's lifeline, tying it if it is not tied; empty where none can be had."""
+        """Return this process's token, locking its byte if that was not done; empty where there is none."""
         with self._lock:
-            if not self.sees_deaths or not self._descriptors or not self._tie():
+            if not self.sees_deaths or not self._descriptors or not self._lock_byte():
                 return ""
             boot, process = SYSTEM_CLOCK.boot(), os.getpid()
-            return _Lifeline(boot, *self.identity, offset=self._offset or 0, process=process).write()
+            return _Token(boot, *self.identity, offset=self._offset or 0, process=process).write()
 
-    def _tie(self) -> bool:
-        # Locked anew each time, which costs a microsecond: should anyone have closed a descriptor of the file behind
+    def _lock_byte(self) -> bool:
+        # Locked anew each time, which costs a microsecond: should something have closed a descriptor of the file behind
         # our back, the byte is ours again before the next one asks.
         for _ in range(_TRIES):
             if self._offset is None:
@@ -206,14 +204,14 @@ class LivenessFile:
             try:
                 if try_lock(self._descriptors[0], self._offset):
                     return True
-            except OSError:  # no locks left, say: then there is no lifeline
+            except OSError:  # no locks left, say: then there is no token
                 return False
             self._offset = None
         return False
 
     def is_dead(self, text: str) -> bool:
         """Return True if no process has the byte of a token any more; False if that is not certain."""
-        line = _Lifeline.read(text)
+        line = _Token.read(text)
         with self._lock:
             if line is None or not self.sees_deaths or not self._descriptors or not self._is_here(line):
                 return False
@@ -223,16 +221,16 @@ class LivenessFile:
                 return False
 
     def is_alone(self) -> bool:
-        """Return True if certainly no other process has the file open; each ties its lifeline before it reads."""
+        """Return True if certainly no other process has the file open; each locks its byte before it reads."""
         with self._lock:
-            if not self.sees_deaths or not self._descriptors or not self._tie():
+            if not self.sees_deaths or not self._descriptors or not self._lock_byte():
                 return False
             try:
                 return lock_holder(self._descriptors[0], 0, to_the_end=True) is None
             except OSError:
                 return False
 
-    def _is_here(self, line: _Lifeline) -> bool:
+    def _is_here(self, line: _Token) -> bool:
         """Return True if a token belongs to this file, and the file is the one that others find."""
         device, inode = self.identity
         # A device may get another number when the machine boots; a file keeps its inode.
@@ -250,12 +248,12 @@ class LivenessFile:
         self._descriptors.append(descriptor)
 
     def close(self) -> None:
-        """Close the file, and sever the lifeline."""
+        """Close the file, and sever the token."""
         with self._lock:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close what a forked child has inherited; its parent's lifeline is not touched by that."""
+        """Close what a forked child has inherited; its parent's token is not touched by that."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -307,7 +305,7 @@ run_in_forked_child(_liveness_in_child)
 
 # --- A fair turn to write, between processes and between the handles of one process --------------------------------
 #
-# SQLite's own busy handler lets a process that has just committed take the lock again before anyone else. Here two
+# SQLite's own busy handler lets a process that has just committed take the lock again before all others. Here two
 # file locks make a turnstile: a writer takes *next*, then *active*, then lets *next* go. One that
 # has just finished finds *next* taken by the one who waits, and so gets behind it.
 

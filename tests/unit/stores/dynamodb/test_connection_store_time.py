@@ -34,7 +34,7 @@ class Service:
         self.pass_time(there)
         date = formatdate((self.now + round(off * MICROSECONDS)) // MICROSECONDS, usegmt=True)
         self.pass_time(back)
-        self.time.hear(date, sent)
+        self.time.learn(date, sent)
 
 
 def test_nothing_is_known_before_the_first_answer() -> None:
@@ -152,5 +152,5 @@ def test_what_is_no_date_is_no_news(date: str) -> None:
     """An answer without a date leaves things as they are."""
     assert instant_of(date) is None
     service = Service()
-    service.time.hear(date, service.time.elapsed())
+    service.time.learn(date, service.time.elapsed())
     assert service.time.now() is None

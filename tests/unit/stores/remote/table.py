@@ -132,7 +132,7 @@ class TableServer:
         more = None if len(found) <= limit else page[-1].key if reverse else page[-1].key.successor()
         return Snapshot(at, {record.key: record for record in page}, more)
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Refuse: there is no SQL here."""
         raise NotImplementedError
 

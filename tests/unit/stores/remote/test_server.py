@@ -62,21 +62,21 @@ async def test_an_update_does_not_decide_before_what_was_read() -> None:
 
 def test_a_late_answer_does_not_set_the_time_back() -> None:
     """It says what the time was when it left."""
-    beliefs = RecordCache()
-    beliefs.hear_time(Instant(1_000_000_000))
-    beliefs.hear_time(Instant(999_990_000))
+    cache = RecordCache()
+    cache.learn_time(Instant(1_000_000_000))
+    cache.learn_time(Instant(999_990_000))
 
-    now = beliefs.now()
+    now = cache.now()
     assert now is not None
     assert now >= 1_000_000_000
 
 
 def test_a_clock_that_was_set_back_is_believed() -> None:
     """Nothing is decided far ahead of the server's own time."""
-    beliefs = RecordCache()
-    beliefs.hear_time(Instant(5_000_000_000))
-    beliefs.hear_time(Instant(1_000_000_000))
+    cache = RecordCache()
+    cache.learn_time(Instant(5_000_000_000))
+    cache.learn_time(Instant(1_000_000_000))
 
-    now = beliefs.now()
+    now = cache.now()
     assert now is not None
     assert now < 2_000_000_000

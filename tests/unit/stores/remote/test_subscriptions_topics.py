@@ -11,7 +11,7 @@ from standfast.stores.protocol import Wake
 from standfast.stores.remote.server import Audience
 from standfast.stores.remote.subscriptions import (
     LONGEST_MESSAGE,
-    MOST_HINTS,
+    MOST_WAKES,
     SIBLINGS,
     Interests,
     KnownTopics,
@@ -99,7 +99,7 @@ def test_what_was_not_known_in_time_is_found_out() -> None:
     assert made.messages([LIFE], [], "me", among=frozenset({b"new"})) == ()
 
 
-@pytest.mark.parametrize("keys", [[LIFE.child(str(n)) for n in range(MOST_HINTS + 1)], [RecordKey("x" * 900)] * 10])
+@pytest.mark.parametrize("keys", [[LIFE.child(str(n)) for n in range(MOST_WAKES + 1)], [RecordKey("x" * 900)] * 10])
 def test_too_much_to_tell_apart_says_to_look_at_everything(keys: list[RecordKey]) -> None:
     """A message fits into what servers take."""
     data = encode_message("me", [Wake(key) for key in keys])

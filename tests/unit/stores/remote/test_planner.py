@@ -1,4 +1,4 @@
-"""Plans: whatever is believed, riders are answered as if they had been folded where the records are."""
+"""Plans: whatever is assumed, riders are answered as if they had been folded where the records are."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def look(*keys: RecordKey) -> UpdateRider:
     return UpdateRider(keys, lambda seen: Decision([record.value for record in seen.records.values()]))
 
 
-def planned(*riders: Rider, believed: dict[RecordKey, Record | None] | None = None, **options: Any) -> Any:
-    """Plan some riders on some beliefs."""
-    beliefs = RecordCache()
-    beliefs.learn(believed or {})
-    return plan(riders, AT, beliefs, options.pop("fresh", {}), CAPABILITIES, **options)
+def planned(*riders: Rider, assumed: dict[RecordKey, Record | None] | None = None, **options: Any) -> Any:
+    """Plan some riders on some cache."""
+    cache = RecordCache()
+    cache.learn(assumed or {})
+    return plan(riders, AT, cache, options.pop("fresh", {}), CAPABILITIES, **options)
 
 
 def test_a_commit_is_guarded_by_what_it_expects() -> None:
@@ -227,17 +227,17 @@ def shown(outcome: Outcome, names: dict[int, int]) -> object:
 
 
 @pytest.mark.parametrize("puts_off", [False, True])
-@given(riders=riders, there=records, believed=records)
+@given(riders=riders, there=records, assumed=records)
 async def test_riders_fare_as_if_folded_where_the_records_are(
-    *, puts_off: bool, riders: list[Rider], there: dict[RecordKey, Record], believed: dict[RecordKey, Record]
+    *, puts_off: bool, riders: list[Rider], there: dict[RecordKey, Record], assumed: dict[RecordKey, Record]
 ) -> None:
-    """Whatever was believed, and whether they travel together or one after the other."""
+    """Whatever was assumed, and whether they travel together or one after the other."""
     expected = fold_in_order(riders, AT, 1_000, there, CAPABILITIES)
     table = Table(VirtualClock())
     table.records.update(there)
     table.version = 3
     backend = RemoteBackend(TableServer(table))
-    backend._writer.beliefs.learn(believed)
+    backend._writer.cache.learn(assumed)
 
     outcomes: dict[int, Outcome] = {}
     left, number = list(enumerate(riders)), 0

@@ -111,7 +111,7 @@ async def test_a_server_that_cannot_be_told_does_not_keep_a_watch_from_opening(
 
 
 async def test_a_message_of_nonsense_says_to_look_at_everything(table: Table) -> None:
-    """Nothing breaks, and nothing is believed."""
+    """Nothing breaks, and nothing is assumed."""
     async with opened(table) as store, store.watch(KEY) as watch:
         listener, _ = next(iter(table.listeners.values()))
         listener.take(b"\xc1nonsense")

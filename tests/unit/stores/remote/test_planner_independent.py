@@ -58,7 +58,7 @@ updates = st.builds(
     update, st.lists(st.sampled_from(KEYS), min_size=1, max_size=2), st.sampled_from([b"", b"x", b"w", b"!"])
 )
 riders = st.lists(st.one_of(commits, updates), min_size=1, max_size=4).map(tuple)
-beliefs = st.dictionaries(st.sampled_from(KEYS), st.builds(lambda n, ends: (n, ends), versions, expiries))
+cache = st.dictionaries(st.sampled_from(KEYS), st.builds(lambda n, ends: (n, ends), versions, expiries))
 
 
 def of_a_plan(made: Any) -> tuple[object, ...]:
@@ -70,15 +70,15 @@ def of_a_plan(made: Any) -> tuple[object, ...]:
 
 
 def apart(*riders: Rider) -> WritePlan | None:
-    """Plan some riders without beliefs."""
+    """Plan some riders without cache."""
     return plan_independent(riders, RecordCache(), AT, CAPABILITIES)
 
 
-@given(riders=riders, believed=beliefs)
-def test_it_comes_to_what_the_fold_comes_to(riders: tuple[Rider, ...], believed: dict[RecordKey, Any]) -> None:
+@given(riders=riders, assumed=cache)
+def test_it_comes_to_what_the_fold_comes_to(riders: tuple[Rider, ...], assumed: dict[RecordKey, Any]) -> None:
     """To the order of the keys: servers lock in that order."""
     known = RecordCache()
-    known.learn({key: Record(key, b"old", *each) for key, each in believed.items()})
+    known.learn({key: Record(key, b"old", *each) for key, each in assumed.items()})
 
     made = plan_independent(riders, known, AT, CAPABILITIES)
 
