@@ -100,6 +100,10 @@ fetch-services: $(DEV)/.ready # fetch the servers into .cache/services, once; on
 bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local picks one
 	@$(DEV)/bin/python -m benchmarks $(SUBJECT)
 
+.PHONY: house
+house: $(DEV)/.ready ## print how easily the way in the package is found, beside the goals; ARGS=--files lists the walks
+	@$(DEV)/bin/python tools/house.py $(ARGS)
+
 .PHONY: promises
 promises: $(DEV)/.ready fetch-services ## measure what the promises come to on each store, and write the page about it
 	@$(DEV)/bin/python -m benchmarks.promises
