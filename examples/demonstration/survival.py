@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from demonstration.findings import Report
     from demonstration.screen import Screen
-    from standfast.workflows.client import Run
+    from standfast.workflows.run import Run
 
 ORDERS: Final = ("order-1", "order-2", "order-3")
 NAMES: Final = "AB"

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from standfast.policies import Allow, Batch, Debounce, Join, Latest, Limit, Queue, Rate, Reject, Restart
     from standfast.space import Space, open
     from standfast.web.app import App
-    from standfast.workflows.client import Run
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.definition import Retry, Workflow, step, workflow
     from standfast.workflows.engine import Engine
+    from standfast.workflows.run import Run
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.steps import DID_NOT_HAPPEN, Happened, current_step
 
@@ -101,7 +101,7 @@ _HOMES = {
     "Request": "standfast.flows.request",
     "Restart": "standfast.policies",
     "Retry": "standfast.workflows.definition",
-    "Run": "standfast.workflows.client",
+    "Run": "standfast.workflows.run",
     "RunCancelled": "standfast.workflows.control",
     "Schedule": "standfast.workflows.schedules.spec",
     "Space": "standfast.space",

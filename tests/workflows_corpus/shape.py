@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from standfast.testing.workflows import Script, WorkflowEnvironment
-from standfast.workflows.client import Run
 from standfast.workflows.definition import Workflow
+from standfast.workflows.run import Run
 
 
 class Shape(Struct, frozen=True):

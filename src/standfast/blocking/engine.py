@@ -12,9 +12,9 @@ from standfast.blocking.schedules import Schedules
 from standfast.blocking.space import Space, link_of
 from standfast.blocking.space import open as open_space
 from standfast.locks.locks import DEFAULT_LEASE
-from standfast.workflows.client import Run as AsyncRun
 from standfast.workflows.engine import LINGER
 from standfast.workflows.engine import Engine as AsyncEngine
+from standfast.workflows.run import Run as AsyncRun
 from standfast.workflows.runtime import MOST, MOST_DEATHS
 from standfast.workflows.worker import GRACE
 

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from standfast.blocking.states import Slots
     from standfast.durations import Duration
     from standfast.stores.user_transactions import Talk
-    from standfast.workflows.client import Run as AsyncRun
-    from standfast.workflows.client import SignalOptions
     from standfast.workflows.definition import Bound, Workflow
     from standfast.workflows.engine import Engine as AsyncEngine
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
-    from standfast.workflows.start import OnTerminal, Outcome, StartOptions, Unknown
+    from standfast.workflows.run import Run as AsyncRun
+    from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")

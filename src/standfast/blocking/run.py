@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from standfast.workflows.client import Run as AsyncRun
+from standfast.workflows.run import Run as AsyncRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

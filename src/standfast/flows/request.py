@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from standfast.flows.session import Session
     from standfast.policies import Key, KeyFunction, Policy
-    from standfast.workflows.client import Run
     from standfast.workflows.definition import Workflow
+    from standfast.workflows.run import Run
 
 
 # --- what arrives: who asks, for which action, with what. A trusted transport says so ------------------------------

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
-    from standfast.workflows.client import Run
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Standing
+    from standfast.workflows.run import Run
     from standfast.workflows.values import Typed
 
 

@@ -583,5 +583,19 @@ async def recover(runtime: Runtime, *, insist: bool) -> Recovered:
     return Recovered(tuple(found), tuple(missing))
 
 
+async def recover_all(runtime: Runtime, worker: Worker | None, unknown: object) -> Recovered:
+    """Find the unfinished runs, and poll those whose code is here."""
+    if unknown not in ("leave", "raise"):
+        raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
+    recovered = await recover(runtime, insist=unknown == "raise")
+    if worker is not None:
+        await worker.reclaim_dead()
+    left = set(recovered.left)
+    for run_id in recovered.found:
+        if run_id not in left:
+            await poll_run_safely(runtime, worker, run_id)
+    return recovered
+
+
 def _type(name: str, version: str) -> str:
     return f"{name} {version}" if version else name

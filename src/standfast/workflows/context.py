@@ -18,7 +18,7 @@ from standfast.workflows.context_state import ContextRateLimiter, ContextState
 from standfast.workflows.control import ContinueAsNew
 from standfast.workflows.definition import Step, Workflow, as_step
 from standfast.workflows.inbox import Handler
-from standfast.workflows.messages import checked_name
+from standfast.workflows.messages import checked_message_name
 from standfast.workflows.parallel import child, gather, race
 from standfast.workflows.replay import CURRENT
 from standfast.workflows.steps import StepExecution
@@ -198,7 +198,7 @@ class Context:
             default: What to return then, instead of raising.
         """
         branch = self._branch("ctx.wait_signal")
-        checked_name("signal", name)
+        checked_message_name("signal", name)
         limit = None if timeout is None else seconds(timeout, what="timeout")
         try:
             return await operations.wait_signal(self._activation, branch, name, limit)
@@ -401,7 +401,7 @@ class Context:
 
 
 def _check_handler(what: str, name: str, handler: Callable[..., Any]) -> None:
-    checked_name(what, name)
+    checked_message_name(what, name)
     if not callable(handler) or inspect.iscoroutinefunction(handler):
         problem = "it is answered by a plain function, which changes or returns variables; the run's code does the rest"
         raise InvalidWorkflowError(f"{what} {name!r}", problem)

@@ -29,11 +29,10 @@ from standfast.errors import (
 from standfast.ids import new_id
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Change, Check, Conflict, Delete, Put
-from standfast.workflows.client import Run
 from standfast.workflows.definition import Workflow
 from standfast.workflows.failures import set_logged
 from standfast.workflows.inbox import Sending, first_of
-from standfast.workflows.messages import checked_name
+from standfast.workflows.messages import checked_message_name
 from standfast.workflows.records import (
     COUNTERS,
     NO_DUE,
@@ -47,14 +46,14 @@ from standfast.workflows.records import (
     commit_over,
     creation,
 )
+from standfast.workflows.run import Run
 from standfast.workflows.start import check_registered
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Snapshot
-    from standfast.workflows.client import Client
     from standfast.workflows.context import Context
-    from standfast.workflows.runtime import Runtime
+    from standfast.workflows.runtime import AnyEngine, Runtime
 
 
 # --- events that are collected by a run before it begins -----------------------------------------------------------
@@ -321,7 +320,7 @@ class Debounced(Generic[P, R]):
         self._plan: Final = Plan(collector, policy.window, slides=True, most=policy.max_wait, size=MOST_EVENTS)
         self.workflows: Final[tuple[Workflow[..., Any], ...]] = (workflow, self._plan.workflow)
 
-    async def start(self, engine: Client, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    async def start(self, engine: AnyEngine, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Run the workflow with these arguments soon, unless another event of the same key comes before.
 
         Args:
@@ -372,7 +371,7 @@ class Batched(Generic[T, R]):
         self._plan: Final = Plan(collector, policy.window, slides=False, size=policy.size)
         self.workflows: Final[tuple[Workflow[..., Any], ...]] = (workflow, self._plan.workflow)
 
-    async def add(self, engine: Client, item: T, *, key: str = "all") -> Run[R]:
+    async def add(self, engine: AnyEngine, item: T, *, key: str = "all") -> Run[R]:
         """Add an item to the batch of its key.
 
         Args:
@@ -389,12 +388,12 @@ class Batched(Generic[T, R]):
         return f"<batch of {self._workflow.name}: {self._plan.size}, {self._plan.window:g} s>"
 
 
-async def _send(engine: Client, plan: Plan, key: str, target: Workflow[..., Any], packed: bytes) -> Run[Any]:
+async def _send(engine: AnyEngine, plan: Plan, key: str, target: Workflow[..., Any], packed: bytes) -> Run[Any]:
     runtime, workflow = engine.runtime, plan.workflow
     check_registered(runtime, target, drives=engine.drives)
     if engine.drives and (workflow.name, workflow.version) not in runtime.workflows:
         raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in runtime.workflows})))
-    done = await collect(runtime, plan, checked_name("key", key), packed)
+    done = await collect(runtime, plan, checked_message_name("key", key), packed)
     return Run(engine, done.run_id, workflow, is_new=done.is_new)
 
 

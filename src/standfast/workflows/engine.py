@@ -1,16 +1,27 @@
-"""The engine: starts runs, talks to them, and drives them."""
+"""The engine: one object that starts runs, talks to them, executes them, and lets an operator act on them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast, final
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    final,
+    overload,
+)
 
-from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import (
     EngineCreateNameMismatchError,
@@ -25,227 +36,48 @@ from standfast.locks.locks import DEFAULT_LEASE
 from standfast.redaction import mask_url
 from standfast.space import Space, lines_of
 from standfast.space import open as open_space
-from standfast.workflows import admin as administration
-from standfast.workflows import claims as recovering
-from standfast.workflows import limits as setting
-from standfast.workflows import retention
+from standfast.workflows import admin, claims, limits, messages, retention
 from standfast.workflows.catalog import declare
-from standfast.workflows.claims import recover
-from standfast.workflows.client import Client, Run
 from standfast.workflows.debounce import Batched, Debounced
 from standfast.workflows.definition import Step, Workflow, as_step, unbound
+from standfast.workflows.execution import query
+from standfast.workflows.queries import list_runs, read_history, read_info
+from standfast.workflows.run import Run
 from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
 from standfast.workflows.schedules.schedules import Schedules
 from standfast.workflows.schedules.ticker import Ticker
+from standfast.workflows.start import (
+    check_request,
+    checked_start,
+    code_of_start,
+    start,
+    start_or_signal,
+    start_over,
+    start_within,
+)
 from standfast.workflows.worker import GRACE, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+    from datetime import datetime
 
     from standfast.durations import Duration
     from standfast.events import Hook
+    from standfast.locks.state import Slots
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
+    from standfast.stores.user_transactions import Talk
     from standfast.workflows.claims import Looked, Recovered
-    from standfast.workflows.queries import RunInfo
+    from standfast.workflows.definition import Bound
+    from standfast.workflows.queries import HistoryEntry, Page, RunInfo
+    from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
+    from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
 
 
-# --- what an operator does: make runs go on, start them again, delete them -----------------------------------------
-
-
-class Overseer(Client):
-    """A client that can also look after runs which do not go on by themselves."""
-
-    @property
-    @abstractmethod
-    def worker(self) -> Worker | None:
-        """What drives runs here; None if this engine does not, or is not open."""
-
-    # --- limits --------------------------------------------------------------------------------------------------
-
-    async def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
-        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
-
-        It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
-        a smaller one ends none.
-
-        Args:
-            workflow: Which; it has to have such a limit.
-            max: How many.
-            key: The key of a limit for each key; None: the limit of all runs together.
-        """
-        await setting.set_limit(self.runtime, workflow, max, key)
-
-    async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
-        """Allow as many unfinished runs as the workflow's code says, from now on."""
-        await setting.clear_limit(self.runtime, workflow, key)
-
-    # --- making runs go on ---------------------------------------------------------------------------------------
-
-    async def resume(self, run_id: str) -> RunInfo:
-        """Look at a run now, and return how it is then.
-
-        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
-        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
-        those who do not want to wait for that.
-        """
-        await self.get(run_id)
-        await recovering.poll_run(self.runtime, self.worker, run_id)
-        return await self.get(run_id)
-
-    async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
-        """Look at every run that is due, the longest due first, and at those for which there is news.
-
-        One that cannot be taken up does not keep the others from it.
-
-        Args:
-            limit: How many at most.
-
-        Returns:
-            What became of each; see :class:`~standfast.workflows.claims.Looked`.
-        """
-        return await recovering.sweep(self.runtime, self.worker, limit)
-
-    async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
-        """Look at every unfinished run, and take up those that can go on.
-
-        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
-
-        Args:
-            unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
-                to other engines, each with a :class:`~standfast.events.RunLeftAlone`; or ``"raise"``.
-
-        Raises:
-            WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
-        """
-        if unknown not in ("leave", "raise"):
-            raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
-        recovered = await recovering.recover(self.runtime, insist=unknown == "raise")
-        if self.worker is not None:
-            await self.worker.reclaim_dead()
-        left = set(recovered.left)
-        for run_id in recovered.found:
-            if run_id not in left:
-                await recovering.poll_run_safely(self.runtime, self.worker, run_id)
-        return recovered
-
-    # --- starting again ------------------------------------------------------------------------------------------
-
-    async def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
-        """Start a new run with the input of another one, from its beginning. That one is left as it is.
-
-        Args:
-            run_id: The run to take the input from.
-            id: The new run's id; by default a new one.
-        """
-        started = await administration.restart(self.runtime, run_id, id, drive=self.has_room)
-        return Run(self, started.run_id, None, is_new=started.is_new)
-
-    async def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
-        """Start a new run that goes on from a step of another one, which is left as it is.
-
-        The new run has recorded what the other one had when it came to the step: earlier steps are not run again, the
-        step itself and everything after it are. What came later in other branches is not taken over, and neither are
-        signals that were not taken by then, nor the states of the run. A step inside of ``async with ctx.mutex(...)``
-        is refused: the new run does not hold the lock.
-
-        Args:
-            run_id: The run to fork.
-            step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
-            id: The new run's id; by default a new one.
-        """
-        started = await administration.fork(self.runtime, run_id, step, id)
-        return Run(self, started.run_id, None, is_new=True)
-
-    async def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
-        """Let a run go on that failed, was cancelled, has timed out, or is quarantined; return how it is then.
-
-        It goes on from its history. What made it fail is forgotten, with everything that was recorded after it: the
-        step that failed runs again, with all its attempts, and so do those that cleaned up. If its code itself raised,
-        nothing is forgotten, and it goes on with the code as it is now. A cancelled or timed-out run goes on where it
-        was when it was told, with as much time as it had at first. Children that it still waits for go on too. A run
-        that has not ended is left as it is; one that has completed is refused.
-
-        Args:
-            run_id: The run.
-            step: Go on from this step, in place of the one that failed.
-        """
-        await administration.retry(self.runtime, run_id, step)
-        return await self.get(run_id)
-
-    # --- deleting ------------------------------------------------------------------------------------------------
-
-    async def purge(
-        self,
-        run_id: str | None = None,
-        *,
-        before: datetime | None = None,
-        older_than: Duration | None = None,
-        status: str | Collection[str] | None = None,
-        workflow: str | None = None,
-        force: bool = False,
-    ) -> int:
-        """Delete runs that have ended, with everything that they have started; return how many runs that were.
-
-        Nothing of them remains but their idempotency keys, so that what was done once is not done again, and how often
-        each chosen id was used, so that a new run of that id has idempotency keys of its own.
-
-            await engine.purge(older_than="30 days")
-
-        Args:
-            run_id: This run. Without it, all that everything else says; something must be said.
-            before: Those that ended before this moment.
-            older_than: Those that ended at least so long ago.
-            status: Those that ended so.
-            workflow: Those of this workflow.
-            force: Also those that have not ended: they are cancelled by force, and what they hold is released.
-
-        Raises:
-            RunUnfinishedError: The run, or one that belongs to it, has not ended. Several at once skip such runs.
-        """
-        chosen = retention.Chosen(
-            before=self._instant(before, older_than),
-            status={status} if isinstance(status, str) else status,
-            workflow=workflow,
-            force=force,
-        )
-        everything = retention.Chosen(force=force)
-        if (run_id is None) == (chosen == everything):
-            raise InvalidWorkflowError(
-                "purge", "give the id of a run, or say which runs: before, older_than, status, workflow"
-            )
-        if run_id is not None:
-            return await retention.purge(self.runtime, run_id, force=force)
-        return await retention.purge_all(self.runtime, chosen)
-
-    def _instant(self, before: datetime | None, older_than: Duration | None) -> Instant | None:
-        if before is not None and older_than is not None:
-            raise InvalidWorkflowError("purge", "give before or older_than, not both")
-        if older_than is not None:
-            return later(self.runtime.now(), -seconds(older_than, what="older_than"))
-        if before is None:
-            return None
-        if not isinstance(before, datetime) or before.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidWorkflowError("purge", f"before is {before!r:.100}; it must be a datetime with a time zone")
-        return Instant(int(before.timestamp() * MICROSECONDS))
-
-    async def erase(self, *, tenant: str) -> int:
-        """Delete everything that this engine's tenant has in the store: runs, states, locks, idempotency keys.
-
-        Runs that have not ended are cancelled by force first. Versions keep growing, so a fence that was given out
-        before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
-
-        Args:
-            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
-
-        Returns:
-            How many records there were besides those of runs.
-        """
-        return await retention.erase(self.runtime, tenant)
-
-
-# --- the engine: starts runs, talks to them, and drives them -------------------------------------------------------
+P = ParamSpec("P")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
 """What an engine can be given to run."""
@@ -255,7 +87,7 @@ LINGER: Final = 0.25
 
 
 @final
-class Engine(Overseer):
+class Engine:
     """Runs durable workflows on a store.
 
     Args:
@@ -336,7 +168,7 @@ class Engine(Overseer):
         self._before: Callable[[Engine], Awaitable[None]] | None = None
         self._process = 0
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -373,7 +205,7 @@ class Engine(Overseer):
         runtime.steps.update(self._steps)
         runtime.saw((await self._space.read(self._space.key("worker"))).at)
         if self._recovers:
-            await recover(runtime, insist=True)
+            await claims.recover(runtime, insist=True)
         await self.schedules.declare(self._declared)
         if self._before is not None:
             await self._before(self)
@@ -444,6 +276,454 @@ class Engine(Overseer):
         if self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
             self._worker.begin(declare(self.space, self._workflows.values()))
+
+    @property
+    def space(self) -> Space:
+        """The space that everything lies in, for locks and states of its own."""
+        return self.runtime.space
+
+    @property
+    def state(self) -> Slots:
+        """The states of workflows, executions and runs, for an administrator: ``engine.state.workflow(name, key)``."""
+        return self.space.state
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    @overload
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., R],
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    async def start(self, workflow: Bound[R], /, **options: Unpack[StartOptions]) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,  # noqa: ANN401 -- whatever the workflow takes
+    ) -> Run[Any]: ...
+    async def start(  # type: ignore[misc]  # mypy misses what a workflow takes: *args and **by_name take all of it
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,
+    ) -> Run[Any]:
+        """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
+
+            run = await engine.start(fulfil, order, priority=3)
+            run = await engine.start(fulfil.bind(order, priority=3), id="order-7")
+            run = await engine.start("fulfil", order, priority=3, id="order-7")
+
+        What cannot be called like this is refused before anything is written. Type checkers see it too: by place and by
+        name without options, by place with options, and whatever :meth:`Workflow.bind` was given. They see nothing of a
+        call by name.
+
+        Args:
+            workflow: What to run: a workflow; one with its arguments, by :meth:`Workflow.bind`; or the name of one. A
+                name needs no code in this process: workers tell the store which workflows they have.
+            args: What it is called with, after its context. To start by name without the code: JSON-shaped data.
+            by_name: What it is called with by name. What has the name of one of the following goes into ``kwargs``.
+            kwargs: What it is called with by name, too.
+            id: The run's id; by default a new one. Starting the same again returns the run that is there.
+            idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
+            delay: How long to wait before it begins.
+            tags: Words to find it by, see :meth:`list`.
+            connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
+                of asyncpg, psycopg or SQLAlchemy, used with ``await``. There is such a run if and only if you
+                commit that transaction, and only then is it driven, by any worker.
+            unknown: What to do with a name that neither this engine nor any worker of its namespace and tenant has had:
+                ``"raise"``, or ``"start"`` a run that waits for a worker which has it. Its arguments are given by name.
+
+        Raises:
+            WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
+            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            WorkflowMismatchError: This engine has another workflow under that name.
+            WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
+            IdempotencyKeyPurgedError: The key belongs to a run that was purged.
+            WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: With a connection: the store is no PostgreSQL.
+        """
+        options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
+        given = options | {"connection": connection}
+        asked = await checked_start(self, workflow, args, kwargs, by_name, given, unknown)
+        started = await (
+            start(self.runtime, asked) if connection is None else start_over(self.runtime, asked, connection)
+        )
+        return Run(self, started.run_id, code_of_start(asked), is_new=started.is_new)
+
+    async def _start_within(self, *given: Any) -> tuple[Talk[Started], Workflow[..., Any] | None]:  # noqa: ANN401 -- as ``checked_start`` takes it
+        """Prepare a start within a transaction, for a caller that has its connection in another thread."""
+        asked = await checked_start(self, *given)
+        return await start_within(self.runtime, asked), code_of_start(asked)
+
+    @overload
+    async def start_or_signal(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    async def start_or_signal(
+        self, workflow: Bound[R], /, **options: Unpack[SignalOptions]
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    async def start_or_signal(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[Any], Outcome]: ...
+    async def start_or_signal(  # type: ignore[misc]  # as of start
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
+        signal: str,
+        value: object = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        signal_id: str | None = None,
+        on_terminal: OnTerminal = "raise",
+        tags: Iterable[str] = (),
+    ) -> tuple[Run[Any], Outcome]:
+        """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
+
+            run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
+
+        Args:
+            workflow: What to start if there is no such run, as in :meth:`start`. If there is one, it must be a run of
+                this workflow.
+            args: What it is started with; not looked at if there is a run.
+            signal: The signal's name.
+            value: JSON-shaped data.
+            id: Which run. This or an idempotency key is needed.
+            idempotency_key: Like an id, for a run whose id does not matter.
+            signal_id: Sent again with the same id, it is the same signal.
+            on_terminal: What to do if the run has ended: ``"raise"``, or ``"start_new"``, which deletes that run and
+                starts a new one with its id; that needs ``id`` and ``signal_id``.
+            tags: Words to find a run by that is started.
+
+        Returns:
+            The run, and ``"started"`` or ``"signalled"``.
+
+        Raises:
+            StartOrSignalConflictError: The run has ended.
+        """
+        check_request(on_terminal, id, idempotency_key, signal_id)
+        sent = messages.signal_of(signal, value, signal_id)
+        options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
+        asked = await checked_start(self, workflow, args, None, {}, options)
+        met = await start_or_signal(self.runtime, asked, sent, on_terminal)
+        return Run(self, met.run_id, code_of_start(asked), is_new=met.outcome == "started"), met.outcome
+
+    def run(self, run_id: str) -> Run[Any]:
+        """Return a handle on a run by its id. Whether there is such a run is found out when it is used."""
+        return Run(self, run_id, None)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def get(self, run_id: str) -> RunInfo:
+        """Return how a run is."""
+        return await read_info(self.space, run_id)
+
+    async def history(self, run_id: str) -> tuple[HistoryEntry, ...]:
+        """Return everything that a run has recorded."""
+        await read_info(self.space, run_id)
+        return await read_history(self.space, run_id)
+
+    async def list(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Collection[str] | None = None,
+        parent: str | None = None,
+        tag: str | None = None,
+        newest_first: bool = False,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Return a page of runs, in the order of their ids; those without an id of their own sort by their start.
+
+        Args:
+            workflow: Only of this workflow.
+            status: Only those that are so.
+            parent: Only the children of this run.
+            tag: Only those with this tag.
+            newest_first: Begin at the other end.
+            limit: How many.
+            after: Where the page before ended: its ``next``.
+        """
+        wanted = {status} if isinstance(status, str) else status
+        if type(limit) is not int or limit < 1:
+            raise InvalidWorkflowError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
+        return await list_runs(
+            self.space,
+            workflow=workflow,
+            status=wanted,
+            parent=parent,
+            tag=tag,
+            newest_first=newest_first,
+            limit=limit,
+            after=after,
+        )
+
+    async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever it returned
+        """Return what a run returned, waiting for its end; see :meth:`Run.result`."""
+        return await self.run(run_id).result(timeout=timeout)
+
+    # --- talking -------------------------------------------------------------------------------------------------
+
+    async def signal(self, run_id: str, name: str, value: object = None, *, signal_id: str | None = None) -> bool:
+        """Send a signal to a run. It is durable when this returns, and waits until the run takes it.
+
+        Args:
+            run_id: The run. One that went on as a new run hands it over to that.
+            name: What the run waits for: 1 to 100 printable characters.
+            value: JSON-shaped data.
+            signal_id: Sent again with the same id, it is the same signal; then this returns False.
+
+        Raises:
+            WorkflowTerminalError: The run has ended, and this signal was not sent before.
+        """
+        return (await self.runtime.inboxes.send(run_id, messages.signal_of(name, value, signal_id))).is_new
+
+    async def update(
+        self,
+        run_id: str,
+        name: str,
+        *args: Any,  # noqa: ANN401 -- whatever the handler takes
+        timeout: Duration = "5 seconds",
+        update_id: str | None = None,
+    ) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run to change something, and return its answer.
+
+        Args:
+            run_id: The run. One that is not in memory is loaded for it.
+            name: Which of its ``ctx.on_update`` handlers.
+            args: JSON-shaped data for the handler.
+            timeout: How long to wait for the answer.
+            update_id: Sent again with the same id, it is the same update, and has the same answer.
+
+        Raises:
+            UpdateValidationError: The run refused it, and nothing has changed.
+            UpdateTimeoutError: No answer came in time. It may still be done.
+            WorkflowTerminalError: The run has ended without answering it.
+        """
+        return await messages.update(self.runtime, run_id, name, args, timeout, update_id)
+
+    async def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run something, without leaving a trace: its history is replayed here, and its code is asked.
+
+        It needs the run's code, and works for runs that are driven elsewhere or have ended. What the code returns is
+        handed on as it is: let it return a copy of what it goes on to change.
+        """
+        return await query(self.runtime, run_id, name, args)
+
+    async def cancel(self, run_id: str, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
+        """Ask a run to stop: its code gets :class:`RunCancelled` where it waits, and may clean up. Its children too.
+
+        A run that nobody has begun, or that is quarantined, ends at once. One that has ended is left as it is.
+
+        Args:
+            run_id: The run.
+            reason: Why, for whoever asks later.
+            force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
+                holds is released. If a step is running, its result is refused.
+        """
+        await messages.cancel(self.runtime, run_id, reason, force=force)
+        return await self.get(run_id)
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    async def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+
+        It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
+        a smaller one ends none.
+
+        Args:
+            workflow: Which; it has to have such a limit.
+            max: How many.
+            key: The key of a limit for each key; None: the limit of all runs together.
+        """
+        await limits.set_limit(self.runtime, workflow, max, key)
+
+    async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+        """Allow as many unfinished runs as the workflow's code says, from now on."""
+        await limits.clear_limit(self.runtime, workflow, key)
+
+    # --- making runs go on ---------------------------------------------------------------------------------------
+
+    async def resume(self, run_id: str) -> RunInfo:
+        """Look at a run now, and return how it is then.
+
+        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
+        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
+        those who do not want to wait for that.
+        """
+        await self.get(run_id)
+        await claims.poll_run(self.runtime, self.worker, run_id)
+        return await self.get(run_id)
+
+    async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
+        """Look at every run that is due, the longest due first, and at those for which there is news.
+
+        One that cannot be taken up does not keep the others from it.
+
+        Args:
+            limit: How many at most.
+
+        Returns:
+            What became of each; see :class:`~standfast.workflows.claims.Looked`.
+        """
+        return await claims.sweep(self.runtime, self.worker, limit)
+
+    async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
+        """Look at every unfinished run, and take up those that can go on.
+
+        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
+
+        Args:
+            unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
+                to other engines, each with a :class:`~standfast.events.RunLeftAlone`; or ``"raise"``.
+
+        Raises:
+            WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
+        """
+        return await claims.recover_all(self.runtime, self.worker, unknown)
+
+    # --- starting again ------------------------------------------------------------------------------------------
+
+    async def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run with the input of another one, from its beginning. That one is left as it is.
+
+        Args:
+            run_id: The run to take the input from.
+            id: The new run's id; by default a new one.
+        """
+        started = await admin.restart(self.runtime, run_id, id, drive=self.has_room)
+        return Run(self, started.run_id, None, is_new=started.is_new)
+
+    async def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run that goes on from a step of another one, which is left as it is.
+
+        The new run has recorded what the other one had when it came to the step: earlier steps are not run again, the
+        step itself and everything after it are. What came later in other branches is not taken over, and neither are
+        signals that were not taken by then, nor the states of the run. A step inside of ``async with ctx.mutex(...)``
+        is refused: the new run does not hold the lock.
+
+        Args:
+            run_id: The run to fork.
+            step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
+            id: The new run's id; by default a new one.
+        """
+        started = await admin.fork(self.runtime, run_id, step, id)
+        return Run(self, started.run_id, None, is_new=True)
+
+    async def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
+        """Let a run go on that failed, was cancelled, has timed out, or is quarantined; return how it is then.
+
+        It goes on from its history. What made it fail is forgotten, with everything that was recorded after it: the
+        step that failed runs again, with all its attempts, and so do those that cleaned up. If its code itself raised,
+        nothing is forgotten, and it goes on with the code as it is now. A cancelled or timed-out run goes on where it
+        was when it was told, with as much time as it had at first. Children that it still waits for go on too. A run
+        that has not ended is left as it is; one that has completed is refused.
+
+        Args:
+            run_id: The run.
+            step: Go on from this step, in place of the one that failed.
+        """
+        await admin.retry(self.runtime, run_id, step)
+        return await self.get(run_id)
+
+    # --- deleting ------------------------------------------------------------------------------------------------
+
+    async def purge(
+        self,
+        run_id: str | None = None,
+        *,
+        before: datetime | None = None,
+        older_than: Duration | None = None,
+        status: str | Collection[str] | None = None,
+        workflow: str | None = None,
+        force: bool = False,
+    ) -> int:
+        """Delete runs that have ended, with everything that they have started; return how many runs that were.
+
+        Nothing of them remains but their idempotency keys, so that what was done once is not done again, and how often
+        each chosen id was used, so that a new run of that id has idempotency keys of its own.
+
+            await engine.purge(older_than="30 days")
+
+        Args:
+            run_id: This run. Without it, all that everything else says; something must be said.
+            before: Those that ended before this moment.
+            older_than: Those that ended at least so long ago.
+            status: Those that ended so.
+            workflow: Those of this workflow.
+            force: Also those that have not ended: they are cancelled by force, and what they hold is released.
+
+        Raises:
+            RunUnfinishedError: The run, or one that belongs to it, has not ended. Several at once skip such runs.
+        """
+        return await retention.purge_chosen(
+            self.runtime,
+            run_id,
+            before=before,
+            older_than=older_than,
+            status=status,
+            workflow=workflow,
+            force=force,
+        )
+
+    async def erase(self, *, tenant: str) -> int:
+        """Delete everything that this engine's tenant has in the store: runs, states, locks, idempotency keys.
+
+        Runs that have not ended are cancelled by force first. Versions keep growing, so a fence that was given out
+        before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
+
+        Args:
+            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
+
+        Returns:
+            How many records there were besides those of runs.
+        """
+        return await retention.erase(self.runtime, tenant)
 
 
 def is_open(engine: Engine) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw, structs
 
@@ -12,6 +12,7 @@ from standfast.clock import seconds_between
 from standfast.errors import (
     DecodeError,
     EncodeError,
+    InvalidWorkflowError,
     RunNotFoundError,
     RunTimedOutError,
     StandfastError,
@@ -23,7 +24,7 @@ from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.claims import due_of, events_of
 from standfast.workflows.context import Context
-from standfast.workflows.control import ContinueAsNew, RunCancelled, continued
+from standfast.workflows.control import ContinueAsNew, RunCancelled, continued, next_id
 from standfast.workflows.failures import Failure, describe, is_logged, log_failure, name_of
 from standfast.workflows.handover import leave_lines
 from standfast.workflows.journal import insist
@@ -307,3 +308,17 @@ async def copy_of(runtime: Runtime, run_id: str) -> Activation:
     if copy.mismatch is not None:
         raise copy.mismatch
     return copy
+
+
+async def query(runtime: Runtime, run_id: str, name: str, args: tuple[Any, ...]) -> Any:  # noqa: ANN401 -- whatever the run answers
+    """Ask the code of a run something; one that is not in memory, or not replayed yet, is replayed for it."""
+    while (await find(runtime.space, run_id)).state.continues:
+        run_id = next_id(run_id)
+    loaded = runtime.loaded.get(run_id)
+    if loaded is None or not loaded.branches or not loaded.replay.is_over:
+        loaded = await copy_of(runtime, run_id)
+    handler = loaded.inbox.queries.get(name)
+    if handler is None:
+        known = ", ".join(sorted(loaded.inbox.queries)) or "none"
+        raise InvalidWorkflowError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
+    return handler(*args)

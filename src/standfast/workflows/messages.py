@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
+from standfast.durations import seconds
 from standfast.errors import (
     InvalidWorkflowError,
     RunNotFoundError,
     StoreBusyError,
     UpdateTimeoutError,
+    UpdateValidationError,
     WorkflowTerminalError,
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Commit, Conflict, Delete, Put
 from standfast.workflows.control import next_id
-from standfast.workflows.inbox import ANSWERS, Answer, Sending, Sent
+from standfast.workflows.failures import restore
+from standfast.workflows.inbox import ANSWERS, Answer, Sending
 from standfast.workflows.records import HEADERS, READY, RUN_STATES, Header, RunKeys, RunState, commit_over
 from standfast.workflows.values import PLAIN
 
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.clock import Instant
+    from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Snapshot, Watch
+    from standfast.workflows.definition import Workflow
     from standfast.workflows.runtime import Runtime
 
 
@@ -198,7 +203,7 @@ LOOK_EVERY: Final = 0.5
 """Seconds between two looks for the answer to an update, if nothing tells earlier."""
 
 
-def checked_name(what: str, name: str) -> str:
+def checked_message_name(what: str, name: str) -> str:
     """Return the name of a signal, an update or a query; refuse what cannot be one."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = f"a name must be 1 to {LONGEST_NAME} printable characters"
@@ -224,13 +229,10 @@ def signal_of(name: str, value: object, signal_id: str | None) -> Sending:
     """Return a checked signal. What cannot be stored is refused here, before anything is written."""
     packed = PLAIN.pack(value)
     if signal_id is None:
-        return Sending("signal", checked_name("signal", name), packed)
-    return Sending("signal", checked_name("signal", name), packed, checked_id("signal id", signal_id), is_named=True)
-
-
-async def signal(runtime: Runtime, run_id: str, sending: Sending) -> Sent:
-    """Put a signal into a run's inbox."""
-    return await runtime.inboxes.send(run_id, sending)
+        return Sending("signal", checked_message_name("signal", name), packed)
+    return Sending(
+        "signal", checked_message_name("signal", name), packed, checked_id("signal id", signal_id), is_named=True
+    )
 
 
 # --- updates ------------------------------------------------------------------------------------------------------
@@ -240,8 +242,32 @@ def update_of(name: str, args: tuple[Any, ...], update_id: str | None) -> Sendin
     """Return a checked update. What cannot be stored is refused here, before anything is written."""
     packed = PLAIN.pack(list(args))
     if update_id is None:
-        return Sending("update", checked_name("update", name), packed, new_id())
-    return Sending("update", checked_name("update", name), packed, checked_id("update id", update_id), is_named=True)
+        return Sending("update", checked_message_name("update", name), packed, new_id())
+    return Sending(
+        "update", checked_message_name("update", name), packed, checked_id("update id", update_id), is_named=True
+    )
+
+
+async def update(
+    runtime: Runtime,
+    run_id: str,
+    name: str,
+    args: tuple[Any, ...],
+    timeout: Duration,
+    update_id: str | None,
+    *,
+    workflow: Workflow[..., Any] | None = None,
+) -> Any:  # noqa: ANN401 -- whatever the run answers
+    """Send an update, and return the run's answer or raise it."""
+    limit = seconds(timeout, what="timeout")
+    answer = await ask(runtime, run_id, update_of(name, args, update_id), limit)
+    if answer.how == "refused":
+        raise UpdateValidationError(run_id, name, answer.problem)
+    if answer.failure is not None:
+        state = (await find(runtime.space, run_id)).state
+        code = workflow or runtime.workflows.get((state.workflow, state.version))
+        raise restore(answer.failure, runtime.known_with(() if code is None else code.raises))
+    return PLAIN.unpack(answer.value or b"null")
 
 
 async def ask(runtime: Runtime, run_id: str, update: Sending, timeout: float) -> Answer:
@@ -327,8 +353,13 @@ async def change_state(
     raise StoreBusyError(f"the run {run_id}", f"its life changed {TRIES} times while it was written")
 
 
-async def cancel(runtime: Runtime, run_id: str, reason: str) -> RunState:
-    """Ask a run to stop. One that has ended is left as it is; one that nobody has begun ends at once."""
+async def cancel(runtime: Runtime, run_id: str, reason: str, *, force: bool = False) -> RunState:
+    """Ask a run to stop. One that has ended is left as it is; one that no worker has begun ends at once.
+
+    With ``force`` it ends whatever its code does, see :func:`end_by_force`.
+    """
+    if force:
+        return await end_by_force(runtime, run_id, reason)
 
     def change(state: RunState, _at: Instant) -> RunState | None:
         if state.has_ended or state.cancel is not None or is_untouched(state):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from standfast.clock import Instant
+from standfast.clock import MICROSECONDS, Instant, later
+from standfast.durations import seconds
 from standfast.errors import InvalidWorkflowError, RunNotFoundError, RunUnfinishedError, StoreBusyError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
@@ -18,6 +20,7 @@ from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Once, RunKey
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from standfast.durations import Duration
     from standfast.stores.protocol import Change, Record
     from standfast.workflows.runtime import Runtime
 
@@ -53,6 +56,42 @@ class Chosen(Struct, frozen=True, kw_only=True):
             and (self.status is None or state.status in self.status)
             and (self.workflow is None or state.workflow == self.workflow)
         )
+
+
+async def purge_chosen(
+    runtime: Runtime,
+    run_id: str | None,
+    *,
+    before: datetime | None,
+    older_than: Duration | None,
+    status: str | Collection[str] | None,
+    workflow: str | None,
+    force: bool,
+) -> int:
+    """Delete one run, or all runs that are chosen, with everything that they have started; return how many."""
+    chosen = Chosen(
+        before=_instant(runtime, before, older_than),
+        status={status} if isinstance(status, str) else status,
+        workflow=workflow,
+        force=force,
+    )
+    if (run_id is None) == (chosen == Chosen(force=force)):
+        raise InvalidWorkflowError(
+            "purge", "give the id of a run, or say which runs: before, older_than, status, workflow"
+        )
+    return await purge_all(runtime, chosen) if run_id is None else await purge(runtime, run_id, force=force)
+
+
+def _instant(runtime: Runtime, before: datetime | None, older_than: Duration | None) -> Instant | None:
+    if before is not None and older_than is not None:
+        raise InvalidWorkflowError("purge", "give before or older_than, not both")
+    if older_than is not None:
+        return later(runtime.now(), -seconds(older_than, what="older_than"))
+    if before is None:
+        return None
+    if not isinstance(before, datetime) or before.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError("purge", f"before is {before!r:.100}; it must be a datetime with a time zone")
+    return Instant(int(before.timestamp() * MICROSECONDS))
 
 
 async def purge(runtime: Runtime, run_id: str, *, force: bool) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import heapq
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -405,6 +405,25 @@ class Runtime:
         """A run is not driven here: if it was a suspect, another one may be."""
         for other in self.suspects.gone(run_id):
             self.poll_again(other)
+
+
+class AnyEngine(Protocol):
+    """An engine, as far as its runs, and what starts them, need it."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The services of the engine; refused while it is not open."""
+        ...
+
+    @property
+    def drives(self) -> bool:
+        """Whether it executes runs."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it executes runs, and should execute one more that is started here."""
+        ...
 
 
 def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Required, TypeAlias, TypedDict, cast
 
 from msgspec import Struct, structs
 
+from standfast.durations import seconds
 from standfast.errors import (
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
@@ -31,6 +32,7 @@ from standfast.workflows.definition import Bound, Workflow, checked_name, place_
 from standfast.workflows.inbox import first_of
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import standings_of, waits_until
+from standfast.workflows.messages import checked_message_name
 from standfast.workflows.records import (
     ONCES,
     OWNERSHIPS,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from standfast.stores.user_transactions import Talk, UserTransactions
     from standfast.workflows.inbox import Sending
     from standfast.workflows.records import Standing
-    from standfast.workflows.runtime import Runtime
+    from standfast.workflows.runtime import AnyEngine, Runtime
 
 
 # --- starting runs: the run is durable before its first step, and a start that is asked for twice happens once -----
@@ -326,6 +328,48 @@ class StartOptions(TypedDict, total=False):
     delay: Duration
     tags: Iterable[str]
     connection: object
+
+
+class SignalOptions(TypedDict, total=False):
+    """What ``engine.start_or_signal`` takes besides the arguments of the workflow; see there."""
+
+    signal: Required[str]
+    value: object
+    id: str | None
+    idempotency_key: str | None
+    signal_id: str | None
+    on_terminal: OnTerminal
+    tags: Iterable[str]
+
+
+async def checked_start(
+    engine: AnyEngine,
+    workflow: object,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    by_name: Mapping[str, Any],
+    options: Mapping[str, Any],
+    unknown: Unknown = "raise",
+) -> Start:
+    """Return a start that is checked; options that are None were not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    target = await find(engine.runtime, workflow, drives=engine.drives, unknown=unknown)
+    asked = as_start(
+        target,
+        packed_arguments(workflow, target, args, kwargs, by_name, given),
+        run_id=given.get("id"),
+        idempotency_key=given.get("idempotency_key"),
+        delay=seconds(given.get("delay", 0), what="delay"),
+        drive=engine.has_room and isinstance(target, Workflow),
+    )
+    tags = tuple(checked_message_name("tag", tag) for tag in given.get("tags", ()))
+    return structs.replace(asked, tags=tags) if tags else asked
+
+
+def code_of_start(asked: Start) -> Workflow[..., Any] | None:
+    """Return the workflow of a start; None if its code is elsewhere."""
+    found: Workflow[..., Any] = asked.workflow
+    return None if isinstance(asked.workflow, RemoteWorkflow) else found
 
 
 async def find(runtime: Runtime, given: object, *, drives: bool, unknown: Unknown = "raise") -> Startable:

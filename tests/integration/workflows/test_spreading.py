@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import standfast as sf
-    from standfast.workflows.client import Run
+    from standfast.workflows.run import Run
     from tests.integration.workflows.nursery import Nursery
 
 RUNS: Final = 300

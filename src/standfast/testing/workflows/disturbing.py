@@ -23,8 +23,8 @@ from standfast.testing.workflows.observing import (
     outcome_of,
     recorded_attempts,
 )
-from standfast.workflows.client import Run
 from standfast.workflows.definition import Step, Workflow
+from standfast.workflows.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,12 +13,12 @@ from standfast.stores.url import open_store
 from standfast.testing.simulation import SimulatedLoop, VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
-from standfast.workflows.client import Run
 from standfast.workflows.control import next_id
 from standfast.workflows.definition import unbound
 from standfast.workflows.engine import LINGER
 from standfast.workflows.messages import state_in
 from standfast.workflows.records import RUN_STATES, RunKeys, timer_key
+from standfast.workflows.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable

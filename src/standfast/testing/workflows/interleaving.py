@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from standfast.testing.workflows.disturbing import Script
     from standfast.testing.workflows.environment import WorkflowEnvironment
     from standfast.testing.workflows.observing import Observation
-    from standfast.workflows.client import Run
     from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.run import Run
 
 
 def interleave(

@@ -15,8 +15,8 @@ from standfast.workflows.replay import branch_of
 if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.testing.workflows.environment import WorkflowEnvironment
-    from standfast.workflows.client import Run
     from standfast.workflows.records import HistoryEvent
+    from standfast.workflows.run import Run
 
 Attempts = Counter[tuple[str, str, int]]
 """How often each attempt of each step of each run was executed."""

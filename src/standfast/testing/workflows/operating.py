@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from standfast.locks.locks import Mutex
     from standfast.stores.protocol import Store
     from standfast.testing.workflows.disturbing import OpenStore, Script
-    from standfast.workflows.client import Run
     from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.run import Run
 
 Operation: TypeAlias = Callable[[Engine, str], Awaitable[object]]
 """What an operator does, with an engine that drives nothing and the id of the run."""

@@ -19,8 +19,8 @@ from standfast.workflows.records import HEADERS, Header, HistoryEvent, RunKeys, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from standfast.workflows.client import Run
     from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.run import Run
     from standfast.workflows.runtime import Runtime
 
 FORMAT: Final = 1
@@ -68,7 +68,7 @@ async def save_history(run: Run[Any], path: str | Path | None = None) -> bytes:
         run: A handle on the run.
         path: Where to write it.
     """
-    space = run._engine.space  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- where the run lies
+    space = run._engine.runtime.space  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- where the run lies
     keys = RunKeys(space, run.id)
     seen = await space.read(keys.header, keys.state)
     state, header = state_in(seen, keys), seen.records[keys.header]

@@ -20,8 +20,8 @@ from standfast.errors import (
 )
 from standfast.events import SchedulePaused
 from standfast.ids import new_id
-from standfast.workflows.client import Run
 from standfast.workflows.definition import Bound, Workflow
+from standfast.workflows.run import Run
 from standfast.workflows.schedules.spec import (
     OVERLAPS,
     Overlap,
@@ -48,7 +48,7 @@ from standfast.workflows.values import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from standfast.workflows.engine import Engine
+    from standfast.workflows.runtime import AnyEngine
     from standfast.workflows.schedules.spec import ScheduleSpec, Seen
 
 
@@ -168,7 +168,7 @@ class Schedules:
     an engine that drives nothing, too.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self._engine: Final = engine
 
     # --- making --------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Schedules:
             await self._change(schedule.id, partial(_declared, spec, digest))
 
     async def _create(self, schedule: Schedule, spec: ScheduleSpec, digest: str = "") -> ScheduleInfo | None:
-        space = self._engine.space
+        space = self._engine.runtime.space
         at = (await space.read(space.key("schedule", schedule.id))).at
         state = new_state(spec, at, paused=schedule.paused)
         stored = with_timer(Stored(spec, state, at, declared=digest), schedule.id)
@@ -257,11 +257,11 @@ class Schedules:
             ScheduleNotFoundError: There is none with that id.
         """
         seen = await self._found(schedule_id)
-        return info_of(schedule_id, seen.stored, await queued(self._engine.space, schedule_id))
+        return info_of(schedule_id, seen.stored, await queued(self._engine.runtime.space, schedule_id))
 
     async def list(self) -> tuple[ScheduleInfo, ...]:
         """Return all schedules, in the order of their ids; ``queued`` is left out."""
-        found = await find_all(self._engine.space)
+        found = await find_all(self._engine.runtime.space)
         return tuple(info_of(schedule_id, stored) for schedule_id, stored, _ in found if not stored.is_deleted)
 
     # --- changing ------------------------------------------------------------------------------------------------

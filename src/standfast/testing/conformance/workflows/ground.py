@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from standfast.stores import Store
     from standfast.testing.simulation import VirtualClock
-    from standfast.workflows.client import Run
     from standfast.workflows.queries import RunInfo
+    from standfast.workflows.run import Run
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
