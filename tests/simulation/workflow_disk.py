@@ -11,8 +11,7 @@ from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
-from standfast.workflows.claims import events_of
-from standfast.workflows.records import RunKeys
+from standfast.workflows.records import RunKeys, events_of
 from tests.simulation.workflow_programs import WORKFLOWS, expected
 from tests.simulation.workflow_world import PATIENCE, Plan
 

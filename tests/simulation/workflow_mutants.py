@@ -11,14 +11,14 @@ from standfast.locks import line_records as readying
 from standfast.locks.line_records import Leave
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.workflows import admin as administration
-from standfast.workflows import messages as forcing
 from standfast.workflows import parallel as children
 from standfast.workflows import replay as cutting
+from standfast.workflows import termination as forcing
 from standfast.workflows import worker
 from standfast.workflows.activation import Activation
 from standfast.workflows.inbox import Inbox, LoadedItem, Sending
 from standfast.workflows.journal import Journal
-from standfast.workflows.records import CHUNKS, RUN_STATES, Chunk
+from standfast.workflows.records import CHUNKS, RUN_STATES, Chunk, Found
 from standfast.workflows.replay import LIVE, Live, Mismatch, Replay, show
 from standfast.workflows.runtime import Runtime
 from standfast.workflows.steps import JournalCommit
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def no_fence(journal: Journal) -> tuple[Check, ...]:
     """Write whoever drives the run by now: guard by its header, which never changes."""
-    header, records = journal._keys.header, journal._runtime.space.store.backend._memory._records  # type: ignore[attr-defined] # of the memory store
+    header, records = journal._keys.header, journal._scope.store.backend._memory._records  # type: ignore[attr-defined] # of the memory store
     held = (Check(key, held.fence) for key, held in journal.holds.items())
     return (Check(header, records[header].version), *held)
 
@@ -46,7 +46,7 @@ async def flush_unfenced(journal: Journal) -> Conflict | None:
     """Write events in the same way."""
     taken, answer = await journal.begin(), None
     try:
-        answer = await journal._runtime.space.commit(*no_fence(journal), *journal._chunks(taken.events))
+        answer = await journal._scope.commit(*no_fence(journal), *journal._chunks(taken.events))
     finally:
         journal.end(taken, 0 if isinstance(answer, Commit) else None, {})
     return answer if isinstance(answer, Conflict) else None
@@ -120,7 +120,7 @@ def even_if_empty(sent: JournalCommit, *events: HistoryEvent) -> tuple[Change, .
 async def at_all_that_come(journal: Journal, *, is_alone: bool = False) -> Conflict | None:
     """Look at locks, and miss those that other branches have taken meanwhile."""
     del is_alone
-    seen = await journal._runtime.space.read(*journal.holds) if journal.holds else None
+    seen = await journal._scope.read(*journal.holds) if journal.holds else None
     gone = {} if seen is None else {key: None for key, h in journal.holds.items() if seen.version(key) != h.fence}
     return Conflict(seen.at, dict(gone)) if seen is not None and gone else None
 
@@ -150,7 +150,7 @@ async def sees_nothing(_journal: Journal, *, is_alone: bool = False) -> None:
     del is_alone
 
 
-async def lets_nothing_go(runtime: Runtime, run: forcing.Found) -> None:
+async def lets_nothing_go(runtime: Runtime, run: Found) -> None:
     """Keep everything that a run held which was ended by force."""
     await forcing._has_left(runtime, run.id)
 

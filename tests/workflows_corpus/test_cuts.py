@@ -14,9 +14,8 @@ from standfast.events import Event, RunCodeDiffers, RunConflicts
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.observing import outcome_of
 from standfast.workflows.activation import Activation
-from standfast.workflows.claims import events_of
 from standfast.workflows.context import Context
-from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState
+from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, events_of
 from standfast.workflows.replay import cut_at, cut_for_retry
 from tests.workflows_corpus.corpus import CORPUS
 from tests.workflows_corpus.of_locks import LOSING

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.durations import Duration
-    from standfast.workflows.claims import Looked, Recovered
+    from standfast.workflows.admin import Looked, Recovered
     from standfast.workflows.definition import Workflow
     from standfast.workflows.queries import RunInfo
 
@@ -59,7 +59,7 @@ class Overseer(Client):
             limit: How many at most.
 
         Returns:
-            What became of each; see :class:`~standfast.workflows.claims.Looked`.
+            What became of each; see :class:`~standfast.workflows.admin.Looked`.
         """
         return self._link.call(lambda engine: engine.sweep(limit))
 

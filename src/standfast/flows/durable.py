@@ -38,12 +38,12 @@ from standfast.flows.task import DispatcherBackend, inputs_of, session_put, stan
 from standfast.flows.view import ended, final_put
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Check, Delete
+from standfast.workflows.activation import insist
 from standfast.workflows.control import Unload
 from standfast.workflows.debounce import EVENT
 from standfast.workflows.definition import Semantics, Step, StepOptions, Workflow
 from standfast.workflows.execution import release
 from standfast.workflows.failures import describe
-from standfast.workflows.journal import insist
 from standfast.workflows.steps import current_step
 
 if TYPE_CHECKING:

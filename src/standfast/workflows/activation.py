@@ -1,36 +1,60 @@
-"""A run in memory: its code, its branches, and how it is woken, cancelled and unloaded."""
+"""A run in memory: its code and branches, how it is replayed, notified, cancelled and unloaded.
+
+Each branch gets its recorded events in the order in which they were made; a lock that a branch relies on and has
+lost is raised at its next operation, and recorded there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
 from msgspec import Raw
 
-from standfast.errors import NondeterminismError, StoreError
+from standfast.clock import later
+from standfast.errors import (
+    LeaseLostError,
+    NondeterminismError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreError,
+    StoreUnavailableError,
+)
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
-from standfast.workflows.control import CANCELLED, RunCancelled, Unload, data_of, is_of_run
+from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
 from standfast.workflows.definition import INSIDE
-from standfast.workflows.failures import log_failure
+from standfast.workflows.failures import describe, log_failure, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
-from standfast.workflows.journal import Claim, Journal, insist
+from standfast.workflows.journal import Claim, Journal
 from standfast.workflows.records import HistoryEvent, effect_key
-from standfast.workflows.replay import CURRENT, OVER, Branch, Replay, Turns, is_due, note_lost, raise_lost
+from standfast.workflows.replay import (
+    ANYWHERE,
+    CURRENT,
+    LIVE,
+    OVER,
+    Branch,
+    Mismatch,
+    Replay,
+    is_due,
+    is_within,
+    told_again,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from standfast.clock import Instant
     from standfast.stores.protocol import Change, Conflict
-    from standfast.workflows.context import Context
     from standfast.workflows.definition import Workflow
+    from standfast.workflows.journal import Held
     from standfast.workflows.records import Header, RunKeys, RunState
     from standfast.workflows.replay import Wait
     from standfast.workflows.runtime import Runtime
 
 
 _log: Final = logging.getLogger("standfast.workflows")
+T = TypeVar("T")
 
 
 @final
@@ -51,11 +75,11 @@ class Activation:
         self.claim: Final = claim
         events = tuple(events)
         self.replay: Final = Replay(events)
-        self.journal: Final = None if claim is None else Journal(runtime, keys, claim, len(events))
+        self.journal: Final = None if claim is None else Journal(runtime.space, runtime.saw, keys, claim, len(events))
         self.branches: Final[list[Branch]] = []
         self.patches: Final[dict[str, bool]] = {}
         self.inbox: Final = Inbox(self)
-        self.context: Context | None = None
+        self.context: Any = None  # its Context, which its code is called with
         self.mismatch: NondeterminismError | None = None
         self.ended: RunState | None = None
         self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
@@ -360,3 +384,180 @@ class Activation:
             self.differ(self.replay.left_over(), "the end of the run")
             return "unloaded", None
         return how
+
+
+def note_lost(activation: Activation, conflict: Conflict) -> bool:
+    """Tell the branches whose locks were in the way of a commit; tell whether any was."""
+    holds = {} if activation.journal is None else activation.journal.holds
+    found = False
+    for key, held in tuple(holds.items()):
+        is_over = held.ends_at is not None and held.ends_at <= conflict.at
+        if is_over or key in conflict.current:
+            del holds[key]
+            found = True
+            _tell(activation, held, "its max_hold is over" if is_over else "it was released by force")
+    return found
+
+
+def _tell(activation: Activation, held: Held, reason: str) -> None:
+    for branch in activation.branches:
+        if is_within(branch.path, held.path):
+            branch.lost = branch.lost or LeaseLostError(held.name, held.fence, reason)
+
+
+def raise_lost(activation: Activation, branch: Branch, operation_id: str) -> NoReturn:
+    """Raise that a lock is lost, and record that it was raised here."""
+    lost, branch.lost = branch.lost, None
+    if lost is None or activation.is_unloading:
+        raise Unload
+    failure = describe(lost, activation.runtime.known)
+    activation.note(HistoryEvent("lost", operation_id, activation.runtime.now(), failure=failure))
+    raise lost
+
+
+def lost_again(activation: Activation, event: HistoryEvent) -> Exception:
+    """Return what was raised, and rely on that lock no longer."""
+    if event.failure is None:
+        return LeaseLostError("a lock", 0, "no reason was recorded")
+    lost = restore(event.failure, activation.runtime.known)
+    if isinstance(lost, LeaseLostError) and activation.journal is not None:
+        holds = activation.journal.holds
+        for key in [key for key, held in holds.items() if (held.name, held.fence) == (lost.key, lost.fence)]:
+            del holds[key]
+    return lost
+
+
+@final
+class Turns:
+    """Who of a run's branches waits for its turn to resume."""
+
+    __slots__ = ("_activation", "_waiting")
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation: Final = activation
+        self._waiting: Final[dict[str, asyncio.Future[None]]] = {}
+
+    async def take(
+        self, branch: Branch, kinds: Collection[str], operation_id: str, *, is_leaving: bool = False
+    ) -> HistoryEvent | None:
+        """Return the event of an operation when it is its turn to be replayed; None if it is to be done now.
+
+        A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
+        """
+        activation = self._activation
+        while True:
+            if activation.is_unloading:
+                raise Unload
+            if activation.ending and not activation.replay.is_over:
+                await asyncio.sleep(0)  # what the event before led to comes before this one, as it did when it was made
+                continue
+            found = activation.replay.ask(branch.path, kinds, operation_id)
+            if type(found) is HistoryEvent:
+                self.note_resumed()
+                return self._taken(branch, found)
+            if found is LIVE:
+                if activation.is_stopping or activation.claim is None:
+                    raise Unload
+                if not is_leaving:
+                    self._tell(branch, operation_id)
+                return None
+            if type(found) is Mismatch:
+                activation.differ(found.recorded, found.asked)
+                raise Unload
+            await self._wait(branch, operation_id)
+
+    def _taken(self, branch: Branch, event: HistoryEvent) -> HistoryEvent:
+        """Return an event, or raise what it says that was raised there."""
+        if event.kind == "cancelled":
+            raise told_again(branch, cancel_of(event))
+        if event.kind == ANYWHERE:
+            raise lost_again(self._activation, event)
+        return event
+
+    def _tell(self, branch: Branch, operation_id: str) -> None:
+        """Raise what a branch is to be told where it begins an operation."""
+        if branch.cancel is not None:
+            self._activation.raise_cancel(branch, operation_id)
+        if branch.lost is not None:
+            raise_lost(self._activation, branch, operation_id)
+
+    async def _wait(self, branch: Branch, operation_id: str) -> None:
+        activation, loop = self._activation, asyncio.get_running_loop()
+        future = self._waiting[branch.path] = loop.create_future()
+        try:
+            if activation.replay.from_outside is not None:
+                loop.call_soon(self.pass_by)
+            if self._is_stalled():
+                activation.differ(activation.replay.left_over(), f"nothing there, but {operation_id!r}")
+                raise Unload
+            await future
+        finally:
+            self._waiting.pop(branch.path, None)
+
+    def _is_stalled(self) -> bool:
+        """Tell whether nobody is left who could take the event whose turn it is."""
+        replay, waiting = self._activation.replay, self._waiting
+        if replay.is_over or replay.from_outside is not None or replay.next_branch in waiting:
+            return False
+        return all(branch.path in waiting for branch in self._activation.branches if not branch.children)
+
+    def branch_ended(self) -> None:
+        """A branch has ended: those that are left may all be waiting now."""
+        if self._waiting and self._is_stalled():
+            self._activation.differ(self._activation.replay.left_over(), "nothing there: the branch has ended")
+
+    def note_resumed(self) -> None:
+        """An event was taken: let whoever is next have its turn, once the code that took this one waits again."""
+        replay = self._activation.replay
+        if replay.from_outside is not None:
+            asyncio.get_running_loop().call_soon(self.pass_by)
+        elif replay.is_over:
+            for future in self._waiting.values():
+                _release(future)
+            if self._activation.inbox.has_updates:
+                self._activation.notify()
+        elif (next_one := self._waiting.get(replay.next_branch or "")) is not None:
+            _release(next_one)
+
+    def pass_by(self) -> None:
+        """Do again what came from outside at this place of the history."""
+        activation = self._activation
+        event = activation.replay.from_outside
+        if event is not None and not activation.is_unloading:
+            activation.inbox.replay_update(event)
+            activation.replay.pass_by()
+            self.note_resumed()
+            activation.check_predicates()
+
+    def unload(self) -> None:
+        """Let those who wait know that the run is taken off."""
+        for future in tuple(self._waiting.values()):
+            if not future.done():
+                future.set_exception(Unload())
+                future.exception()  # whoever waits for it may have gone
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+AGAIN_AFTER: Final = 0.05
+"""Seconds between two tries."""
+
+
+async def insist(activation: Activation, write: Callable[[], Awaitable[T]]) -> T:
+    """Write for a run; try again if the store fails, for as long as this process is taken for alive.
+
+    ``write`` must be refused if it was written before, as everything is that adds to a history.
+    """
+    runtime, claim = activation.runtime, activation.claim
+    gives_up_at = later(runtime.clock.elapsed(), runtime.space.lease)
+    while True:
+        try:
+            return await write()
+        except (OutcomeUnknownError, StoreBusyError, StoreUnavailableError):
+            may_go_on = claim is not None and runtime.may_act(claim.presence) and runtime.clock.elapsed() < gives_up_at
+            if activation.is_unloading or not may_go_on:
+                raise
+        await asyncio.sleep(AGAIN_AFTER)

@@ -1,47 +1,54 @@
-"""What an operator does to runs: start them again, start them again from a step, let them go on after they ended."""
+"""What an operator does to runs: restart, fork and retry them, and find those that should be executed and are not."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import (
     InvalidWorkflowError,
     RunNotFoundError,
+    StandfastError,
     StoreBusyError,
     UnknownWorkflowError,
     WorkflowAlreadyExistsError,
+    WorkflowTypeNotRegisteredForRecoveryError,
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Check, Conflict, Delete, Put
-from standfast.workflows.claims import events_of
 from standfast.workflows.limits import waits_until
-from standfast.workflows.messages import Found, find, no_longer_listed
 from standfast.workflows.records import (
     HEADERS,
     NO_DUE,
     ONCES,
     READY,
     RUN_STATES,
+    Found,
     Once,
     RunKeys,
+    RunState,
     Start,
     commit_over,
+    events_of,
+    find,
     packed_chunk,
 )
 from standfast.workflows.replay import chunks_of, cut_at, cut_for_retry, open_children
 from standfast.workflows.start import checked_id, start
+from standfast.workflows.termination import no_longer_listed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from standfast.keys import RecordKey
+    from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Header, HistoryEvent, Started
     from standfast.workflows.runtime import Runtime
+    from standfast.workflows.worker import Worker
 
 
 PAGE: Final = 50
@@ -248,3 +255,185 @@ def _page(runtime: Runtime) -> int:
 
 def _position(record: Record) -> int:
     return int(record.key.parts[-1])
+
+
+# --- polling runs on demand: what a worker does by itself all the time -----------------------------------------------
+
+
+SWEEP_PAGE: Final = 200
+
+
+MOST_SAMPLES: Final = 20
+
+
+How: TypeAlias = Literal["taken", "held", "told", "left", "waiting", "ended", "failed"]
+
+
+class Looked(Struct, frozen=True):
+    """What became of a look at a run.
+
+    Attributes:
+        run_id: The run.
+        how: ``taken``: this engine drives it now. ``held``: another one does, or a run lock holds it. ``told``: this
+            engine drives none, so the others were told. ``left``: its code is not here, does not fit, or it is
+            quarantined. ``waiting``: nothing is due. ``ended``: it has ended. ``failed``: it could not be looked at.
+        problem: Why it was not taken up, in words: who drives it, what is not here, what it waits for, what went wrong.
+    """
+
+    run_id: str
+    how: How
+    problem: str = ""
+
+
+class Recovered(Struct, frozen=True):
+    """What a recovery has found: the unfinished runs, and those of them whose workflow is not here."""
+
+    found: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+async def poll_run(runtime: Runtime, worker: Worker | None, run_id: str) -> Looked:
+    """Take a run up now if something of it is due; the worker of this process takes it up once, whoever asks."""
+    state, is_due = await _state(runtime, run_id)
+    if state is None or state.has_ended:
+        return Looked(run_id, "ended")
+    if worker is None:
+        return await _tell(runtime, run_id, state, is_due=is_due)
+    if is_due:
+        await worker.poll_run(run_id)
+    return await _outcome(runtime, run_id)
+
+
+async def _state(runtime: Runtime, run_id: str) -> tuple[RunState | None, bool]:
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.state, keys.ready)
+    runtime.saw(seen.at)
+    record = seen.get(keys.state)
+    if record is None:
+        return None, False
+    state = RUN_STATES.decode(record.value)
+    due = state.until is not None and state.until <= seen.at
+    return state, due or bool(seen.version(keys.ready))
+
+
+async def _tell(runtime: Runtime, run_id: str, state: RunState, *, is_due: bool) -> Looked:
+    if not is_due:
+        return Looked(run_id, "waiting", _wait_of(state))
+    await commit_over(runtime.space, (), {RunKeys(runtime.space, run_id).ready: READY})
+    return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
+
+
+async def _outcome(runtime: Runtime, run_id: str) -> Looked:
+    state, is_due = await _state(runtime, run_id)
+    if state is None or state.has_ended:
+        return Looked(run_id, "ended")
+    if state.owner:
+        is_own = runtime.worker is not None and state.owner == runtime.worker.presence
+        return Looked(run_id, "taken") if is_own else Looked(run_id, "held", f"the worker {state.owner} drives it")
+    if state.lease_awaited:
+        return Looked(run_id, "held", "a run lock holds it")
+    if state.status == "quarantined":
+        problem = f"it is quarantined: {state.deaths} workers died with it; find out why, then retry it"
+    elif (state.workflow, state.version) not in runtime.workflows:
+        problem = f"the workflow {_type(state.workflow, state.version)!r} is not here; start a worker that has it"
+    elif runtime.is_mismatched(run_id):
+        problem = "the code here does not fit its history; see RunCodeDiffers, and bring the old code back"
+    elif not is_due:
+        return Looked(run_id, "waiting", _wait_of(state))
+    elif not runtime.has_room():
+        problem = "this worker has no room for another run, or is stopping; it stays due"
+    else:
+        problem = "another worker, or the store, was in the way just now; it stays due"
+    return Looked(run_id, "left", problem)
+
+
+def _wait_of(state: RunState) -> str:
+    return f"it waits for {state.waits_for}" if state.waits_for else "nothing of it is due"
+
+
+async def sweep(runtime: Runtime, worker: Worker | None, limit: int) -> tuple[Looked, ...]:
+    """Look at what is due, the longest due first, and then at what is ready."""
+    if type(limit) is not int or limit < 1:
+        raise InvalidWorkflowError("sweep", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
+    looked: dict[str, Looked] = {}
+    async for run_id in _candidates(runtime):
+        if len(looked) == limit:
+            break
+        if run_id not in looked:
+            looked[run_id] = await poll_run_safely(runtime, worker, run_id)
+    return tuple(looked.values())
+
+
+async def poll_run_safely(runtime: Runtime, worker: Worker | None, run_id: str) -> Looked:
+    """Look at a run; a problem with it is part of the answer, so that it does not keep others from being looked at."""
+    try:
+        return await poll_run(runtime, worker, run_id)
+    except StandfastError as problem:
+        return Looked(run_id, "failed", f"{type(problem).__name__}: {problem}")
+
+
+async def _candidates(runtime: Runtime) -> AsyncIterator[str]:
+    space = runtime.space
+    async for record, at in _records(space, *space.key("timer").within()):
+        due_at, name = record.key.parts[-2:]
+        if Instant(int(due_at)) > at:
+            break
+        if name.startswith("@"):  # a schedule
+            continue
+        if not (await space.read(space.key("life", name))).records:
+            await space.commit(Delete(record.key, record.version))  # of a run that is gone
+            continue
+        yield name
+    async for record, _ in _records(space, *space.key("ready").within()):
+        yield record.key.parts[-1]
+
+
+async def _records(scope: Scope, start: RecordKey, end: RecordKey) -> AsyncIterator[tuple[Record, Instant]]:
+    while True:
+        page = await scope.scan(start, end, limit=SWEEP_PAGE)
+        for record in page.records.values():
+            yield record, page.at
+        if page.more is None:
+            return
+        start = page.more
+
+
+async def recover(runtime: Runtime, *, insist: bool) -> Recovered:
+    """Find the unfinished runs; refuse, or tell of each, if the code of some is not here. Nothing is resumed."""
+    found: list[str] = []
+    missing: dict[str, RunState] = {}
+    async for record, at in _records(runtime.space, *runtime.space.key("life").within()):
+        runtime.saw(at)
+        state = RUN_STATES.decode(record.value)
+        if not state.has_ended:
+            found.append(record.key.parts[-1])
+            if (state.workflow, state.version) not in runtime.workflows:
+                missing[found[-1]] = state
+    if missing and insist:
+        raise WorkflowTypeNotRegisteredForRecoveryError(
+            tuple(sorted({_type(*each) for each in runtime.workflows})),
+            tuple(sorted({_type(state.workflow, state.version) for state in missing.values()})),
+            tuple(missing)[:MOST_SAMPLES],
+            len(missing),
+        )
+    for run_id, state in missing.items():
+        runtime.leave_alone(run_id, state)
+    return Recovered(tuple(found), tuple(missing))
+
+
+async def recover_all(runtime: Runtime, worker: Worker | None, unknown: object) -> Recovered:
+    """Find the unfinished runs, and poll those whose code is here."""
+    if unknown not in ("leave", "raise"):
+        raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
+    recovered = await recover(runtime, insist=unknown == "raise")
+    if worker is not None:
+        await worker.reclaim_dead()
+    left = set(recovered.left)
+    for run_id in recovered.found:
+        if run_id not in left:
+            await poll_run_safely(runtime, worker, run_id)
+    return recovered
+
+
+def _type(name: str, version: str) -> str:
+    return f"{name} {version}" if version else name

@@ -1,4 +1,8 @@
-"""Taking up runs that have to wait for their turn: only one that holds its places is driven."""
+"""Admission of runs by their limits: a run holds a place in each of its lines before it is executed.
+
+A start takes the places that are free in the commit that creates the run; a run that waits takes the rest when its turn
+comes; a run that is cancelled or has waited too long leaves its lines without having begun.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import asyncio
 from asyncio import CancelledError
 from contextlib import AsyncExitStack
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from standfast.clock import later
-from standfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
+from standfast.errors import RunNotFoundError, StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
 from standfast.ids import new_id
 from standfast.locks.entry import Departure, leaving_as_well
 from standfast.locks.line import Granted, Line, OfRun, Waiting
@@ -27,20 +31,25 @@ from standfast.locks.line_records import (
     Reap,
 )
 from standfast.locks.line_step import StepInput, decide_step
-from standfast.stores.protocol import Conflict, Delete, Put
+from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.activation import Activation
+from standfast.workflows.control import next_id
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import (
+    Admitted,
+    Full,
+    InLine,
+    Place,
     admitted_state,
     count_waiting,
     entry_id_of,
     entry_of,
-    make_room,
     spec_of,
     waiting_state,
     waits_until,
     why_over,
 )
+from standfast.workflows.messages import cancel
 from standfast.workflows.records import (
     HEADERS,
     NO_DUE,
@@ -53,11 +62,14 @@ from standfast.workflows.records import (
     RunState,
     Standing,
     Started,
+    _gone,
     after_gone,
     creation,
     find_there,
     first_state,
     header_of,
+    taken,
+    taking,
 )
 
 if TYPE_CHECKING:
@@ -70,8 +82,8 @@ if TYPE_CHECKING:
     from standfast.locks.run_locks import RunLockInfo
     from standfast.stores.protocol import Change, Record, Snapshot, Wake
     from standfast.workflows.limits import Ending
-    from standfast.workflows.records import Start
-    from standfast.workflows.runtime import Runtime, WorkerPresence
+    from standfast.workflows.records import Start, WorkerPresence
+    from standfast.workflows.runtime import Runtime
 
     Write = Callable[["Place", Snapshot], Sequence[Change]]
 
@@ -83,28 +95,6 @@ WAITS: Final = ("queue", "cancel_running")
 
 JOIN_ALIKE: Final = "join_alike"
 """What to do in the line of a request: join one of which the same is said; if there is none, stand in line."""
-
-
-class Admitted(Struct, frozen=True):
-    """It holds a place in each of its lines."""
-
-
-class InLine(Struct, frozen=True):
-    """It waits in a line, and holds a place in each one before that."""
-
-    standing: Standing
-    admitted: int
-    waiting: Waiting
-
-
-class Full(Struct, frozen=True):
-    """A line is full, and it would not wait. It stands nowhere."""
-
-    standing: Standing
-    line: Line
-
-
-Place: TypeAlias = Admitted | InLine | Full
 
 
 @final
@@ -270,22 +260,6 @@ async def admit(
         return None
 
 
-def taken(state: RunState, presence: str, at: Instant) -> RunState:
-    """Return the state of a run that a worker has taken up."""
-    return structs.replace(
-        state,
-        status="running",
-        owner=presence,
-        claims=state.claims + 1,
-        changed_at=at,
-        until=None,
-        waits_for="",
-        collects=False,
-        leased=False,
-        lease_awaited=False,
-    )
-
-
 def awaiting_lease(state: RunState, lease: RunLockInfo, at: Instant) -> RunState:
     """Return the state of a run that could be driven but for its run lock; its release makes the run ready.
 
@@ -295,22 +269,6 @@ def awaiting_lease(state: RunState, lease: RunLockInfo, at: Instant) -> RunState
     return structs.replace(
         state, until=until, waits_for=f"its run lock, held by {lease.holder:.200}", lease_awaited=True
     )
-
-
-def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
-    """Return the changes with which a worker takes up a run; ``seen`` shows all that they touch."""
-    own = keys.own(worker.presence)
-    return [
-        worker.guard,
-        Put(keys.state, RUN_STATES.encode_own(after), seen.version(keys.state)),
-        Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
-        *_gone(seen, keys.ready),
-        *([] if before.until is None else _gone(seen, keys.timer(before.until))),
-    ]
-
-
-def _gone(seen: Snapshot, key: RecordKey) -> list[Change]:
-    return [Delete(key, version)] if (version := seen.version(key)) else []
 
 
 @final
@@ -506,7 +464,7 @@ async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standi
             if is_header and (anew := after_gone(asked, there.record)) is not None:
                 asked = anew
                 continue
-            met = await find_there(runtime, asked, Conflict(runtime.now(), {there.key: there.record}))
+            met = await find_there(runtime.space, asked, Conflict(runtime.now(), {there.key: there.record}))
             if met is not None:
                 return met
         except _WorkerLostError:
@@ -667,7 +625,7 @@ class _Starting:
         if isinstance(place, InLine):
             self._check_may_wait(place, seen)
         state = self._state = self._first_state(place)
-        changes = creation(self._runtime, self._asked, self._at, state, self._standings)
+        changes = creation(self._runtime.space, self._asked, self._at, state, self._standings)
         changes = [change for change in changes if change.key != self._keys.ready]
         if self._is_ready(place, state):
             changes.append(Put(self._keys.ready, READY, seen.version(self._keys.ready)))
@@ -712,3 +670,33 @@ class _Starting:
         if isinstance(place, InLine):  # should this process die, another one makes room
             return place.standing.on_limit == "cancel_running"
         return not state.owner and state.until is None
+
+
+# --- making room: the oldest unfinished runs of a line are cancelled, so that a new one has its turn -----------------
+
+
+async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: int) -> None:
+    """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
+    line = (await runtime.lines.line(standing.address).driver.look()).line
+    in_front = [holder.entry.id for holder in line.holders]
+    in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
+    own = entry_id_of(run_id, standing)
+    staying = [last for each in in_front if each != own and (last := await _last_of(runtime, each)) is not None]
+    too_many = len(staying) + 1 - (line.rules.permits or standing.permits)
+    for each in staying[: max(0, too_many)]:
+        try:
+            await cancel(runtime, each, f"the run {run_id!r} takes its place")
+        except RunNotFoundError:
+            continue
+
+
+async def _last_of(runtime: Runtime, run_id: str) -> str | None:
+    """Return the run that stands in a line under that id, which may have gone on as a new one; None: it is leaving."""
+    while True:
+        key = RunKeys(runtime.space, run_id).state
+        record = (await runtime.space.read(key)).get(key)
+        state = None if record is None else RUN_STATES.decode(record.value)
+        if state is None or not state.continues:
+            break
+        run_id = next_id(run_id)
+    return None if state is None or state.has_ended or state.cancel is not None else run_id

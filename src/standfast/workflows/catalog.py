@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from standfast.codec import Codec
 from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, WrongArgumentsError
-from standfast.workflows.definition import StartLimit
+from standfast.workflows.definition import StartLimit, Workflow
 from standfast.workflows.records import commit_over
 from standfast.workflows.values import PLAIN
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
-    from standfast.workflows.definition import Workflow
 
 
 _KIND: Final = "declared"
@@ -189,3 +188,7 @@ async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_un
 def _parameter(declared: DeclaredParameter) -> inspect.Parameter:
     default = None if declared.optional else inspect.Parameter.empty
     return inspect.Parameter(declared.name, _KINDS[declared.given_by], default=default)
+
+
+Startable: TypeAlias = Workflow[..., Any] | RemoteWorkflow
+"""A workflow, as far as a start needs it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import optional_seconds
@@ -32,13 +32,13 @@ from standfast.locks.line_records import ExtraChanges, Left, LineKeys, LockSpec,
 from standfast.locks.lock_record import check_permits
 from standfast.locks.locks import LONGEST_NOTE, check_text, spec_of
 from standfast.scope import address_of
-from standfast.stores.protocol import Check
-from standfast.workflows.claims import events_of, reap_line
+from standfast.stores.protocol import Check, Delete, Put
+from standfast.workflows.activation import raise_lost
 from standfast.workflows.control import RunCancelled, Unload
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import Held
-from standfast.workflows.records import HEADERS, HistoryEvent, RunKeys
-from standfast.workflows.replay import OVER, Wait, branch_of, is_within, raise_lost
+from standfast.workflows.records import DUES, HEADERS, RUN_STATES, Due, HistoryEvent, RunKeys, events_of
+from standfast.workflows.replay import OVER, Wait, branch_of, is_within
 from standfast.workflows.steps import ask, commit_with_journal, note_resumed
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from standfast.locks.line_driver import Answered
     from standfast.locks.line_records import Answer
     from standfast.locks.locks import DurableLock
-    from standfast.stores.protocol import Change, Snapshot, Wake
+    from standfast.stores.protocol import Change, Record, Snapshot, Wake
     from standfast.workflows.activation import Activation
     from standfast.workflows.replay import Branch
     from standfast.workflows.runtime import Runtime
@@ -610,3 +610,57 @@ def lock_request(
         optional_seconds(max_hold, what="max_hold", minimum=0.001),
         check_text(note, "note", LONGEST_NOTE),
     )
+
+
+# --- the line in which an unloaded run waits: reaping it without loading the run -------------------------------------
+#
+# While a run waits behind a process, or behind a hold that ends by itself, a worker has to reap those that are over.
+# The run's record in the timer index says when, and where.
+
+
+EVERY: Final = 1.0
+"""Seconds between two looks at the same line for the same run, at the least."""
+
+
+SEES_DEATH_AFTER: Final = 5.0
+"""Seconds after which a look finds that a process in front has died, where the store can see that."""
+
+
+def due_of(activation: Activation, until: Instant) -> Due:
+    """Return what is due at the next instant at which something of a run is: perhaps only a look at one line."""
+    instants = [(wait.until, wait.line) for wait in activation.waits if wait.until is not None]
+    if activation.header.deadline is not None:
+        instants.append((activation.header.deadline, ()))
+    lines = {line for at, line in instants if at == until}
+    if len(lines) != 1 or () in lines:
+        return Due()
+    return Due(look_at=lines.pop(), then=min((at for at, _ in instants if at > until), default=None))
+
+
+async def reap_line(runtime: Runtime, address: tuple[str, ...]) -> Instant | None:
+    """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
+    next_end = await LineEntries(runtime.lines).reap(address)
+    if next_end is None:
+        return None
+    soon = later(runtime.now(), SEES_DEATH_AFTER)
+    if any(runtime.lines.line(address).lifelines.values()):
+        next_end = min(next_end, soon)
+    return max(next_end, later(runtime.now(), EVERY))
+
+
+async def reap_waited_line(runtime: Runtime, keys: RunKeys, state: Record, timer: Record) -> None:
+    """Look after the line that a timer names, and set the timer anew."""
+    due = DUES.decode(timer.value)
+    look_at = await reap_line(runtime, due.look_at)
+    until = min((at for at in (look_at, due.then) if at is not None), default=None)
+    waits = structs.replace(RUN_STATES.decode(state.value), until=until)
+    changes: list[Change] = [
+        Put(keys.state, RUN_STATES.encode_own(waits), state.version),
+        Delete(timer.key, timer.version),
+    ]
+    if until is not None:
+        again = keys.timer(until)
+        expected = (await runtime.space.read(again)).version(again)
+        changes.append(Put(again, DUES.encode(due if until == look_at else Due()), expected))
+    # If it is refused, the run was taken up or somebody else has looked: then that one has set the timer.
+    await runtime.space.commit(*changes)

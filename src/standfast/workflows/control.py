@@ -1,4 +1,4 @@
-"""What is raised in a workflow's code to make it stop, by design out of reach of ``except Exception``."""
+"""What stops the code of a workflow, by design out of reach of ``except Exception``, and how its callers are told."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from standfast.clock import later
 from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
-from standfast.stores.protocol import Put
 from standfast.workflows.failures import add_trace, restore
-from standfast.workflows.records import HEADERS, READY, RUN_STATES, RunKeys, RunState
 
 if TYPE_CHECKING:
-    from standfast.stores.protocol import Change
-    from standfast.workflows.activation import Activation
     from standfast.workflows.failures import Failure, KnownErrors
     from standfast.workflows.records import HistoryEvent
-    from standfast.workflows.replay import Branch
 
 
 # --- going on as a new run, with a short history -------------------------------------------------------------------
@@ -37,41 +31,6 @@ def next_id(run_id: str) -> str:
     """Return the id of the run that comes after one: ``order-7``, then ``order-7~2``."""
     name, tilde, number = run_id.rpartition("~")
     return f"{name}~{int(number) + 1}" if tilde and number.isascii() and number.isdigit() else f"{run_id}~2"
-
-
-def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None) -> tuple[Change, ...]:
-    """Return the changes that create the next run of the chain. A cancellation that came too late is for that run."""
-    runtime, old = activation.runtime, activation.header
-    now = runtime.now()
-    keys = RunKeys(runtime.space, next_id(activation.keys.id))
-    deadline = None
-    if activation.workflow.timeout is not None:
-        deadline = later(now, activation.workflow.timeout)
-    header = structs.replace(
-        old,
-        input=msgspec.Raw(goes_on.packed),
-        started_at=now,
-        deadline=deadline,
-        continued_from=activation.keys.id,
-        mail_from=activation.inbox.left_in(),
-        idempotency_key="",
-        begins_at=None,
-        lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),
-    )
-    state = RunState(
-        "pending",
-        old.workflow,
-        old.version,
-        now,
-        waits_for="a worker",
-        admitted=len(old.lines),
-        cancel=None if activation.cancel_is_raised else cancel,
-    )
-    return (
-        Put(keys.header, HEADERS.encode(header)),
-        Put(keys.state, RUN_STATES.encode(state)),
-        Put(keys.ready, READY),
-    )
 
 
 # --- what is raised in a workflow's code to make it stop, by design out of reach of ``except Exception`` -----------
@@ -137,15 +96,6 @@ def cancel_of(event: HistoryEvent) -> RunCancelled:
     data = _decoder.decode(event.value or b"{}")
     cancel = RunCancelled(data.reason, timed_out=data.timed_out)
     cancel.of_run, cancel.group = data.of_run, data.group
-    return cancel
-
-
-def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
-    """Return a cancellation that was recorded; it is what the branch was about to be told again by the replay."""
-    if branch.cancel is not None and (cancel.of_run or not branch.cancel.of_run):
-        branch.cancel = None
-    branch.is_told = branch.is_told or cancel.of_run
-    branch.lost_in.add(cancel.group)
     return cancel
 
 

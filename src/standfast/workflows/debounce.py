@@ -189,7 +189,7 @@ async def _open(
     asked = Start(workflow=workflow, packed=b"{}", run_id=keys.id, tags=(key,) if bringing is None else bringing.tags)
     lines = () if bringing is None else bringing.lines
     state = structs.replace(state, collects=True) if lines and state.until is not None else state
-    changes = [*creation(runtime, asked, at, state, lines), *first_of(keys, Sending("signal", EVENT, packed), at)]
+    changes = [*creation(runtime.space, asked, at, state, lines), *first_of(keys, Sending("signal", EVENT, packed), at)]
     if bringing is not None:
         changes += (*bringing.opening(at), *bringing.always(keys.id, at))
     if state.until is not None:

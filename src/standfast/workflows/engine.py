@@ -36,7 +36,7 @@ from standfast.locks.locks import DEFAULT_LEASE
 from standfast.redaction import mask_url
 from standfast.space import Space, lines_of
 from standfast.space import open as open_space
-from standfast.workflows import admin, claims, limits, messages, retention
+from standfast.workflows import admin, limits, messages, retention
 from standfast.workflows.catalog import declare
 from standfast.workflows.debounce import Batched, Debounced
 from standfast.workflows.definition import Step, Workflow, as_step, unbound
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.user_transactions import Talk
-    from standfast.workflows.claims import Looked, Recovered
+    from standfast.workflows.admin import Looked, Recovered
     from standfast.workflows.definition import Bound
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
@@ -205,7 +205,7 @@ class Engine:
         runtime.steps.update(self._steps)
         runtime.saw((await self._space.read(self._space.key("worker"))).at)
         if self._recovers:
-            await claims.recover(runtime, insist=True)
+            await admin.recover(runtime, insist=True)
         await self.schedules.declare(self._declared)
         if self._before is not None:
             await self._before(self)
@@ -597,7 +597,7 @@ class Engine:
         those who do not want to wait for that.
         """
         await self.get(run_id)
-        await claims.poll_run(self.runtime, self.worker, run_id)
+        await admin.poll_run(self.runtime, self.worker, run_id)
         return await self.get(run_id)
 
     async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
@@ -609,9 +609,9 @@ class Engine:
             limit: How many at most.
 
         Returns:
-            What became of each; see :class:`~standfast.workflows.claims.Looked`.
+            What became of each; see :class:`~standfast.workflows.admin.Looked`.
         """
-        return await claims.sweep(self.runtime, self.worker, limit)
+        return await admin.sweep(self.runtime, self.worker, limit)
 
     async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
         """Look at every unfinished run, and take up those that can go on.
@@ -625,7 +625,7 @@ class Engine:
         Raises:
             WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
         """
-        return await claims.recover_all(self.runtime, self.worker, unknown)
+        return await admin.recover_all(self.runtime, self.worker, unknown)
 
     # --- starting again ------------------------------------------------------------------------------------------
 

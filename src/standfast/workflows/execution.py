@@ -1,4 +1,4 @@
-"""Driving a claimed run: until it has ended, waits for long, or is handed back."""
+"""Executing a claimed run until it has ended, waits for long, or is released; and replaying a copy of one to ask it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import UNSET, Raw, structs
 
-from standfast.clock import seconds_between
+from standfast.clock import later, seconds_between
 from standfast.errors import (
     DecodeError,
     EncodeError,
@@ -21,15 +22,24 @@ from standfast.errors import (
 )
 from standfast.events import RunConflicts
 from standfast.stores.protocol import Conflict, Delete, Put
-from standfast.workflows.activation import Activation
-from standfast.workflows.claims import due_of, events_of
+from standfast.workflows.activation import Activation, insist
 from standfast.workflows.context import Context
-from standfast.workflows.control import ContinueAsNew, RunCancelled, continued, next_id
+from standfast.workflows.context_locks import due_of
+from standfast.workflows.control import ContinueAsNew, RunCancelled, next_id
 from standfast.workflows.failures import Failure, describe, is_logged, log_failure, name_of
 from standfast.workflows.handover import leave_lines
-from standfast.workflows.journal import insist
-from standfast.workflows.messages import end_by_force, find
-from standfast.workflows.records import DUES, HEADERS, READY, RUN_STATES, RunKeys, commit_over
+from standfast.workflows.records import (
+    DUES,
+    HEADERS,
+    READY,
+    RUN_STATES,
+    RunKeys,
+    RunState,
+    commit_over,
+    events_of,
+    find,
+)
+from standfast.workflows.termination import end_by_force
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit
     from standfast.workflows.journal import Claim
-    from standfast.workflows.records import RunState, Status
+    from standfast.workflows.records import Status
     from standfast.workflows.runtime import Runtime
 
 
@@ -322,3 +332,38 @@ async def query(runtime: Runtime, run_id: str, name: str, args: tuple[Any, ...])
         known = ", ".join(sorted(loaded.inbox.queries)) or "none"
         raise InvalidWorkflowError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
     return handler(*args)
+
+
+def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None) -> tuple[Change, ...]:
+    """Return the changes that create the next run of the chain. A cancellation that came too late is for that run."""
+    runtime, old = activation.runtime, activation.header
+    now = runtime.now()
+    keys = RunKeys(runtime.space, next_id(activation.keys.id))
+    deadline = None
+    if activation.workflow.timeout is not None:
+        deadline = later(now, activation.workflow.timeout)
+    header = structs.replace(
+        old,
+        input=msgspec.Raw(goes_on.packed),
+        started_at=now,
+        deadline=deadline,
+        continued_from=activation.keys.id,
+        mail_from=activation.inbox.left_in(),
+        idempotency_key="",
+        begins_at=None,
+        lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),
+    )
+    state = RunState(
+        "pending",
+        old.workflow,
+        old.version,
+        now,
+        waits_for="a worker",
+        admitted=len(old.lines),
+        cancel=None if activation.cancel_is_raised else cancel,
+    )
+    return (
+        Put(keys.header, HEADERS.encode(header)),
+        Put(keys.state, RUN_STATES.encode(state)),
+        Put(keys.ready, READY),
+    )

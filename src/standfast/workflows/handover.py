@@ -12,10 +12,9 @@ from standfast.locks.entry import LeaveRequest, LineEntries
 from standfast.locks.line_records import ExtraChanges, MissingKeys
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
-from standfast.workflows.admission import taken, taking
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import admitted_state, entry_id_of, spec_of
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, Standing
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, Standing, taken, taking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from standfast.locks.line_driver import Answered
     from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.stores.protocol import Change, Snapshot, Wake
-    from standfast.workflows.runtime import Runtime, WorkerPresence
+    from standfast.workflows.records import WorkerPresence
+    from standfast.workflows.runtime import Runtime
 
 MOST_LAST: Final = 20
 """How many changes of its own fit into the commit that ends a run, besides those of its lines."""

@@ -1,4 +1,4 @@
-"""Putting things into inboxes: those that meet in one process are written together, in the order of the calls."""
+"""The inbox of a run: what was sent to it, how it is written there, and how a loaded run takes and answers it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from standfast.clock import Instant
+    from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
     from standfast.workflows.activation import Activation
     from standfast.workflows.journal import Claim
     from standfast.workflows.replay import Wait
-    from standfast.workflows.runtime import Runtime
 
 
 # --- A loaded run's inbox: signals that wait to be taken, and updates that wait to be answered ---------------------
@@ -372,8 +372,8 @@ class _Waiting(Struct, frozen=True, eq=False):
 class InboxWriter:
     """What this process is about to put into inboxes."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime: Final = runtime
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
         self._queues: Final[dict[str, list[_Waiting]]] = {}
 
     async def send(self, run_id: str, sending: Sending) -> Sent:
@@ -390,7 +390,7 @@ class InboxWriter:
     async def _serve(self, run_id: str) -> None:
         queue = self._queues[run_id]
         try:
-            most = min(MOST_TOGETHER, (self._runtime.space.at_most(100) - 3) // 2)
+            most = min(MOST_TOGETHER, (self._scope.at_most(100) - 3) // 2)
             while some := _cut(queue, most):
                 await self._settle(run_id, some)
         finally:
@@ -400,7 +400,7 @@ class InboxWriter:
 
     async def _settle(self, run_id: str, some: list[_Waiting]) -> None:
         try:
-            answers = await _put(self._runtime, run_id, [each.sending for each in some])
+            answers = await _put(self._scope, run_id, [each.sending for each in some])
         except Exception as problem:  # noqa: BLE001 -- it is the answer of each of them
             answers = [problem] * len(some)
         except BaseException:
@@ -438,12 +438,12 @@ def _look(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _put(runtime: Runtime, run_id: str, some: Sequence[Sending]) -> list[Sent | Exception]:
+async def _put(scope: Scope, run_id: str, some: Sequence[Sending]) -> list[Sent | Exception]:
     """Put things into one inbox, in one commit."""
-    keys = RunKeys(runtime.space, run_id)
+    keys = RunKeys(scope, run_id)
     markers = {marker for each in some if (marker := each.marker(keys)) is not None}
     watched = (keys.state, keys.counter, keys.ready, *markers)
-    seen = await runtime.space.read(*watched)
+    seen = await scope.read(*watched)
     records: dict[RecordKey, Record | None] = {key: seen.get(key) for key in watched}
     at = seen.at
     for tried in range(TRIES):
@@ -452,10 +452,10 @@ async def _put(runtime: Runtime, run_id: str, some: Sequence[Sending]) -> list[S
             return [Sent(run_id, is_new=False)] * len(some)
         state = _state(keys, records)
         if state.continues:
-            return await _hand_over(runtime, next_id(run_id), some, fresh)
+            return await _hand_over(scope, next_id(run_id), some, fresh)
         if state.has_ended:
             return _answers(run_id, some, fresh, WorkflowTerminalError(run_id, state.status))
-        answer = await runtime.space.commit(*_changes(keys, fresh, records, at))
+        answer = await scope.commit(*_changes(keys, fresh, records, at))
         if not isinstance(answer, Conflict):
             return _answers(run_id, some, fresh, Sent(run_id, is_new=True))
         records.update({key: record for key, record in answer.current.items() if key in records})
@@ -515,8 +515,8 @@ def _version(record: Record | None) -> int:
 
 
 async def _hand_over(
-    runtime: Runtime, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
+    scope: Scope, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
 ) -> list[Sent | Exception]:
     """Send to the run as which this one went on what it has not seen itself."""
-    sent = dict(zip(map(id, fresh), await _put(runtime, run_id, fresh), strict=True))
+    sent = dict(zip(map(id, fresh), await _put(scope, run_id, fresh), strict=True))
     return [sent.get(id(each), Sent(run_id, is_new=False)) for each in some]

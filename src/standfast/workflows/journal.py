@@ -1,19 +1,18 @@
-"""A loaded run's history as it grows: events that are noted, and then written together.
+"""The history of a loaded run as it grows: events that are noted, and then written together.
 
 They are written before the next effect begins, before the run is unloaded, and in the commit that ends it; so a step
-costs one commit, and reading the time none. Every write is guarded by the owner's grant: whoever was taken for dead,
-and is not, writes nothing any more.
+costs one commit, and reading the time none. Every write is guarded by the owner's grant: a worker that was taken for
+dead, and is not, writes nothing any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from msgspec import Raw, Struct
 
-from standfast.clock import Instant, later
-from standfast.errors import OutcomeUnknownError, StoreBusyError, StoreUnavailableError
+from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.locks.line import Entry
 from standfast.stores.group_commit import verdict_of
@@ -22,39 +21,10 @@ from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from standfast.workflows.activation import Activation
+    from standfast.scope import Scope
     from standfast.workflows.records import RunKeys
-    from standfast.workflows.runtime import Runtime
-
-
-# --- writing although the store fails for a while, so that what steps did is not lost and done again ---------------
-
-T = TypeVar("T")
-
-AGAIN_AFTER: Final = 0.05
-"""Seconds between two tries."""
-
-
-async def insist(activation: Activation, write: Callable[[], Awaitable[T]]) -> T:
-    """Write for a run; try again if the store fails, for as long as this process is taken for alive.
-
-    ``write`` must be refused if it was written before, as everything is that adds to a history.
-    """
-    runtime, claim = activation.runtime, activation.claim
-    gives_up_at = later(runtime.clock.elapsed(), runtime.space.lease)
-    while True:
-        try:
-            return await write()
-        except (OutcomeUnknownError, StoreBusyError, StoreUnavailableError):
-            may_go_on = claim is not None and runtime.may_act(claim.presence) and runtime.clock.elapsed() < gives_up_at
-            if activation.is_unloading or not may_go_on:
-                raise
-        await asyncio.sleep(AGAIN_AFTER)
-
-
-# --- A loaded run's history as it grows: events that are noted, and then written together ---------------------------
 
 
 class Claim(Struct, frozen=True):
@@ -106,8 +76,8 @@ class Journal:
         holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
     """
 
-    def __init__(self, runtime: Runtime, keys: RunKeys, claim: Claim, written: int) -> None:
-        self._runtime, self._keys, self._claim = runtime, keys, claim
+    def __init__(self, scope: Scope, saw: Callable[[Instant], None], keys: RunKeys, claim: Claim, written: int) -> None:
+        self._scope, self._saw, self._keys = scope, saw, keys
         self._written = written
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
@@ -167,11 +137,9 @@ class Journal:
             changes = (*self.guards(), *self._chunks(taken.events), *taken.extra_changes.values())
             before = self.ends_at()
             answer = await (
-                self._runtime.space.commit(*changes)
-                if before is None
-                else self._runtime.space.commit(*changes, before=before)
+                self._scope.commit(*changes) if before is None else self._scope.commit(*changes, before=before)
             )
-            self._runtime.saw(answer.at)
+            self._saw(answer.at)
             return answer if isinstance(answer, Conflict) else None
         except asyncio.CancelledError as cancelled:
             verdict = verdict_of(cancelled)
@@ -186,8 +154,8 @@ class Journal:
         self._is_flushing, is_written = True, False
         try:
             # Not through the space: these are keys of its own making.
-            answer = await self._runtime.space.store.commit(self._own, *self._chunks(events))
-            self._runtime.saw(answer.at)
+            answer = await self._scope.store.commit(self._own, *self._chunks(events))
+            self._saw(answer.at)
             is_written = type(answer) is Commit
             return None if is_written else cast("Conflict", answer)
         except asyncio.CancelledError as cancelled:
@@ -236,8 +204,8 @@ class Journal:
         Other branches take and leave locks meanwhile, unless the caller is the only one who writes.
         """
         while looked_at := dict(self.holds):
-            seen = await self._runtime.space.read(*looked_at)
-            self._runtime.saw(seen.at)
+            seen = await self._scope.read(*looked_at)
+            self._saw(seen.at)
             gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
             if is_alone or not gone or not self._may_be_left(looked_at, gone):
                 ends_at = self.ends_at()
@@ -263,7 +231,7 @@ class Journal:
     async def prepare(self) -> None:
         """Find out what is needed to write what was noted."""
         if self._progress is not None and self._progress_version is None:
-            seen = await self._runtime.space.read(self._keys.progress)
+            seen = await self._scope.read(self._keys.progress)
             self._progress_version = seen.version(self._keys.progress)
 
     def _with_progress(self) -> dict[RecordKey, Change]:

@@ -1,27 +1,24 @@
-"""Runs that wait for their turn in a line: what is written of them, and when they have waited enough."""
+"""Limits of unfinished runs: the lines that a run stands in, its state while it waits, and what an operator sets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
-from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError, RunNotFoundError
+from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError
 from standfast.locks.entry import LineEntries
-from standfast.locks.line import MOST_HOLDERS, Entry, OfRun, Rules, Waiting
+from standfast.locks.line import MOST_HOLDERS, Entry, Line, OfRun, Rules, Waiting
 from standfast.locks.line_records import LineKeys, LockSpec, Resize
 from standfast.workflows.catalog import RemoteWorkflow
-from standfast.workflows.control import next_id
-from standfast.workflows.messages import cancel, state_in
-from standfast.workflows.records import HEADERS, RUN_STATES, RunKeys, Standing, Status
+from standfast.workflows.records import HEADERS, RunKeys, Standing, Status, state_in
 
 if TYPE_CHECKING:
-    from standfast.workflows.admission import InLine
+    from standfast.workflows.catalog import Startable
     from standfast.workflows.definition import StartLimit, Workflow
     from standfast.workflows.records import Header, RunState
     from standfast.workflows.runtime import Runtime
-    from standfast.workflows.start import Startable
 
 
 # --- in which lines a run has to stand -----------------------------------------------------------------------------
@@ -89,36 +86,6 @@ def entry_of(run_id: str, standing: Standing) -> Entry:
     """Return a run's entry: it is there until the run ends, however long that takes."""
     name = entry_id_of(run_id, standing)
     return Entry(name, name, OfRun(name), Instant(0), note=standing.note)
-
-
-# --- making room: the oldest unfinished runs of a line are cancelled, so that a new one has its turn ---------------
-
-
-async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: int) -> None:
-    """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
-    line = (await runtime.lines.line(standing.address).driver.look()).line
-    in_front = [holder.entry.id for holder in line.holders]
-    in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
-    own = entry_id_of(run_id, standing)
-    staying = [last for each in in_front if each != own and (last := await _last_of(runtime, each)) is not None]
-    too_many = len(staying) + 1 - (line.rules.permits or standing.permits)
-    for each in staying[: max(0, too_many)]:
-        try:
-            await cancel(runtime, each, f"the run {run_id!r} takes its place")
-        except RunNotFoundError:
-            continue
-
-
-async def _last_of(runtime: Runtime, run_id: str) -> str | None:
-    """Return the run that stands in a line under that id, which may have gone on as a new one; None: it is leaving."""
-    while True:
-        key = RunKeys(runtime.space, run_id).state
-        record = (await runtime.space.read(key)).get(key)
-        state = None if record is None else RUN_STATES.decode(record.value)
-        if state is None or not state.continues:
-            break
-        run_id = next_id(run_id)
-    return None if state is None or state.has_ended or state.cancel is not None else run_id
 
 
 # --- limits at run time: what an operator sets, and who stands where -----------------------------------------------
@@ -243,3 +210,25 @@ async def count_waiting(runtime: Runtime, address: tuple[str, ...], most: int) -
             break
         start = page.more
     return found
+
+
+class Admitted(Struct, frozen=True):
+    """It holds a place in each of its lines."""
+
+
+class InLine(Struct, frozen=True):
+    """It waits in a line, and holds a place in each one before that."""
+
+    standing: Standing
+    admitted: int
+    waiting: Waiting
+
+
+class Full(Struct, frozen=True):
+    """A line is full, and it would not wait. It stands nowhere."""
+
+    standing: Standing
+    line: Line
+
+
+Place: TypeAlias = Admitted | InLine | Full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from standfast.durations import seconds
 from standfast.errors import (
@@ -17,11 +17,20 @@ from standfast.errors import (
     WorkflowTerminalError,
 )
 from standfast.ids import new_id
-from standfast.stores.protocol import Commit, Conflict, Delete, Put
+from standfast.stores.protocol import Commit, Put
 from standfast.workflows.control import next_id
 from standfast.workflows.failures import restore
 from standfast.workflows.inbox import ANSWERS, Answer, Sending
-from standfast.workflows.records import HEADERS, READY, RUN_STATES, Header, RunKeys, RunState, commit_over
+from standfast.workflows.records import (
+    READY,
+    RUN_STATES,
+    RunKeys,
+    RunState,
+    commit_over,
+    find,
+    state_in,
+)
+from standfast.workflows.termination import end_by_force
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -30,173 +39,12 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Snapshot, Watch
+    from standfast.stores.protocol import Watch
     from standfast.workflows.definition import Workflow
     from standfast.workflows.runtime import Runtime
 
 
-# --- ending runs whatever their code does, and finding what they have started --------------------------------------
-
 TRIES: Final = 50
-DESCENDANTS: Final = 100
-
-
-class Found(Struct, frozen=True):
-    """A run as its records show it."""
-
-    id: str
-    header: Header
-    state: RunState
-    state_version: int
-
-
-def found_in(seen: Snapshot, keys: RunKeys) -> Found:
-    """Return the run that a snapshot of its header and its life shows; refuse if there is none."""
-    header, state = seen.get(keys.header), seen.get(keys.state)
-    if header is None or state is None:
-        raise RunNotFoundError(keys.id)
-    return Found(keys.id, HEADERS.decode(header.value), RUN_STATES.decode(state.value), state.version)
-
-
-async def find(scope: Scope, run_id: str) -> Found:
-    """Read a run's header and life."""
-    keys = RunKeys(scope, run_id)
-    return found_in(await scope.read(keys.header, keys.state), keys)
-
-
-async def descendants(scope: Scope, run: Found) -> list[Found]:
-    """Return every run that a run has started, and those that they have, in the order of their ids."""
-    root = run.header.root or run.id
-    # Children are named after their parent: its id, a dot, the step. A slash comes right after the dot.
-    start, end = scope.key("life", f"{run.id}."), scope.key("life", f"{run.id}/")
-    found: list[Found] = []
-    while True:
-        page = await scope.scan(start, end, limit=scope.at_most(DESCENDANTS))
-        names = [key.parts[-1] for key in page.records]
-        headers = await scope.read(*(scope.key("run", name) for name in names)) if names else page
-        for name, state in zip(names, page.records.values(), strict=True):
-            record = headers.get(scope.key("run", name))
-            if record is not None and (header := HEADERS.decode(record.value)).root == root:
-                found.append(Found(name, header, RUN_STATES.decode(state.value), state.version))
-        if page.more is None:
-            return found
-        start = page.more
-
-
-async def end_by_force(
-    runtime: Runtime, run_id: str, reason: str, *, only: Callable[[RunState], bool] | None = None
-) -> RunState:
-    """End a run as cancelled, whatever its code does, and everything that it has started.
-
-    Whoever drives it loses the right to: the fence of the run's owner is gone in the same commit.
-
-    Args:
-        runtime: The engine.
-        run_id: The run.
-        reason: Why, in words.
-        only: Tells by a run's life whether it is meant; if not it is left as it is.
-    """
-    run = await find(runtime.space, run_id)
-    if only is not None and not only(run.state):
-        return run.state
-    ended = run.state if run.state.has_ended else await _end(runtime, run, reason, only)
-    if not ended.has_ended:
-        return ended
-    await let_go(runtime, run)
-    for child in await descendants(runtime.space, run):
-        if not child.state.has_ended:
-            await end_by_force(runtime, child.id, f"its parent was cancelled: {reason}")
-    return ended
-
-
-async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunState], bool] | None) -> RunState:
-    space, keys = runtime.space, RunKeys(runtime.space, run.id)
-    for _ in range(TRIES):
-        state = run.state
-        if state.has_ended or (only is not None and not only(state)):
-            return state
-        beside = [keys.own(state.owner)] if state.owner else []
-        beside += [keys.timer(state.until)] if state.until is not None else []
-        seen = await space.read(keys.state, *beside)
-        runtime.saw(seen.at)
-        ended = structs.replace(
-            state,
-            status="cancelled",
-            owner="",
-            changed_at=seen.at,
-            until=None,
-            waits_for="",
-            cancel=reason,
-            admitted=0,
-            ticket=None,
-            leaving=True,
-        )
-        changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(ended), run.state_version)]
-        changes += [Delete(key, version) for key in beside if (version := seen.version(key))]
-        answer = await commit_over(space, changes, _tell(space, run))
-        if not isinstance(answer, Conflict):
-            _evict(runtime, run.id)
-            runtime.emit_moved(run.id, ended, 0, state.changed_at, run.header.lines)
-            return ended
-        run = await find(space, run.id)
-    raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")
-
-
-def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return the flags to set: for its parent, for whoever drives it to stop soon, and to see that it lets go."""
-    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY, **no_longer_listed(scope, run)}
-    if run.header.parent:
-        over[RunKeys(scope, run.header.parent).ready] = READY
-    return over
-
-
-def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return what is deleted when a run is quarantined no longer."""
-    return (
-        dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.state.status == "quarantined" else {}
-    )
-
-
-def _evict(runtime: Runtime, run_id: str) -> None:
-    loaded = runtime.loaded.get(run_id)
-    if loaded is not None and loaded.claim is not None:
-        loaded.evict()
-
-
-async def let_go(runtime: Runtime, run: Found) -> None:
-    """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
-    from standfast.workflows.context_locks import release_all  # noqa: PLC0415 -- it needs claims, which need this
-    from standfast.workflows.handover import leave_all  # noqa: PLC0415 -- starts need this to cancel
-
-    await release_all(runtime, run.id)
-    await leave_all(runtime, run.id, run.header)
-    await _has_left(runtime, run.id)
-
-
-async def clear_states(runtime: Runtime, run: Found) -> None:
-    """Delete the states that only a run, or the runs that it has started, could see."""
-    from standfast.workflows.context_state import clear_execution, clear_run  # noqa: PLC0415 -- contexts need children, which need this
-
-    await clear_run(runtime, run.id)
-    if not run.header.root:
-        await clear_execution(runtime, run.id)
-
-
-async def _has_left(runtime: Runtime, run_id: str) -> None:
-    keys = RunKeys(runtime.space, run_id)
-    for _ in range(TRIES):
-        run = await find(runtime.space, run_id)
-        if not run.state.leaving:
-            return
-        left = RUN_STATES.encode_own(structs.replace(run.state, leaving=False))
-        if not isinstance(await runtime.space.commit(Put(keys.state, left, run.state_version)), Conflict):
-            return
-
-
-# --- what is sent to a run from outside: signals, updates, cancellations. All of it is durable when the call
-# returns ---
-
 LONGEST_ID: Final = 128
 LONGEST_NAME: Final = 100
 LOOK_EVERY: Final = 0.5
@@ -316,15 +164,7 @@ async def _answer(runtime: Runtime, keys: RunKeys, update: Sending, watch: Watch
         await watch.wait(LOOK_EVERY)
 
 
-# --- lives --------------------------------------------------------------------------------------------------------
-
-
-def state_in(seen: Snapshot, keys: RunKeys) -> RunState:
-    """Return the life that a snapshot shows; refuse if there is no such run."""
-    record = seen.get(keys.state)
-    if record is None:
-        raise RunNotFoundError(keys.id)
-    return RUN_STATES.decode(record.value)
+# --- cancellations ------------------------------------------------------------------------------------------------
 
 
 async def change_state(

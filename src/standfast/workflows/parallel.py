@@ -1,4 +1,4 @@
-"""Branches that run side by side: all of them to their end, or the first to end and the others cancelled."""
+"""Branches and children of a run: ``ctx.gather``, ``ctx.race`` and ``ctx.child``."""
 
 from __future__ import annotations
 

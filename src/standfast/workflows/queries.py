@@ -1,4 +1,4 @@
-"""What can be known of a run from outside."""
+"""What can be known of runs from outside: how they are, what they recorded, and when they end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import RunNotFoundError, StandfastError
-from standfast.workflows.claims import events_of
 from standfast.workflows.failures import Failure
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEvent, RunKeys, RunState, Status
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEvent, RunKeys, RunState, Status, events_of
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:

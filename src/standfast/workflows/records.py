@@ -1,10 +1,4 @@
-"""How a run lies in a store.
-
-The header never changes. The life says how the run is and who drives it. The owner's grant is a record of its own,
-named by the owner's presence: its version is the run's fence, and every write of a driver is guarded by it. The history
-is a row of chunks, each written by one commit. ``ready`` is a flag that somebody should look at the run: it is put by
-whoever has news for it and removed by whoever has looked, at the version that it saw, so that no news is lost.
-"""
+"""How a run lies in a store: its records, their keys, and the changes that create, claim and find it."""
 
 from __future__ import annotations
 
@@ -24,7 +18,7 @@ from standfast.errors import (
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey, encode_parts
-from standfast.stores.protocol import Conflict, Delete, Put
+from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit, Record, Snapshot
-    from standfast.workflows.runtime import Runtime
 
 
 # --- commits of which some changes hold whatever the record is at the moment ---------------------------------------
@@ -516,7 +509,7 @@ def first_state(asked: Start, now: Instant, presence: str) -> RunState:
 
 
 def creation(
-    runtime: Runtime,
+    scope: Scope,
     asked: Start,
     now: Instant,
     state: RunState,
@@ -525,7 +518,7 @@ def creation(
     ready: bool = True,
 ) -> list[Change]:
     """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
-    keys = RunKeys(runtime.space, asked.run_id)
+    keys = RunKeys(scope, asked.run_id)
     changes: list[Change] = [
         Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines)), asked.over),
         Put(keys.state, RUN_STATES.encode_own(state)),
@@ -535,7 +528,7 @@ def creation(
     elif not state.owner and ready:
         changes.append(Put(keys.ready, READY))
     if asked.idempotency_key:
-        once = runtime.space.key("once", asked.idempotency_key)
+        once = scope.key("once", asked.idempotency_key)
         changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
     return changes
 
@@ -553,9 +546,9 @@ def after_gone(asked: Start, record: Record | None) -> Start | None:
     return structs.replace(asked, incarnation=header.incarnation + 1, over=record.version)
 
 
-async def found(runtime: Runtime, asked: Start, conflict: Conflict) -> Started:
+async def found(scope: Scope, asked: Start, conflict: Conflict) -> Started:
     """Find the run that a start has met: the same one, or another with its name."""
-    once_key = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+    once_key = scope.key("once", asked.idempotency_key) if asked.idempotency_key else None
     record = None if once_key is None else conflict.current.get(once_key)
     run_id = asked.run_id
     if record is not None:
@@ -563,27 +556,27 @@ async def found(runtime: Runtime, asked: Start, conflict: Conflict) -> Started:
         if once.purged:
             raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
         run_id = once.run
-    await check_same(runtime, asked, run_id)
+    await check_same(scope, asked, run_id)
     return Started(run_id, is_new=False)
 
 
-async def find_there(runtime: Runtime, asked: Start, conflict: Conflict) -> Started | None:
+async def find_there(scope: Scope, asked: Start, conflict: Conflict) -> Started | None:
     """Find the run that a start has met; None if it was purged at this very moment, so that the start is tried again.
 
     Of a start that brings changes along, those may have been refused: it is for whoever made them to try again.
     """
     try:
-        return await found(runtime, asked, conflict)
+        return await found(scope, asked, conflict)
     except RunNotFoundError:
         if asked.extra_changes:
             raise
         return None
 
 
-async def check_same(runtime: Runtime, asked: Start, run_id: str) -> None:
+async def check_same(scope: Scope, asked: Start, run_id: str) -> None:
     """Refuse a start that has the name of another run."""
-    keys = RunKeys(runtime.space, run_id)
-    compare(asked, keys, await runtime.space.read(keys.header, keys.state))
+    keys = RunKeys(scope, run_id)
+    compare(asked, keys, await scope.read(keys.header, keys.state))
 
 
 def compare(asked: Start, keys: RunKeys, seen: Snapshot) -> None:
@@ -601,3 +594,99 @@ def _difference(asked: Start, record: Record) -> str:
     if header.workflow != asked.workflow.name:
         return "workflow"
     return "input" if bytes(header.input) != asked.packed else ""
+
+
+# --- reading a history -----------------------------------------------------------------------------------------------
+
+
+HISTORY_PAGE: Final = 500
+
+
+async def events_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[HistoryEvent]:
+    """Read a run's history, whole or from the beginning of a chunk on."""
+    events: list[HistoryEvent] = []
+    start, end = keys.history()
+    start = keys.chunk(first) if first else start
+    while True:
+        page = await scope.scan(start, end, limit=HISTORY_PAGE)
+        for record in page.records.values():
+            events.extend(CHUNKS.decode(record.value).events)
+        if page.more is None:
+            return events
+        start = page.more
+
+
+# --- finding a run by its records ------------------------------------------------------------------------------------
+
+
+class Found(Struct, frozen=True):
+    """A run as its records show it."""
+
+    id: str
+    header: Header
+    state: RunState
+    state_version: int
+
+
+def found_in(seen: Snapshot, keys: RunKeys) -> Found:
+    """Return the run that a snapshot of its header and its life shows; refuse if there is none."""
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
+        raise RunNotFoundError(keys.id)
+    return Found(keys.id, HEADERS.decode(header.value), RUN_STATES.decode(state.value), state.version)
+
+
+async def find(scope: Scope, run_id: str) -> Found:
+    """Read a run's header and life."""
+    keys = RunKeys(scope, run_id)
+    return found_in(await scope.read(keys.header, keys.state), keys)
+
+
+def state_in(seen: Snapshot, keys: RunKeys) -> RunState:
+    """Return the life that a snapshot shows; refuse if there is no such run."""
+    record = seen.get(keys.state)
+    if record is None:
+        raise RunNotFoundError(keys.id)
+    return RUN_STATES.decode(record.value)
+
+
+class WorkerPresence(Struct, frozen=True):
+    """This engine as a worker: the name of its presence, and the guard of everything that it claims."""
+
+    presence: str
+    guard: Check
+
+
+# --- claiming a run: what a worker writes ----------------------------------------------------------------------------
+
+
+def taken(state: RunState, presence: str, at: Instant) -> RunState:
+    """Return the state of a run that a worker has taken up."""
+    return structs.replace(
+        state,
+        status="running",
+        owner=presence,
+        claims=state.claims + 1,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        collects=False,
+        leased=False,
+        lease_awaited=False,
+    )
+
+
+def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
+    """Return the changes with which a worker takes up a run; ``seen`` shows all that they touch."""
+    own = keys.own(worker.presence)
+    return [
+        worker.guard,
+        Put(keys.state, RUN_STATES.encode_own(after), seen.version(keys.state)),
+        Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
+        *_gone(seen, keys.ready),
+        *([] if before.until is None else _gone(seen, keys.timer(before.until))),
+    ]
+
+
+def _gone(seen: Snapshot, key: RecordKey) -> list[Change]:
+    return [Delete(key, version)] if (version := seen.version(key)) else []

@@ -1,8 +1,9 @@
-"""Replay: a run's recorded events, handed to the code that asks for them, in the order in which they were made.
+"""Replay: the recorded events of a run, handed to the code that asks for them, in the order in which they were made.
 
 Events of all branches share one order. An event is taken when its branch resumes with it, and the next one only after
 that; so what the code does between its operations is interleaved just as it was when the events were made, and plain
-variables that branches share have the same values again. No I/O and no clock.
+variables that branches share have the same values again. Where a history may be cut, so that a run resumes from there,
+is decided here too. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -10,76 +11,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from standfast.errors import DuplicateStepIdError, InvalidWorkflowError, LeaseLostError
-from standfast.workflows.control import Unload, cancel_of, is_of_run, told_again
-from standfast.workflows.failures import describe, restore
-from standfast.workflows.records import HistoryEvent
+from standfast.workflows.control import is_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 
     from standfast.clock import Instant
-    from standfast.stores.protocol import Conflict
-    from standfast.workflows.activation import Activation
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.failures import Failure
-    from standfast.workflows.journal import Held
-    from standfast.workflows.records import RunState
-
-
-# --- locks that a run has lost: those who rely on them are told at their next operation, and that is recorded there
-# ---
-
-
-def note_lost(activation: Activation, conflict: Conflict) -> bool:
-    """Tell the branches whose locks were in the way of a commit; tell whether any was."""
-    holds = {} if activation.journal is None else activation.journal.holds
-    found = False
-    for key, held in tuple(holds.items()):
-        is_over = held.ends_at is not None and held.ends_at <= conflict.at
-        if is_over or key in conflict.current:
-            del holds[key]
-            found = True
-            _tell(activation, held, "its max_hold is over" if is_over else "it was released by force")
-    return found
-
-
-def _tell(activation: Activation, held: Held, reason: str) -> None:
-    for branch in activation.branches:
-        if is_within(branch.path, held.path):
-            branch.lost = branch.lost or LeaseLostError(held.name, held.fence, reason)
+    from standfast.workflows.records import HistoryEvent, RunState
 
 
 def is_within(path: str, other: str) -> bool:
     """Tell whether a branch is another one, or was started by it or by one that it started."""
     return not other or path == other or path.startswith(f"{other}/")
-
-
-def raise_lost(activation: Activation, branch: Branch, operation_id: str) -> NoReturn:
-    """Raise that a lock is lost, and record that it was raised here."""
-    lost, branch.lost = branch.lost, None
-    if lost is None or activation.is_unloading:
-        raise Unload
-    failure = describe(lost, activation.runtime.known)
-    activation.note(HistoryEvent("lost", operation_id, activation.runtime.now(), failure=failure))
-    raise lost
-
-
-def lost_again(activation: Activation, event: HistoryEvent) -> Exception:
-    """Return what was raised, and rely on that lock no longer."""
-    if event.failure is None:
-        return LeaseLostError("a lock", 0, "no reason was recorded")
-    lost = restore(event.failure, activation.runtime.known)
-    if isinstance(lost, LeaseLostError) and activation.journal is not None:
-        holds = activation.journal.holds
-        for key in [key for key, held in holds.items() if (held.name, held.fence) == (lost.key, lost.fence)]:
-            del holds[key]
-    return lost
 
 
 # --- the branches of a run: the main one, and those that ``ctx.gather`` and ``ctx.race`` start ---------------------
@@ -487,119 +438,10 @@ def chunks_of(events: Sequence[HistoryEvent]) -> Iterator[tuple[int, list[Histor
         yield position, some
 
 
-# --- turns: each branch of a run gets its recorded events in the order in which they were made ----------------------
-
-
-@final
-class Turns:
-    """Who of a run's branches waits for its turn to resume."""
-
-    __slots__ = ("_activation", "_waiting")
-
-    def __init__(self, activation: Activation) -> None:
-        self._activation: Final = activation
-        self._waiting: Final[dict[str, asyncio.Future[None]]] = {}
-
-    async def take(
-        self, branch: Branch, kinds: Collection[str], operation_id: str, *, is_leaving: bool = False
-    ) -> HistoryEvent | None:
-        """Return the event of an operation when it is its turn to be replayed; None if it is to be done now.
-
-        A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
-        """
-        activation = self._activation
-        while True:
-            if activation.is_unloading:
-                raise Unload
-            if activation.ending and not activation.replay.is_over:
-                await asyncio.sleep(0)  # what the event before led to comes before this one, as it did when it was made
-                continue
-            found = activation.replay.ask(branch.path, kinds, operation_id)
-            if type(found) is HistoryEvent:
-                self.note_resumed()
-                return self._taken(branch, found)
-            if found is LIVE:
-                if activation.is_stopping or activation.claim is None:
-                    raise Unload
-                if not is_leaving:
-                    self._tell(branch, operation_id)
-                return None
-            if type(found) is Mismatch:
-                activation.differ(found.recorded, found.asked)
-                raise Unload
-            await self._wait(branch, operation_id)
-
-    def _taken(self, branch: Branch, event: HistoryEvent) -> HistoryEvent:
-        """Return an event, or raise what it says that was raised there."""
-        if event.kind == "cancelled":
-            raise told_again(branch, cancel_of(event))
-        if event.kind == ANYWHERE:
-            raise lost_again(self._activation, event)
-        return event
-
-    def _tell(self, branch: Branch, operation_id: str) -> None:
-        """Raise what a branch is to be told where it begins an operation."""
-        if branch.cancel is not None:
-            self._activation.raise_cancel(branch, operation_id)
-        if branch.lost is not None:
-            raise_lost(self._activation, branch, operation_id)
-
-    async def _wait(self, branch: Branch, operation_id: str) -> None:
-        activation, loop = self._activation, asyncio.get_running_loop()
-        future = self._waiting[branch.path] = loop.create_future()
-        try:
-            if activation.replay.from_outside is not None:
-                loop.call_soon(self.pass_by)
-            if self._is_stalled():
-                activation.differ(activation.replay.left_over(), f"nothing there, but {operation_id!r}")
-                raise Unload
-            await future
-        finally:
-            self._waiting.pop(branch.path, None)
-
-    def _is_stalled(self) -> bool:
-        """Tell whether nobody is left who could take the event whose turn it is."""
-        replay, waiting = self._activation.replay, self._waiting
-        if replay.is_over or replay.from_outside is not None or replay.next_branch in waiting:
-            return False
-        return all(branch.path in waiting for branch in self._activation.branches if not branch.children)
-
-    def branch_ended(self) -> None:
-        """A branch has ended: those that are left may all be waiting now."""
-        if self._waiting and self._is_stalled():
-            self._activation.differ(self._activation.replay.left_over(), "nothing there: the branch has ended")
-
-    def note_resumed(self) -> None:
-        """An event was taken: let whoever is next have its turn, once the code that took this one waits again."""
-        replay = self._activation.replay
-        if replay.from_outside is not None:
-            asyncio.get_running_loop().call_soon(self.pass_by)
-        elif replay.is_over:
-            for future in self._waiting.values():
-                _release(future)
-            if self._activation.inbox.has_updates:
-                self._activation.notify()
-        elif (next_one := self._waiting.get(replay.next_branch or "")) is not None:
-            _release(next_one)
-
-    def pass_by(self) -> None:
-        """Do again what came from outside at this place of the history."""
-        activation = self._activation
-        event = activation.replay.from_outside
-        if event is not None and not activation.is_unloading:
-            activation.inbox.replay_update(event)
-            activation.replay.pass_by()
-            self.note_resumed()
-            activation.check_predicates()
-
-    def unload(self) -> None:
-        """Let those who wait know that the run is taken off."""
-        for future in tuple(self._waiting.values()):
-            if not future.done():
-                future.set_exception(Unload())
-                future.exception()  # whoever waits for it may have gone
-
-
-def _release(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
+    """Return a cancellation that was recorded; it is what the branch was about to be told again by the replay."""
+    if branch.cancel is not None and (cancel.of_run or not branch.cancel.of_run):
+        branch.cancel = None
+    branch.is_told = branch.is_told or cancel.of_run
+    branch.lost_in.add(cancel.group)
+    return cancel

@@ -1,4 +1,4 @@
-"""Deleting runs that have ended, and everything that a tenant has left."""
+"""Retention: deleting runs that have ended, and everything that a tenant has left."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from standfast.errors import InvalidWorkflowError, RunNotFoundError, RunUnfinish
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.control import next_id
-from standfast.workflows.messages import Found, clear_states, descendants, end_by_force, find, let_go
-from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Once, RunKeys, gone
+from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Found, Once, RunKeys, find, gone
+from standfast.workflows.termination import clear_states, descendants, end_by_force, let_go
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

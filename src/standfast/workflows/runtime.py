@@ -1,4 +1,4 @@
-"""What a loaded run needs of the engine that drives it."""
+"""The runtime of an engine: the services that its runs share, such as threads, timers, presence and hooks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import heapq
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
-
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
 from standfast.events import RunLeftAlone, RunMoved
@@ -19,7 +17,7 @@ from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.inbox import InboxWriter
 from standfast.workflows.queries import Endings
-from standfast.workflows.records import WORKERS, WorkerRecord, commit_over
+from standfast.workflows.records import WORKERS, WorkerPresence, WorkerRecord, commit_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.records import RunState, Standing
-    from standfast.workflows.steps import CurrentStep
 
 
 # --- threads for steps that are plain functions --------------------------------------------------------------------
@@ -156,13 +153,6 @@ TRY_AGAIN_AFTER: Final = 60.0
 """Seconds after which a worker tries a run again whose code did not fit."""
 
 
-class WorkerPresence(Struct, frozen=True):
-    """This engine as a worker: the name of its presence, and the guard of everything that it claims."""
-
-    presence: str
-    guard: Check
-
-
 @final
 class Runtime:
     """The services of one engine.
@@ -207,7 +197,7 @@ class Runtime:
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
-        self.inboxes: Final = InboxWriter(self)
+        self.inboxes: Final = InboxWriter(space)
         self.endings: Final = Endings(space, self.loaded)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
@@ -221,7 +211,7 @@ class Runtime:
         self.execute: Callable[[Activation], None] = _nothing_with
         self.poll_again: Callable[[str], None] = _nothing_with
         self.has_room: Callable[[], bool] = bool
-        self.on_attempt: Callable[[CurrentStep], None] | None = None
+        self.on_attempt: Callable[..., None] | None = None
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""

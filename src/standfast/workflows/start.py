@@ -1,4 +1,4 @@
-"""What a start was given: which workflow, and with which arguments. Both are checked before anything is written."""
+"""Starting runs: what a start is given is checked, and the run is durable before its first step, once for each id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from standfast.stores.protocol import Conflict, Put
 from standfast.stores.user_transactions import converse, user_connection_of, user_transactions_of
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import WAITS, start_in_lines
-from standfast.workflows.catalog import RemoteWorkflow, find_remote, is_declared
+from standfast.workflows.catalog import RemoteWorkflow, Startable, find_remote, is_declared
 from standfast.workflows.definition import Bound, Workflow, checked_name, place_of, unbound
 from standfast.workflows.inbox import first_of
 from standfast.workflows.journal import Claim
@@ -117,7 +117,7 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         now = runtime.now()
         state = first_state(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(runtime.space, asked.run_id)
-        changes = [*creation(runtime, asked, now, state), *asked.extra_changes]
+        changes = [*creation(runtime.space, asked, now, state), *asked.extra_changes]
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
@@ -139,7 +139,7 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             continue
         if (anew := after_gone(asked, answer.current.get(keys.header))) is not None:
             asked = anew
-        elif (there := await find_there(runtime, asked, answer)) is not None:
+        elif (there := await find_there(runtime.space, asked, answer)) is not None:
             return there
     problem = f"it could not be started in {START_TRIES} tries: this worker is taken for dead, or such runs come and go"
     raise StoreBusyError("a run", problem)
@@ -270,7 +270,7 @@ def _changes(runtime: Runtime, asked: Start, standings: tuple[Standing, ...]) ->
     state, ready = first_state(asked, now, ""), RunKeys(runtime.space, asked.run_id).ready
     if standings:
         state = structs.replace(state, until=waits_until(header_of(asked, now, standings), now))
-    changes = creation(runtime, asked, now, state, standings)
+    changes = creation(runtime.space, asked, now, state, standings)
     if standings and state.until is not None:
         changes.append(Put(ready, READY))  # besides its timer: it is to be looked at now, to enter its lines
     return changes
@@ -315,9 +315,6 @@ _log: Final = logging.getLogger("standfast.workflows")
 
 Unknown: TypeAlias = Literal["raise", "start"]
 """What happens to a start by a name that nobody knows."""
-
-Startable: TypeAlias = Workflow[..., Any] | RemoteWorkflow
-"""A workflow, as far as a start needs it."""
 
 
 class StartOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Running a step: once, or again after it raised, and never again once it is recorded."""
+"""Executing a step: once, or again after it raised, and never again once it is recorded."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from standfast.errors import (
 from standfast.events import StepRecorded, StepRetried
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.stores.user_transactions import converse, converse_blocking, user_connection_of, user_transactions_of
+from standfast.workflows.activation import insist, raise_lost
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import describe, restore
-from standfast.workflows.journal import insist
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
-from standfast.workflows.replay import OVER, Wait, raise_lost
+from standfast.workflows.replay import OVER, Wait
 from standfast.workflows.values import digest
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from standfast.errors import StandfastError
 from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
-from standfast.workflows.claims import claim, find_dead, reap_waited_line, reclaim, workers_of
+from standfast.workflows.claims import claim, find_dead, reclaim, workers_of
+from standfast.workflows.context_locks import reap_waited_line
 from standfast.workflows.control import Unload
 from standfast.workflows.execution import execute, is_resting, release, suspend
 from standfast.workflows.records import DUES, RUN_STATES, RunKeys

@@ -13,8 +13,7 @@ import pytest
 import standfast as sf
 from standfast.errors import WouldWaitError
 from standfast.stores.protocol import Put
-from standfast.workflows.claims import events_of
-from standfast.workflows.records import CHUNKS, Chunk, RunKeys
+from standfast.workflows.records import CHUNKS, Chunk, RunKeys, events_of
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.holding import holds
 

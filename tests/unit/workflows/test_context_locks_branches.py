@@ -13,9 +13,8 @@ from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.claims import events_of
 from standfast.workflows.context_locks import Standing
-from standfast.workflows.records import RunKeys, packed_chunk
+from standfast.workflows.records import RunKeys, events_of, packed_chunk
 
 if TYPE_CHECKING:
     import pytest

@@ -14,9 +14,8 @@ from standfast.locks.line import Rules
 from standfast.locks.line_records import LockSpec
 from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.claims import events_of
 from standfast.workflows.limits import address_of_limit
-from standfast.workflows.records import CHUNKS, Chunk, RunKeys, packed_chunk
+from standfast.workflows.records import CHUNKS, Chunk, RunKeys, events_of, packed_chunk
 from standfast.workflows.runtime import MOST_CONFLICTS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from standfast.errors import RunCancelledError, RunNotFoundError
 from standfast.workflows import messages as sending
 from standfast.workflows.activation import Activation
 from standfast.workflows.control import RunCancelled
-from standfast.workflows.messages import end_by_force
+from standfast.workflows.termination import end_by_force
 from tests.unit.workflows.engines import DONE, act, acts, collects, engine, has_children, sleeps, until
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from msgspec import structs
 from standfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
 from standfast.events import RunLeftAlone
 from standfast.stores.protocol import Put
-from standfast.workflows import claims as recovering
+from standfast.workflows import admin as recovering
 from standfast.workflows.records import RUN_STATES
 from tests.unit.workflows.engines import DONE, acts, collects, engine, sleeps, until
 

@@ -161,7 +161,10 @@ async def test_a_workflow_that_the_engine_does_not_have_is_refused(url: str) -> 
 async def test_another_workflow_of_that_name_is_refused(url: str) -> None:
     """The error names both, and where they are."""
     async with sf.Engine(url, workflows=WORKFLOWS) as engine:
-        with pytest.raises(WorkflowMismatchError, match=r"another \(.*test_workflows_starting.py.*imports \(.*test_workflows_starting.py"):
+        with pytest.raises(
+            WorkflowMismatchError,
+            match=r"another \(.*test_workflows_starting.py.*imports \(.*test_workflows_starting.py",
+        ):
             await engine.start(other("import-customer-data"), "x")
         assert (await engine.list()).runs == ()
 

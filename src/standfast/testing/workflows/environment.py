@@ -16,8 +16,7 @@ from standfast.testing.workflows.process import Process, Setup
 from standfast.workflows.control import next_id
 from standfast.workflows.definition import unbound
 from standfast.workflows.engine import LINGER
-from standfast.workflows.messages import state_in
-from standfast.workflows.records import RUN_STATES, RunKeys, timer_key
+from standfast.workflows.records import RUN_STATES, RunKeys, state_in, timer_key
 from standfast.workflows.run import Run
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from standfast.errors import StandfastError
-from standfast.workflows.claims import events_of
-from standfast.workflows.records import HEADERS, RunKeys
+from standfast.workflows.records import HEADERS, RunKeys, events_of
 from standfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from msgspec import Struct
 
 from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
 from standfast.workflows.activation import Activation
-from standfast.workflows.claims import events_of
 from standfast.workflows.context import Context
 from standfast.workflows.engine import Engine
-from standfast.workflows.messages import state_in
-from standfast.workflows.records import HEADERS, Header, HistoryEvent, RunKeys, RunState
+from standfast.workflows.records import HEADERS, Header, HistoryEvent, RunKeys, RunState, events_of, state_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
