@@ -9,7 +9,7 @@ import importlib
 import re
 import time
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,11 +107,12 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
+def _modules(having: str = "") -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(ROOT.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not name.startswith("testing."):
-            yield name, ast.parse(path.read_text())
+        text = path.read_text()
+        if having in text and not name.startswith("testing."):
+            yield name, ast.parse(text)
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -137,7 +138,7 @@ def _named(module: str, tree: ast.Module) -> dict[str, ast.Call]:
 def _patterns() -> dict[str, re.Pattern[Any]]:
     """Return every pattern of the package by its place."""
     found: dict[str, re.Pattern[Any]] = {}
-    for module, tree in _modules():
+    for module, tree in _modules(having="import re\n"):
         named = _named(module, tree)
         for call in _calls(tree):
             name = next((name for name, value in named.items() if value is call), None)
@@ -151,6 +152,7 @@ def _patterns() -> dict[str, re.Pattern[Any]]:
     return found
 
 
+@cache
 def _uses() -> dict[str, set[str]]:
     """Return which methods of the patterns are called, by the names of the patterns."""
     found: dict[str, set[str]] = {}
@@ -165,7 +167,6 @@ def _uses() -> dict[str, set[str]]:
 
 
 PATTERNS: Final = _patterns()
-USES: Final = _uses()
 
 
 def _families(seeds: tuple[str, ...], size: int) -> Iterator[str]:
@@ -222,7 +223,7 @@ def test_no_pattern_takes_longer_than_its_text_is_long(name: str) -> None:
             text = list(_families(HARD[name], size))[nth]
             return text.encode() if isinstance(pattern.pattern, bytes) else text
 
-        for use in USES[name.rpartition(".")[2]] & {"fullmatch", "match", "search", "finditer", "split", "sub"}:
+        for use in _uses()[name.rpartition(".")[2]] & {"fullmatch", "match", "search", "finditer", "split", "sub"}:
             _check(partial(_used, pattern, use), make, f"{name}.{use} of {make(30)!r}")
 
 

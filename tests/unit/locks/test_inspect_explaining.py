@@ -148,6 +148,7 @@ async def test_a_holder_that_is_not_heard_of_is_called_dead(clock: VirtualClock)
     assert (holder.is_alive, holder.lease_left, holder.process) == (False, None, None)
     assert told[0].estimate == 0.0
     assert "dead:" in told[0].as_text()
+    await holding.__aexit__(None, None, None)
     await other.aclose()
     await space.aclose()
 

@@ -38,7 +38,7 @@ class Operator:
         verbs: tuple[Callable[[], Awaitable[object]], ...] = (
             self._cancel, self._end, self._end, self._retry, self._retry, self._restart, self._fork, self._resume,
             self._purge, self._release, self._release, self._release, self._withdraw, self._withdraw, self._set_limit,
-            self._by_command,
+            self._resize, self._by_command,
         )  # fmt: skip
         try:
             await self._chance.choice(verbs)()
@@ -116,6 +116,15 @@ class Operator:
             await self._engine.set_limit(queued, number, key=lane)
         else:
             await self._engine.clear_limit(queued, key=lane)
+
+    async def _resize(self) -> None:
+        """Set the number of permits, never so low that a holder would not fit; or let the code say it again."""
+        pool, permits = self._engine.space.semaphore("pool", permits=3), self._chance.choice((None, 2, 3, 5))
+        if permits is None:
+            await pool.forget_size()
+        else:
+            await pool.resize(permits)
+        ledger().write("operate", name="resize")
 
     # --- the command line ----------------------------------------------------------------------------------------
 
