@@ -25,46 +25,46 @@ MOST_STEPS: Final = 100_000
 
 FOLLOWERS: Final = {
     # Those that wait for more, and the programs that read by them.
-    "flows/following.py follow": ("follow_by_handle", "stream_a_request", "call_a_tool"),
-    "flows/following.py follow_stored": ("follow_by_handle", "stream_a_request", "call_a_tool"),
-    "flows/following.py Source.after": ("follow_by_handle",),
-    "flows/following.py MemorySource.after": ("follow_by_handle", "stream_a_call"),
-    "flows/following.py StoredSource.after": ("follow_by_handle", "stream_a_request"),
-    "flows/following.py until_ended": ("wait_by_handle",),
-    "flows/handle.py Handle.events": ("follow_by_handle",),
-    "transports/seam.py Handle.events": ("follow_by_handle",),
-    "transports/http.py _all": ("stream_a_call", "stream_a_request"),
-    "transports/chat/routes.py _written": ("talk_over_events",),
-    "transports/chat/feed.py Feed._read_messages": ("talk_over_a_socket", "talk_over_events"),
-    "transports/chat/conversation.py Conversation.after": ("talk_over_a_socket", "talk_over_events"),
-    "transports/chat/conversation.py Conversation.watch": ("talk_over_a_socket", "talk_over_events"),
-    "workflows/operating/awaiting.py Endings._watch": ("wait_for_runs",),
-    "workflows/operating/awaiting.py Endings._hear": ("wait_for_runs",),
-    "workflows/starting/sending.py _ask": ("wait_for_runs",),
-    "cli/runs_tail.py follow": ("tail_a_run",),
-    "locks/state/events.py StateEvents.__aiter__": ("follow_a_state",),
-    "locks/state/events.py StateEvents.__anext__": ("follow_a_state",),
-    "scope.py Scope.watch": ("watch_a_record",),
+    "flows follow": ("follow_by_handle", "stream_a_request", "call_a_tool"),
+    "flows follow_stored": ("follow_by_handle", "stream_a_request", "call_a_tool"),
+    "flows EventSource.after": ("follow_by_handle",),
+    "flows MemoryEventSource.after": ("follow_by_handle", "stream_a_call"),
+    "flows StoredEventSource.after": ("follow_by_handle", "stream_a_request"),
+    "flows until_ended": ("wait_by_handle",),
+    "flows Handle.events": ("follow_by_handle",),
+    "web Handle.events": ("follow_by_handle",),
+    "web _all": ("stream_a_call", "stream_a_request"),
+    "web _written": ("talk_over_events",),
+    "web Feed._read_messages": ("talk_over_a_socket", "talk_over_events"),
+    "web Conversation.after": ("talk_over_a_socket", "talk_over_events"),
+    "web Conversation.watch": ("talk_over_a_socket", "talk_over_events"),
+    "workflows Endings._watch": ("wait_for_runs",),
+    "workflows Endings._hear": ("wait_for_runs",),
+    "workflows _ask": ("wait_for_runs",),
+    "cli follow": ("tail_a_run",),
+    "locks StateEvents.__aiter__": ("follow_a_state",),
+    "locks StateEvents.__anext__": ("follow_a_state",),
+    "scope Scope.watch": ("watch_a_record",),
 }
 OTHERS: Final = {
     # Those that read what is there and end.
-    "flows/storage.py Storage._pages": "a page after the other",
-    "workflows/working/paging.py matching": "a page after the other",
-    "workflows/working/recovering.py _candidates": "a page after the other",
-    "workflows/working/recovering.py _records": "a page after the other",
-    "workflows/operating/retention.py _lives": "a page after the other",
-    "locks/explaining/reading.py lines": "a page after the other",
-    "locks/explaining/reading.py _waiters": "a page after the other",
-    "space.py Space.lines": "a page after the other",
+    "flows Storage._pages": "a page after the other",
+    "workflows matching": "a page after the other",
+    "workflows _candidates": "a page after the other",
+    "workflows _records": "a page after the other",
+    "workflows _states": "a page after the other",
+    "locks lines": "a page after the other",
+    "locks _waiters": "a page after the other",
+    "space Space.lines": "a page after the other",
     # Those that are told what to look at: tests of locks, flows and workers have their own simulations.
-    "flows/arbiters/words.py Words.watch": "tests/simulation/test_requests.py",
-    "flows/arbiters/shared.py SharedArbiter.__aenter__": "tests/simulation/test_requests.py",
-    "flows/serving.py Server.listen": "tests/simulation/test_flows.py",
-    "locks/driving/lines.py Lines.listen": "tests/simulation/test_locks.py",
-    "locks/rates/rate_limiter.py RateLimiter.acquire": "tests/simulation/test_locks.py",
-    "workflows/working/worker.py Worker.start": "tests/simulation/test_workflows.py",
+    "flows StopMessages.watch": "tests/simulation/test_requests.py",
+    "flows SharedArbiter.__aenter__": "tests/simulation/test_requests.py",
+    "flows RequestServer.listen": "tests/simulation/test_flows.py",
+    "locks Lines.listen": "tests/simulation/test_locks.py",
+    "locks RateLimiter.acquire": "tests/simulation/test_locks.py",
+    "workflows Worker.start": "tests/simulation/test_workflows.py",
     # A blocking face that asks the asynchronous one, in a thread: tests/unit/blocking.
-    "blocking/space.py Space.watch.make": "tests/unit/blocking",
+    "blocking Space.watch.make": "tests/unit/blocking",
 }
 APART: Final = ("stores", "testing")
 """Backends and the test kit have contracts of their own."""
@@ -139,7 +139,9 @@ def test_every_follower_is_in_a_simulation() -> None:
     root = Path(standfast.__file__).parent
     files = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in APART]
     found = {
-        name for path in files for name in followers_in(path.relative_to(root).as_posix(), path.read_text("utf-8"))
+        name
+        for path in files
+        for name in followers_in(path.relative_to(root).with_suffix("").parts[0], path.read_text("utf-8"))
     }
 
     assert found == FOLLOWERS.keys() | OTHERS.keys()

@@ -20,13 +20,13 @@ from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES
 from standfast.locks.line import Entry, Holder, OfPresence, Rules
 from standfast.locks.line_records import HEADS, WAITERS, LineKeys, presences_of
-from standfast.stores.protocol import Check, Commit, Delete
+from standfast.stores.protocol import Check, Commit, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from standfast.scope import Scope
-    from standfast.stores.protocol import Record
+    from standfast.stores.protocol import Change, Record
 
 
 DAY: Final = 86_400.0
@@ -109,11 +109,12 @@ async def cycle_to_break(
         return ()
 
 
-async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str) -> bool:
+async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str, *, survives: bool = False) -> bool:
     """Take an entry out of a cycle; False if another one has given way meanwhile, or the cycle is another one.
 
     One commit deletes the entry's marker and checks the markers of the others, so of two that give way at once only one
-    succeeds, however slow either of them is. The entry must leave its line after that: its wait is no longer seen.
+    succeeds, however slow either of them is. The entry must leave its line after that: its wait is no longer seen. One
+    that ``survives`` its process keeps its marker, with a new version, so that it is still seen if the process dies.
     """
     mine = next((link for link in cycle if link.entry == entry_id), None)
     if mine is None:  # its owner waits in several lines, and is in the cycle because of another one
@@ -121,7 +122,13 @@ async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str) -> bool
     others = [link for link in cycle if link is not mine][: scope.at_most(MOST_OWNERS) - 1]
     checks = [Check(link.marker, link.version) for link in others]
     try:
-        return isinstance(await scope.commit(Delete(mine.marker, mine.version), *checks), Commit)
+        mark: Change = Delete(mine.marker, mine.version)
+        if survives:
+            record = (await scope.read(mine.marker)).get(mine.marker)
+            if record is None:
+                return False
+            mark = Put(mine.marker, record.value, mine.version, record.expires_at)
+        return isinstance(await scope.commit(mark, *checks), Commit)
     except OutcomeUnknownError:  # the marker may be gone, and then nobody else would see the cycle
         return True
     except StoreError:

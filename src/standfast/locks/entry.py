@@ -16,7 +16,7 @@ from standfast.clock import Instant
 from standfast.errors import StoreClosedError
 from standfast.events import PermitsDisagree
 from standfast.keys import RecordKey
-from standfast.locks.deadlock import MARKERS, PATIENCE, cycle_to_break, find_cycle, marker_key
+from standfast.locks.deadlock import GIVEN, MARKERS, PATIENCE, cycle_to_break, find_cycle, give_way, marker_key
 from standfast.locks.inspect import find_waiter, was_turned_out
 from standfast.locks.line import Waiting
 from standfast.locks.line_driver import grant_seen
@@ -297,7 +297,15 @@ class LineEntries:
         Then let it leave the line, and raise :class:`~standfast.errors.WaitCycleError` with
         :func:`~standfast.locks.deadlock.shown` of it. Ask again after a crash: nobody else does it instead.
         """
-        return await cycle_to_break(self._lines.scope, owner, entry_id, _wait_a_while)
+        scope = self._lines.scope
+        while cycle := await cycle_to_break(scope, owner, entry_id, _wait_a_while):
+            if await give_way(scope, cycle, entry_id, survives=True):
+                return cycle
+            for _ in range(GIVEN):  # another one has given way, and is about to leave
+                await _wait_a_while()
+                if not await find_cycle(scope, owner):
+                    return ()
+        return ()
 
     # --- the rest ------------------------------------------------------------------------------------------------
 

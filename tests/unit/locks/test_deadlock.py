@@ -84,6 +84,17 @@ async def test_of_two_that_give_way_at_once_one_succeeds(world: World) -> None:
     assert await world.circle_of("two") == []
 
 
+async def test_of_two_runs_that_give_way_at_once_one_succeeds(world: World) -> None:
+    """The one that did can be seen until it has left: its process may die before that."""
+    await test_two_who_wait_for_each_other_are_a_circle(world)
+    seen = {owner: await find_cycle(world.scope, owner) for owner in ("one", "two")}
+
+    outcomes = [await give_way(world.scope, seen[each], f"entry-of-{each}", survives=True) for each in ("one", "two")]
+
+    assert outcomes == [True, False]
+    assert await world.circle_of("two") == ["two:a", "one:b"]
+
+
 async def test_one_who_waits_for_a_circle_is_not_in_it(world: World) -> None:
     """Those inside are told; it waits until they have sorted it out."""
     await test_two_who_wait_for_each_other_are_a_circle(world)

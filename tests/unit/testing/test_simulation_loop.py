@@ -268,7 +268,7 @@ def test_a_deadlock_is_found_and_says_where_each_task_waits() -> None:
         simulate(5, main)
 
     assert [line.split(":")[0] for line in caught.value.waiting[1:]] == ["Ann", "Bob"]
-    assert "wait_for_ever (test_loop.py:" in caught.value.waiting[1]
+    assert "wait_for_ever (test_simulation_loop.py:" in caught.value.waiting[1]
     assert "> Event.wait (locks.py:" in caught.value.waiting[1]
     assert "seed 5" in caught.value.__notes__[0]
 
@@ -280,7 +280,7 @@ def test_a_program_that_never_ends_is_stopped() -> None:
         while True:  # noqa: ASYNC110 -- a loop without end is what the test is about
             await asyncio.sleep(1)
 
-    with pytest.raises(LivelockError, match=r"main \(test_loop.py") as caught:
+    with pytest.raises(LivelockError, match=r"main \(test_simulation_loop.py") as caught:
         simulate(5, main, step_limit=1_000)
     assert caught.value.steps == 1_000
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 
 from standfast.clock import SYSTEM_CLOCK, monotonic
+from standfast.locks import registry
 from standfast.space import Space
 from standfast.testing.conformance.ground import PATIENCE, shortest_lease
 from standfast.testing.conformance.locks.wire import Wire
 from standfast.testing.conformance.workflows.samples import DONE, WORKFLOWS
+from standfast.workflows import messages, queries, worker
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
@@ -33,14 +35,11 @@ BRIEF: Final = 0.3
 LEASE: Final = 30.0
 """A lease that only the clock of a test lets lapse."""
 
-LOOKS: Final = tuple(
-    f"standfast.{module}.LOOK_EVERY"
-    for module in (
-        "locks.driving.lines",
-        "workflows.working.worker",
-        "workflows.operating.awaiting",
-        "workflows.starting.sending",
-    )
+LOOKS: Final = (
+    (registry, "LOOK_EVERY"),
+    (worker, "POLL_EVERY"),
+    (queries, "LOOK_EVERY"),
+    (messages, "LOOK_EVERY"),
 )
 """How often processes look by themselves. Where hints do not arrive, tests let them look more often than that."""
 
@@ -173,8 +172,8 @@ class Doomed:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all processes look for what no hint tells them of more often than a second apart."""
-    for name in LOOKS:
-        monkeypatch.setattr(name, 0.02)
+    for module, name in LOOKS:
+        monkeypatch.setattr(module, name, 0.02)
 
 
 async def let_pass(seconds: float, clock: VirtualClock | None, *engines: Engine) -> None:
