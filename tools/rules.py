@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/standfast")
+UNIT = Path("tests/unit")
 MODULE_CAP = 900
 REASON_LETTERS = 8
 
@@ -284,6 +285,18 @@ def forbidden_text(path: Path, text: str) -> Iterator[str]:
             yield f"{path}:{number}: {what}: {match[0]!r}"
 
 
+def unmirrored(path: Path) -> Iterator[str]:
+    """Yield a unit test that is of no module: ``unit/locks/test_line_order.py`` is of ``locks/line.py``."""
+    if not path.is_relative_to(UNIT) or not path.name.startswith("test_"):
+        return
+    package = path.parent.relative_to(UNIT)
+    words = path.stem.split("_")[1:]
+    names = {"_".join(words[:end]) for end in range(1, len(words) + 1)}
+    places = (ROOT / SOURCE / package / kind.format(name) for name in names for kind in ("{}.py", "_{}.py", "{}"))
+    if package.name not in names and not any(place.exists() for place in places):
+        yield f"{path}: no module {' or '.join(sorted(names))} in {SOURCE / package}"
+
+
 def files() -> list[Path]:
     """Return the files of the project, new ones included."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -304,6 +317,7 @@ def problems() -> Iterator[str]:
         tree, lines = ast.parse(text), text.splitlines()
         yield from broken_rules(path, tree, lines)
         yield from bare_directives(path)
+        yield from unmirrored(path)
         if inside(path, "."):
             sizes[path], trees[path] = len(lines), tree
             for node in ast.walk(tree):

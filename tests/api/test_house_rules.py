@@ -111,3 +111,20 @@ def test_what_may_be_none_after_an_await_is_not_relied_on(body: str) -> None:
 def test_what_is_looked_at_again_or_bound_once_may_be_relied_on(body: str) -> None:
     """So may what nothing takes away."""
     assert stale(body) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "problems"),
+    [
+        ("tests/unit/test_codec.py", 0),
+        ("tests/unit/locks/test_line_driver.py", 0),
+        ("tests/unit/locks/test_line_order.py", 0),
+        ("tests/unit/locks/test_locks.py", 0),
+        ("tests/unit/locks/test_nothing_like_it.py", 1),
+        ("tests/api/test_nothing_like_it.py", 0),
+        ("tests/unit/locks/scene.py", 0),
+    ],
+)
+def test_a_unit_test_is_of_a_module(path: str, problems: int) -> None:
+    """Its name begins with that of a module or package beside it in the source; helpers are free."""
+    assert len(list(rules.unmirrored(Path(path)))) == problems

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests import services
 from tests.services.places import MissingError, cache, fetched
-from tests.services.running import DIES_WITH_PARENT
+from tests.services.server_process import DIES_WITH_PARENT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -11,14 +11,14 @@ import pytest
 import standfast as sf
 from standfast.web.app import App
 from standfast.web.chat import Chat
+from tests.browser.app_server import served
 from tests.browser.chromium import started, window
-from tests.browser.serving import served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.browser.app_server import Line
     from tests.browser.chromium import Browser
-    from tests.browser.serving import Line
 
 pytestmark = pytest.mark.services
 

@@ -9,19 +9,19 @@ import pytest
 import standfast as sf
 from standfast.flows.dispatcher import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
-from tests.conformance.dispatching import DispatchContract
-from tests.conformance.limiting import LimitContract
+from tests.conformance.dispatch_contract import DispatchContract
+from tests.conformance.limit_contract import LimitContract
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
-from tests.conformance.sharing import SharingContract
+from tests.conformance.share_contract import ShareContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.conformance.dispatch_contract import Pair
     from tests.conformance.dispatch_stage import Stage
-    from tests.conformance.dispatching import Pair
 
 
-class TestLocal(DispatchContract, LimitContract, SharingContract):
+class TestLocal(DispatchContract, LimitContract, ShareContract):
     """The sole server."""
 
     @pytest.fixture
@@ -31,7 +31,7 @@ class TestLocal(DispatchContract, LimitContract, SharingContract):
             yield dispatcher, dispatcher
 
 
-class Shared(DispatchContract, LimitContract, SharingContract):
+class Shared(DispatchContract, LimitContract, ShareContract):
     """Two servers on one store."""
 
     @pytest.fixture

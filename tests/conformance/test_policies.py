@@ -9,19 +9,19 @@ import pytest
 import standfast as sf
 from standfast.flows.dispatcher import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
-from tests.conformance.collecting import CollectingContract, Desk
+from tests.conformance.collect_contract import CollectContract, Desk
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
-from tests.conformance.refusing import RefusingContract
-from tests.conformance.superseding import Mule, SupersedingContract
+from tests.conformance.refusal_contract import RefusalContract
+from tests.conformance.supersede_contract import Mule, SupersedeContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.conformance.dispatch_contract import Pair
     from tests.conformance.dispatch_stage import Stage
-    from tests.conformance.dispatching import Pair
 
 
-class _Policies(SupersedingContract, CollectingContract, RefusingContract):
+class _Policies(SupersedeContract, CollectContract, RefusalContract):
     @pytest.fixture
     def flows(self, stage: Stage, mule: Mule, desk: Desk) -> list[sf.Flow]:
         """All that is served."""

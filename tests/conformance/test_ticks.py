@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
-from tests.conformance.ticking import TickContract
+from tests.conformance.tick_contract import TickContract
 
 
 class TestLocal(InMemory, TickContract):

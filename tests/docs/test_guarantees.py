@@ -12,12 +12,12 @@ import pytest
 
 from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.arbiters import ArbiterContract
-from tests.conformance.collecting import CollectingContract
-from tests.conformance.dispatching import DispatchContract
-from tests.conformance.limiting import LimitContract
-from tests.conformance.refusing import RefusingContract
-from tests.conformance.sharing import SharingContract
-from tests.conformance.superseding import SupersedingContract
+from tests.conformance.collect_contract import CollectContract
+from tests.conformance.dispatch_contract import DispatchContract
+from tests.conformance.limit_contract import LimitContract
+from tests.conformance.refusal_contract import RefusalContract
+from tests.conformance.share_contract import ShareContract
+from tests.conformance.supersede_contract import SupersedeContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
@@ -25,14 +25,14 @@ TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
     "arbiters.py": ArbiterContract,
-    "collecting.py": CollectingContract,
+    "collecting.py": CollectContract,
     **dict.fromkeys(
         ("taking_turns.py", "bursting.py", "following.py", "stopping.py", "repeating.py"), DispatchContract
     ),
     "limiting.py": LimitContract,
-    "refusing.py": RefusingContract,
-    "sharing.py": SharingContract,
-    "superseding.py": SupersedingContract,
+    "refusing.py": RefusalContract,
+    "sharing.py": ShareContract,
+    "superseding.py": SupersedeContract,
 }
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
@@ -105,9 +105,9 @@ def _file_of(case: type) -> Path | None:
         ("test_run_locks.py", "class TestSqliteRunLocks("),
         ("test_arbiters.py", "class TestLocalArbiter(ArbiterContract)"),
         ("test_arbiters.py", "class Shared(ArbiterContract)"),
-        ("test_dispatch.py", "class TestLocal(DispatchContract, LimitContract, SharingContract)"),
-        ("test_dispatch.py", "class Shared(DispatchContract, LimitContract, SharingContract)"),
-        ("test_policies.py", "class _Policies(SupersedingContract, CollectingContract, RefusingContract)"),
+        ("test_dispatch.py", "class TestLocal(DispatchContract, LimitContract, ShareContract)"),
+        ("test_dispatch.py", "class Shared(DispatchContract, LimitContract, ShareContract)"),
+        ("test_policies.py", "class _Policies(SupersedeContract, CollectContract, RefusalContract)"),
         *(
             ("test_policies.py", f"class {case}")
             for case in ("TestLocal(_Policies)", "Shared(_Policies)", "TestSharedOnSqlite(", "TestSharedOnPostgresql(")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.client import connect
 
 from tests.integration.cli.programs import SHOWN, TOKEN
-from tests.services.running import DIES_WITH_PARENT, free_port
+from tests.services.server_process import DIES_WITH_PARENT, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -40,7 +40,7 @@ def url(kind: str) -> str:
 
     url("postgresql")
     """
-    from tests.services.sharing import shared  # noqa: PLC0415 - see above
+    from tests.services.shared_server import shared  # noqa: PLC0415 - see above
 
     place = shared(kind)
     _note(kind, place.missing)

@@ -6,9 +6,9 @@ import argparse
 import signal
 from contextlib import suppress
 
-from tests.services.fetching import fetch_all
+from tests.services.downloads import fetch_all
 from tests.services.kinds import IN_FRONT, MODULES
-from tests.services.sharing import shared
+from tests.services.shared_server import shared
 
 NAMES = [name for name in MODULES if name not in IN_FRONT]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.services.orders import Order, Place
 from tests.services.places import ROOT, MissingError
-from tests.services.sharing import fresh_folder
+from tests.services.shared_server import fresh_folder
 
 
 @final
@@ -74,7 +74,7 @@ def launch(kind: str, behind: str, environment: dict[str, str], arguments: tuple
     """Start a server that lives no longer than this process."""
     folder = fresh_folder() / kind
     order = Order(kind, str(folder), os.getpid(), behind, environment, arguments)
-    command = [sys.executable, "-m", "tests.services.keeping", msgspec.json.encode(order).decode()]
+    command = [sys.executable, "-m", "tests.services.keeper", msgspec.json.encode(order).decode()]
     keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     try:
         return Server(keeper)

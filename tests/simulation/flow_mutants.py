@@ -25,7 +25,7 @@ from standfast.flows.task import DispatcherBackend
 from standfast.stores.protocol import Decision, Put
 from standfast.workflows import debounce as collecting
 from standfast.workflows.start import start
-from tests.simulation.hunting import replaced
+from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,7 +31,7 @@ from standfast.testing import VirtualClock
 from standfast.web.chat import feed
 from standfast.web.mcp import ToolCalls
 from standfast.workflows import queries as awaiting
-from tests.unit.web.chat.talking import Socket, caller, known_by_header
+from tests.unit.web.chat.chat_clients import Socket, caller, known_by_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping

@@ -21,7 +21,7 @@ from standfast.locks.locks import Hold
 from standfast.locks.registry import Lines
 from standfast.stores.protocol import Check, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
-from tests.simulation.hunting import replaced
+from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from standfast.flows.arbiter.in_memory import LocalArbiter, LocalTurn, RequestLi
 from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
 from standfast.locks.line_records import ExtraChanges
 from standfast.stores.protocol import Decision
-from tests.simulation.hunting import replaced
+from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

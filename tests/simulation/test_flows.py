@@ -13,7 +13,7 @@ from standfast.workflows import definition
 from tests.simulation.flow_mutants import MUTANTS, mutated
 from tests.simulation.flow_stage import known_signature
 from tests.simulation.flow_world import serve
-from tests.simulation.hunting import hunt
+from tests.simulation.mutant_hunt import hunt
 from tests.sizes import rounds
 
 MOST_SEEDS: Final = 2_000

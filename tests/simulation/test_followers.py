@@ -18,7 +18,7 @@ from standfast.testing import simulate
 from standfast.workflows import definition
 from tests.simulation.flow_stage import known_signature
 from tests.simulation.followers import OF_REQUESTS, OF_THE_REST, Kind, play, play_request
-from tests.simulation.hunting import hunt, replaced
+from tests.simulation.mutant_hunt import hunt, replaced
 from tests.sizes import rounds
 
 MOST_STEPS: Final = 100_000

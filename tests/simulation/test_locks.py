@@ -11,9 +11,9 @@ import pytest
 
 from standfast.locks.acquire import _held
 from standfast.testing import simulate
-from tests.simulation.hunting import hunt
 from tests.simulation.lock_mutants import MUTANTS, mutated
 from tests.simulation.lock_program import contend
+from tests.simulation.mutant_hunt import hunt
 from tests.sizes import rounds
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from standfast.testing import simulate
-from tests.simulation.hunting import hunt
+from tests.simulation.mutant_hunt import hunt
 from tests.simulation.workflow_mutants import OPERATED_MUTANTS, mutated
 from tests.simulation.workflow_storm import drive_with_operators
 from tests.sizes import rounds

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from standfast.testing import simulate
-from tests.simulation.hunting import hunt
+from tests.simulation.mutant_hunt import hunt
 from tests.simulation.request_mutants import MUTANTS, mutated
 from tests.simulation.request_world import arbitrate_local, arbitrate_shared
 from tests.sizes import rounds

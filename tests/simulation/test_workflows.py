@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from standfast.testing import simulate
-from tests.simulation.hunting import hunt
+from tests.simulation.mutant_hunt import hunt
 from tests.simulation.test_stores import QUICK_DISK
 from tests.simulation.workflow_disk import drive_on_disk
 from tests.simulation.workflow_mutants import MUTANTS, mutated

@@ -22,7 +22,7 @@ from standfast.workflows.records import CHUNKS, RUN_STATES, Chunk, Found
 from standfast.workflows.replay import LIVE, Live, Mismatch, Replay, show
 from standfast.workflows.runtime import Runtime
 from standfast.workflows.steps import JournalCommit
-from tests.simulation.hunting import replaced
+from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

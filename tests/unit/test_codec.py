@@ -18,7 +18,7 @@ from msgspec import Meta, Raw, Struct
 from standfast import codec
 from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_KEYS, PLAIN, Codec, JsonValue
 from standfast.errors import DecodeError, EncodeError, FormatTooNewError
-from tests.naming import shown
+from tests.case_names import shown
 
 if TYPE_CHECKING:
     import random

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import standfast as sf
 from standfast.errors import SignalTimeoutError
 from tests.workflows_corpus.of_steps import add, break_down, shout, third_time_lucky
-from tests.workflows_corpus.of_waiting import signalled
+from tests.workflows_corpus.of_waits import signalled
 from tests.workflows_corpus.shape import Shape
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import standfast as sf
 from standfast.errors import RunFailedError
 from tests.workflows_corpus.of_steps import add, fails, loop, one_step, shout
-from tests.workflows_corpus.of_waiting import sleeps
+from tests.workflows_corpus.of_waits import sleeps
 from tests.workflows_corpus.shape import Shape
 
 if TYPE_CHECKING:

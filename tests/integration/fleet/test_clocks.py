@@ -16,7 +16,7 @@ from tests.integration.fleet.clocks import Dial, at_rate, off_by
 from tests.integration.fleet.places import place
 from tests.integration.fleet.programs.share import PERMITS
 from tests.integration.locks.conftest import spread
-from tests.integration.locks.killing import kill_the_holder
+from tests.integration.locks.kills import kill_the_holder
 from tests.integration.sqlite.children import Child
 from tests.integration.workflows.checks import check, records_of
 from tests.integration.workflows.flows import LEDGER, WORKFLOWS, in_a_row, sleeper

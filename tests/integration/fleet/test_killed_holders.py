@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.fleet.places import place
 from tests.integration.locks.conftest import spread
-from tests.integration.locks.killing import kill_the_first_waiters, kill_the_holder
+from tests.integration.locks.kills import kill_the_first_waiters, kill_the_holder
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from standfast.clock import monotonic
 from tests.integration.locks.conftest import spread
-from tests.integration.locks.killing import all_come_in, kill_the_first_waiters, kill_the_holder
+from tests.integration.locks.kills import all_come_in, kill_the_first_waiters, kill_the_holder
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:

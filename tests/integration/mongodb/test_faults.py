@@ -15,7 +15,7 @@ from standfast.stores.mongodb import records as abandoned
 from standfast.stores.remote.server import Intent, Landed, Row
 from standfast.stores.url import open_store
 from tests import services
-from tests.integration.mongodb.failing import Failing, server_of
+from tests.integration.mongodb.fail_points import FailPoints, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -44,10 +44,10 @@ async def store(server: Server) -> AsyncIterator[GroupedStore]:
 
 
 @pytest.fixture
-def failing(server: Server) -> Iterator[Failing]:
+def failing(server: Server) -> Iterator[FailPoints]:
     """What makes the server fail."""
     with MongoClient[dict[str, Any]](server.url) as client:
-        yield Failing(client)
+        yield FailPoints(client)
 
 
 def creating(handle: str, number: int = 1) -> Intent:
@@ -56,7 +56,7 @@ def creating(handle: str, number: int = 1) -> Intent:
     return Intent(handle, number, {key: 0}, (Row(key, b"", 0),), (), 1)
 
 
-async def test_a_lost_answer_is_settled(store: GroupedStore, failing: Failing) -> None:
+async def test_a_lost_answer_is_settled(store: GroupedStore, failing: FailPoints) -> None:
     """The commit landed, its answer and that to the driver's own second try got lost, and it is found out."""
     with failing.commands("commitTransaction", times=2, closeConnection=True):
         answer = await store.commit(Put(K, b"lost answer"))
@@ -65,7 +65,7 @@ async def test_a_lost_answer_is_settled(store: GroupedStore, failing: Failing) -
     assert (await store.read(K)).records[K].version == answer.versions[K]
 
 
-async def test_an_answer_that_is_lost_for_good_is_an_unknown_outcome(store: GroupedStore, failing: Failing) -> None:
+async def test_an_answer_that_is_lost_for_good_is_an_unknown_outcome(store: GroupedStore, failing: FailPoints) -> None:
     """And the attempt can be closed: it was written, or never will be."""
     server = server_of(store)
     with (
@@ -92,7 +92,7 @@ async def test_an_attempt_that_was_closed_is_never_written(store: GroupedStore) 
 
 @pytest.mark.parametrize("command", ["find", "update"])
 async def test_a_transaction_that_was_undone_is_tried_again(
-    store: GroupedStore, failing: Failing, command: str
+    store: GroupedStore, failing: FailPoints, command: str
 ) -> None:
     """A conflict with another transaction is nobody's answer."""
     key = RecordKey("faults", "again", command)
@@ -103,7 +103,7 @@ async def test_a_transaction_that_was_undone_is_tried_again(
     assert isinstance(answer, Commit)
 
 
-async def test_a_full_disk_is_reported_as_such(store: GroupedStore, failing: Failing) -> None:
+async def test_a_full_disk_is_reported_as_such(store: GroupedStore, failing: FailPoints) -> None:
     """Nothing was written then."""
     key = RecordKey("faults", "full")
     with failing.commands("update", errorCode=14031), pytest.raises(StoreFullError, match="make room"):

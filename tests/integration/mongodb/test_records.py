@@ -18,7 +18,7 @@ from standfast.stores.mongodb.records import STORE, to_id
 from standfast.stores.protocol import MAX_VERSION
 from standfast.stores.remote.server import Intent, Row, Written
 from standfast.stores.url import open_store
-from tests.integration.mongodb.failing import server_of
+from tests.integration.mongodb.fail_points import server_of
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

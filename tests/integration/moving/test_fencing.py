@@ -10,8 +10,8 @@ import standfast as sf
 from standfast.stores import Conflict, Put
 from standfast.stores.transfer import fence_store
 from standfast.testing.conformance.workflows.ground import eventually
-from tests.integration.moving.carrying import opened
 from tests.integration.moving.places import fresh_url
+from tests.integration.moving.transfers import opened
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 import standfast as sf
 from standfast.errors import StoreMovedError
 from standfast.stores import Put
-from tests.integration.moving.carrying import carried
 from tests.integration.moving.places import fresh_url
+from tests.integration.moving.transfers import carried
 
 if TYPE_CHECKING:
     from pathlib import Path

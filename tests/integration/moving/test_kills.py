@@ -14,8 +14,8 @@ from standfast.stores import Commit, Put, Record
 from standfast.stores.backend import EXPORTED
 from standfast.stores.transfer import FORMAT, ExportHeader, ExportWriter
 from standfast.testing.conformance.workflows.ground import eventually
-from tests.integration.moving.carrying import content, opened
 from tests.integration.moving.places import fresh_url
+from tests.integration.moving.transfers import content, opened
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import standfast as sf
 from standfast.clock import later
 from standfast.stores import Put
 from standfast.testing.conformance.workflows.ground import eventually
-from tests.integration.moving.carrying import carried, content
 from tests.integration.moving.places import SERVERS, fresh_url
+from tests.integration.moving.transfers import carried, content
 
 if TYPE_CHECKING:
     from pathlib import Path

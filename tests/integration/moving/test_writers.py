@@ -7,7 +7,7 @@ import io
 import sys
 
 from standfast.stores.transfer import records
-from tests.integration.moving.carrying import exported
+from tests.integration.moving.transfers import exported
 
 WRITERS = ("ann", "bob")
 

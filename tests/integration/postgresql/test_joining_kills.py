@@ -13,7 +13,7 @@ import pytest
 
 from standfast.errors import RunNotFoundError
 from standfast.ids import new_id
-from tests.integration.postgresql.charging import POINTS, engine_of
+from tests.integration.postgresql.charges import POINTS, engine_of
 from tests.integration.postgresql.joined import Ground, make_ground
 from tests.sizes import rounds
 

@@ -21,7 +21,7 @@ from tests.integration.faults.proxy import proxy_to
 from tests.integration.fleet.places import place, place_on
 from tests.integration.locks.conftest import spread
 from tests.integration.locks.crew import Crew
-from tests.integration.locks.killing import kill_the_holder
+from tests.integration.locks.kills import kill_the_holder
 from tests.integration.locks.ledger import Ledger
 from tests.integration.postgresql.programs.linger import linger
 from tests.integration.sqlite.children import Child

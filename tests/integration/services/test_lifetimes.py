@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests import services
-from tests.services.running import family
+from tests.services.server_process import family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 
 OWNER = """
 import sys
-from tests.services.sharing import shared
+from tests.services.shared_server import shared
 print(shared(sys.argv[1]).pid, flush=True)
 sys.stdin.read()
 """

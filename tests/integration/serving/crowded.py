@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import standfast as sf
-from tests.integration.webhooks.sending import NEW
+from tests.integration.webhooks.provider import NEW
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

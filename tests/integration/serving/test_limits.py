@@ -10,8 +10,8 @@ import pytest
 
 import standfast as sf
 from standfast.flows.arbiter.in_memory import LocalArbiter
-from tests.integration.webhooks.sending import LETTER, NEW, SOON, client_of, signed
-from tests.unit.web.chat.talking import Socket, Support
+from tests.integration.webhooks.provider import LETTER, NEW, SOON, client_of, signed
+from tests.unit.web.chat.chat_clients import Socket, Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

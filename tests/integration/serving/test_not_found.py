@@ -12,8 +12,8 @@ import standfast as sf
 from standfast.scope import Scope
 from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.serving.test_tenants import ABSENT, requests_of, shop, tenant_of
-from tests.integration.webhooks.sending import client_of
-from tests.unit.web.chat.talking import Support
+from tests.integration.webhooks.provider import client_of
+from tests.unit.web.chat.chat_clients import Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ import pytest
 
 from standfast.clock import monotonic
 from tests.integration.cli.programs import PATIENCE, ROOT, Program
-from tests.integration.webhooks.sending import LETTER, signed
+from tests.integration.webhooks.provider import LETTER, signed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

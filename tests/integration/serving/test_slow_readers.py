@@ -16,7 +16,7 @@ import websockets
 
 import standfast as sf
 from standfast.cli import serve as serve_listener
-from tests.integration.webhooks.sending import SOON
+from tests.integration.webhooks.provider import SOON
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

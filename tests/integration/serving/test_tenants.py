@@ -13,8 +13,8 @@ from starlette.routing import Route
 import standfast as sf
 from standfast.errors import RequestNotFoundError
 from tests.integration.serving.test_limits import HELLO, MCP
-from tests.integration.webhooks.sending import SOON, client_of
-from tests.unit.web.chat.talking import Socket, Support
+from tests.integration.webhooks.provider import SOON, client_of
+from tests.unit.web.chat.chat_clients import Socket, Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

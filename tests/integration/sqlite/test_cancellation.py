@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 import pytest
 
 from standfast.stores import Commit, Decided, Decision, Put, verdict_of
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import rounds
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 
 from standfast.clock import monotonic
 from standfast.stores import Commit, Put
-from tests.integration.sqlite.programs.talking import key
-from tests.integration.sqlite.ticking import Ticking
+from tests.integration.sqlite.loop_watch import LoopWatch
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def test_the_loop_goes_on_while_another_process_has_the_turn(
     for attempt in range(3):  # a busy machine stalls now and then, whatever the code does
         assert other.ask("hold") == ["inside"]
         commits = [asyncio.create_task(store.commit(Put(key("waiting", attempt, n), b""))) for n in range(20)]
-        async with Ticking() as ticking:
+        async with LoopWatch() as ticking:
             began = monotonic()
             while monotonic() - began < 1.0:
                 await asyncio.wait(commits, timeout=0.01)
@@ -77,7 +77,7 @@ async def test_the_loop_goes_on_while_others_commit_flat_out(url: str, start: St
     for child in children:
         child.tell("go")
 
-    async with Ticking(every=0.005) as ticking:
+    async with LoopWatch(every=0.005) as ticking:
         began = monotonic()
         for number in range(10_000):
             await store.commit(Put(key("mine", number), b""))

@@ -14,8 +14,8 @@ from standfast.clock import monotonic
 from standfast.errors import StoreBusyError, StoreCorruptError, StoreGoneError
 from standfast.stores import Commit, Put
 from standfast.stores.sqlite.connection import LOOK_EVERY
-from tests.integration.sqlite.programs.talking import key
-from tests.integration.sqlite.ticking import Ticking
+from tests.integration.sqlite.loop_watch import LoopWatch
+from tests.integration.sqlite.programs.dialogue import key
 
 if TYPE_CHECKING:
     from standfast.stores import Store
@@ -171,7 +171,7 @@ async def test_a_database_locked_by_another_program_is_busy(
     assert locker.hear() == ["locked"]
 
     began = monotonic()
-    async with Ticking() as ticking:
+    async with LoopWatch() as ticking:
         with pytest.raises(StoreBusyError, match="another program"):
             await store.commit(Put(key("2"), b"lost"))
         assert await values(store) == [b"before"]

@@ -21,7 +21,7 @@ from standfast.errors import (
 )
 from standfast.stores import Put
 from standfast.stores.sqlite import file as files
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 
 if TYPE_CHECKING:
     from pathlib import Path

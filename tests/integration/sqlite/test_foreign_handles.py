@@ -18,7 +18,7 @@ import pytest
 from standfast.errors import ForeignHandleError
 from standfast.stores import Commit, Put
 from standfast.stores.sqlite import backend as upkeep
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import Put
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import rounds, size
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from standfast.clock import monotonic
 from standfast.stores import Put, Wake
 from standfast.stores.sqlite import backend
 from standfast.stores.sqlite import backend as slow_check
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 
 if TYPE_CHECKING:
     from tests.integration.sqlite.children import Child

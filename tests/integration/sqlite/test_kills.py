@@ -11,7 +11,7 @@ import pytest
 
 from standfast.clock import monotonic
 from standfast.stores import Put
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import rounds
 
 if TYPE_CHECKING:

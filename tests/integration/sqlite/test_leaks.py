@@ -16,7 +16,7 @@ from standfast.stores import Put
 from standfast.stores.sqlite import backend as upkeep
 from standfast.stores.sqlite import connection as sharing
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
 if TYPE_CHECKING:

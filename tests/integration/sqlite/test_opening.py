@@ -15,7 +15,7 @@ from standfast.stores import Commit, Put
 from standfast.stores.sqlite.connection import open_connection
 from standfast.stores.sqlite.file import descriptors_of
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import rounds
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from standfast.clock import monotonic
 from standfast.errors import StoreBusyError
 from standfast.stores import Commit, Decision, Put
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from standfast.errors import WrongLoopError
 from standfast.stores import Conflict, Put
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded, plus_one
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
 if TYPE_CHECKING:

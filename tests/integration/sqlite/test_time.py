@@ -15,7 +15,7 @@ from standfast.stores.sqlite import backend as upkeep
 from standfast.testing import VirtualClock
 from tests import services
 from tests.integration.sqlite.children import Child
-from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.programs.dialogue import key
 
 if TYPE_CHECKING:
     from standfast.stores import Store

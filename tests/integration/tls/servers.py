@@ -16,7 +16,7 @@ from tests import services
 from tests.integration.libsql.conftest import Tokens
 from tests.integration.mysql.ground import run_sql
 from tests.integration.tls.authority import NAME, Authority
-from tests.services.running import free_port
+from tests.services.server_process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

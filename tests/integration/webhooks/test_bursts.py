@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast.web.signatures import StandardWebhooks
-from tests.integration.webhooks.sending import NEW, Worker, said, signed
+from tests.integration.webhooks.provider import NEW, Worker, said, signed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

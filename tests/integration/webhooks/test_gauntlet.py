@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from standfast.errors import StoreUnavailableError
-from tests.integration.webhooks.sending import (
+from tests.integration.webhooks.provider import (
     JSON,
     LETTER,
     NEW,

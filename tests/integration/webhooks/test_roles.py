@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import standfast as sf
 from standfast.web.signatures import StandardWebhooks
-from tests.integration.webhooks.sending import LETTER, NEW, SOON, Worker, signed
+from tests.integration.webhooks.provider import LETTER, NEW, SOON, Worker, signed
 
 if TYPE_CHECKING:
     from pathlib import Path

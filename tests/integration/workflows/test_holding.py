@@ -15,7 +15,7 @@ from standfast.errors import WouldWaitError
 from standfast.stores.protocol import Put
 from standfast.workflows.records import CHUNKS, Chunk, RunKeys, events_of
 from tests.integration.workflows.nursery import ROOT
-from tests.integration.workflows.programs.holding import holds
+from tests.integration.workflows.programs.lock_holder import holds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def worker(url: str) -> AsyncIterator[None]:
     """A process that drives runs, and is killed without a warning at the end of the block."""
     path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.workflows.programs.holding", url,
+        sys.executable, "-m", "tests.integration.workflows.programs.lock_holder", url,
         stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert process.stdout is not None

@@ -11,7 +11,7 @@ import pytest
 import standfast as sf
 from standfast.errors import InvalidDurationError, InvalidLockArgumentError, LeaseTooShortError
 from standfast.keys import RecordKey
-from tests.naming import shown
+from tests.case_names import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

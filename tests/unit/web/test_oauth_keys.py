@@ -14,7 +14,7 @@ import pytest
 from standfast.errors import SigningKeysUnavailableError
 from standfast.web import oauth as module
 from standfast.web.oauth import COOLDOWN, FRESH, KEPT, LARGEST, SOON, FetchedKeys, fetched
-from tests.unit.web.issuing import public
+from tests.unit.web.issuer import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
 import standfast as sf
-from tests.unit.web.issuing import ISSUER, token, tokens
+from tests.unit.web.issuer import ISSUER, token, tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

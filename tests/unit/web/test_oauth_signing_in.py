@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import standfast as sf
-from tests.unit.web.issuing import AUDIENCE, ISSUER, token, tokens
+from tests.unit.web.issuer import AUDIENCE, ISSUER, token, tokens
 
 if TYPE_CHECKING:
     from starlette.requests import Request

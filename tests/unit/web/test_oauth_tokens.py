@@ -19,7 +19,7 @@ import standfast as sf
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError, MissingExtraError
 from standfast.web import oauth as module
-from tests.unit.web.issuing import (
+from tests.unit.web.issuer import (
     AUDIENCE,
     KEY_ID,
     claims,

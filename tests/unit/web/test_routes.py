@@ -12,7 +12,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 import standfast as sf
 from standfast.web.signatures import StandardWebhooks
-from tests.unit.web.issuing import tokens as oauth_tokens
+from tests.unit.web.issuer import tokens as oauth_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

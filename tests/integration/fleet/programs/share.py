@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 import standfast as sf
 from standfast.clock import monotonic
 from standfast.errors import LeaseLostError, RunHeldError
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say, told
 from tests.integration.workflows.ledger import Ledger
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import standfast as sf
 from tests.integration.flows.stage import flow_of
 from tests.integration.locks.programs.contend import commands
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say
 
 if TYPE_CHECKING:
     from standfast.flows.dispatcher import Dispatcher

@@ -22,7 +22,7 @@ from standfast.clock import monotonic
 from standfast.errors import LeaseLostError, StandfastError
 from standfast.stores import Commit, Decision, Put
 from tests.integration.locks.ledger import Ledger
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

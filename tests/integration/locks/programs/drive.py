@@ -10,7 +10,7 @@ import asyncio
 
 import standfast as sf
 from standfast.errors import RunHeldError
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say, told
 
 
 async def lease(space: sf.Space, seconds: str, run_id: str) -> None:

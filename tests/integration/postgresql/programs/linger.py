@@ -8,7 +8,7 @@ from typing import Final
 import standfast as sf
 from standfast.clock import monotonic
 from tests.integration.locks.programs.contend import commands
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say
 
 LEASE: Final = 30.0
 KILLS: Final = 1_000  # more than the test has: its workers die for no fault of the run

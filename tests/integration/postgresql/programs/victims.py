@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.integration.postgresql.charging import live_and_die
+from tests.integration.postgresql.charges import live_and_die
 
 
 def main() -> None:

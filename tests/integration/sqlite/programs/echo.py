@@ -6,7 +6,7 @@ import asyncio
 
 from standfast.stores import Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 PING, PONG = key("ping"), key("pong")
 

@@ -11,7 +11,7 @@ import statistics
 from standfast.clock import monotonic
 from standfast.stores import Commit, Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 
 async def main(url: str, name: str, seconds: float, tasks: int) -> None:

@@ -16,7 +16,7 @@ from standfast.errors import StandfastError
 from standfast.stores import Decision, Put
 from standfast.stores.sqlite import backend as slow_check
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,7 +12,7 @@ import select
 from standfast.stores import Put
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 
 async def in_child(url: str, is_open: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from standfast.errors import StandfastError
 from standfast.stores import Decision, Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from standfast.stores import Snapshot

@@ -11,7 +11,7 @@ import threading
 
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 everyone_is_open = threading.Barrier(3)  # a fork while a thread imports something would leave the import locked
 over = threading.Event()

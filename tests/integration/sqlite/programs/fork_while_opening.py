@@ -13,7 +13,7 @@ from standfast.stores import Put
 from standfast.stores.liveness import run_in_forked_child
 from standfast.stores.sqlite.database import read_anchor
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from standfast.clock import Clock

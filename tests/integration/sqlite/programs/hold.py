@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from standfast.stores import Decision, Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
     from standfast.stores import Snapshot

@@ -13,7 +13,7 @@ import time
 
 from standfast.stores.sqlite import backend as slow_check
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 
 async def main(url: str, watches: int, every: float, *prefix: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 
 async def main(url: str, name: str) -> None:

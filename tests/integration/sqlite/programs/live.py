@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say, told
 
 if TYPE_CHECKING:
     from standfast.stores import GroupedStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say, told
 
 if __name__ == "__main__":
     database = sqlite3.connect(ARGUMENTS[0], isolation_level=None)

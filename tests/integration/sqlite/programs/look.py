@@ -7,7 +7,7 @@ from typing import Any
 
 from standfast.keys import RecordKey
 from standfast.stores.sqlite.connection import open_connection
-from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say
 
 
 def look(path: str) -> dict[str, Any]:

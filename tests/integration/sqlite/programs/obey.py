@@ -16,7 +16,7 @@ from standfast.clock import monotonic
 from standfast.errors import StandfastError
 from standfast.stores import Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
     from standfast.stores import GroupedStore

@@ -8,7 +8,7 @@ import standfast.stores.sqlite  # noqa: F401 -- loaded before the race begins
 from standfast.errors import StandfastError
 from standfast.stores import Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 
 async def main(url: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say, told
 
 
 async def main(url: str) -> None:

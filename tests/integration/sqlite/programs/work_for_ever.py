@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from standfast.stores import Put
 from standfast.stores.url import open_store
-from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

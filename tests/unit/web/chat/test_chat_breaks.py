@@ -9,7 +9,7 @@ from typing import Any
 import standfast as sf
 from standfast.web.chat import ChatLimits
 from tests.sizes import rounds
-from tests.unit.web.chat.talking import Socket, chat_app
+from tests.unit.web.chat.chat_clients import Socket, chat_app
 
 MESSAGES = 6
 WORDS = 5

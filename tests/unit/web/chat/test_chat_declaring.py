@@ -10,7 +10,7 @@ import standfast as sf
 from standfast.errors import InvalidFlowError
 from standfast.web.app import App
 from standfast.web.chat import Chat, ChatLimits
-from tests.unit.web.chat.talking import Support
+from tests.unit.web.chat.chat_clients import Support
 
 
 async def _only_text(request: sf.Request, text: str) -> None: ...

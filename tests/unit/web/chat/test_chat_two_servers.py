@@ -11,7 +11,7 @@ import pytest
 from standfast.web.app import App
 from standfast.web.chat import Chat
 from tests import services
-from tests.unit.web.chat.talking import Socket, Support, known_by_header
+from tests.unit.web.chat.chat_clients import Socket, Support, known_by_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import standfast as sf
 from standfast.flows.handle import Handle
 from standfast.web.chat.feed import Seen
-from tests.unit.web.chat.talking import Socket, Support, chat_app
+from tests.unit.web.chat.chat_clients import Socket, Support, chat_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
-from tests.unit.web.chat.talking import HOST, PATH, Support, caller, chat_app
+from tests.unit.web.chat.chat_clients import HOST, PATH, Support, caller, chat_app
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

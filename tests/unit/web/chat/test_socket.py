@@ -11,7 +11,7 @@ import standfast as sf
 from standfast.errors import StoreUnavailableError
 from standfast.web.chat import ChatLimits, feed
 from standfast.web.chat.feed import Conversation
-from tests.unit.web.chat.talking import HOST, Socket, Support, chat_app
+from tests.unit.web.chat.chat_clients import HOST, Socket, Support, chat_app
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.conformance.dispatch_stage import ANN, SOON, result
 
 if TYPE_CHECKING:
     from standfast.policies import Policy
-    from tests.conformance.dispatching import Pair
+    from tests.conformance.dispatch_contract import Pair
 
 POLICIES: Final[dict[str, Policy]] = {
     "side_by_side": sf.Allow(),
@@ -55,7 +55,7 @@ def sent(action: str, name: str) -> sf.Call:
     return sf.Call(flow="desk", action=action, inputs={"name": name}, principal=ANN, session="s-1")
 
 
-class CollectingContract:
+class CollectContract:
     """The promises to those whose requests become one run; a subclass provides ``pair``, two servers of the desk."""
 
     @pytest.fixture

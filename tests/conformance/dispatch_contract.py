@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.bursting import BurstContract
+from tests.conformance.burst_contract import BurstContract
 from tests.conformance.dispatch_stage import Pair, Stage, names_of
-from tests.conformance.following import FollowContract
-from tests.conformance.repeating import RepeatContract
-from tests.conformance.stopping import StopContract
-from tests.conformance.taking_turns import TurnContract
+from tests.conformance.follow_contract import FollowContract
+from tests.conformance.repeat_contract import RepeatContract
+from tests.conformance.stop_contract import StopContract
+from tests.conformance.turn_contract import TurnContract
 
 __all__ = ["DispatchContract", "Pair", "names_of"]
 

@@ -63,6 +63,6 @@ def shared(name: str) -> Place:
 
 def kept(order: Order) -> Place:
     """Have a server kept by a process of its own, which may outlive this one."""
-    command = [sys.executable, "-m", "tests.services.keeping", msgspec.json.encode(order).decode(), "detached"]
+    command = [sys.executable, "-m", "tests.services.keeper", msgspec.json.encode(order).decode(), "detached"]
     told = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT, check=True)
     return msgspec.json.decode(told.stdout, type=Place)

@@ -24,7 +24,7 @@ def server_of(store: GroupedStore) -> MongoServer:
     return backend.server
 
 
-class Failing:
+class FailPoints:
     """Makes a server fail commands of this store."""
 
     def __init__(self, driver: MongoClient[dict[str, Any]]) -> None:

@@ -11,13 +11,13 @@ from tests.conformance.dispatch_stage import ANN, arrival, result
 
 if TYPE_CHECKING:
     from standfast.flows.handle import Handle
+    from tests.conformance.dispatch_contract import Pair
     from tests.conformance.dispatch_stage import Stage
-    from tests.conformance.dispatching import Pair
 
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
 
 
-class RefusingContract:
+class RefusalContract:
     """The promises to those who are refused; a subclass provides ``pair`` and ``stage``."""
 
     @DURABLE

@@ -19,7 +19,7 @@ import msgspec
 
 from tests.services.orders import Order, Place
 from tests.services.places import MissingError
-from tests.services.running import Running
+from tests.services.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def answer(place: Place) -> None:
 
 def serve(order: Order, *, detached: bool) -> None:
     """Keep the server until the owner is gone."""
-    server = Running(order)
+    server = ServerProcess(order)
     try:
         place = attempt(server.start)
         answer(place)
@@ -62,7 +62,7 @@ def hang_up() -> None:
     os.close(nowhere)
 
 
-def obey(owner: int, server: Running) -> None:
+def obey(owner: int, server: ServerProcess) -> None:
     """Do what is asked on standard input until the owner is gone."""
     try:
         watched = os.pidfd_open(owner)

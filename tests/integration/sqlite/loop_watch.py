@@ -9,7 +9,7 @@ from standfast.clock import monotonic
 
 
 @final
-class Ticking:
+class LoopWatch:
     """Lets the running loop tick every few milliseconds, and notes the longest time between two ticks."""
 
     def __init__(self, every: float = 0.002) -> None:

@@ -20,7 +20,7 @@ from standfast.errors import (
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
-    from tests.conformance.dispatching import Pair
+    from tests.conformance.dispatch_contract import Pair
 
 BOB = sf.Principal("acme", "bob")
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])

@@ -11,14 +11,14 @@ from standfast.errors import RequestCancelledError, RequestSharedError
 from tests.conformance.dispatch_stage import ANN, Stage, arrival, result
 
 if TYPE_CHECKING:
-    from tests.conformance.dispatching import Pair
+    from tests.conformance.dispatch_contract import Pair
 
 BOB = sf.Principal("acme", "bob")
 BOSS = sf.Principal("acme", "boss", frozenset({"operator"}))
 SHARED = pytest.mark.parametrize("action", ["debounced", "batched", "joined"])
 
 
-class SharingContract:
+class ShareContract:
     """The promises to those who share a run; a subclass provides ``pair`` and ``stage``."""
 
     @SHARED

@@ -43,7 +43,7 @@ def family(pid: int) -> list[int]:
 
 
 @final
-class Running:
+class ServerProcess:
     """A server that this process started and watches."""
 
     def __init__(self, order: Order) -> None:

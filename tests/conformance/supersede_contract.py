@@ -10,15 +10,15 @@ import pytest
 import standfast as sf
 from standfast.errors import RequestSupersededError
 from standfast.events import RequestsOverlap
+from tests.conformance.dispatch_contract import names_of
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result, until_set
-from tests.conformance.dispatching import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from standfast.events import Event
     from standfast.flows.handle import Handle
-    from tests.conformance.dispatching import Pair
+    from tests.conformance.dispatch_contract import Pair
 
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
 
@@ -62,7 +62,7 @@ class Mule:
                 await self.news.wait()
 
 
-class SupersedingContract:
+class SupersedeContract:
     """The promises of those who take a place; a subclass provides ``pair``, two servers of both flows."""
 
     @pytest.fixture
