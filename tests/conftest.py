@@ -26,7 +26,7 @@ HEAVY_SECONDS = size(full=7200, quick=300)
 settings.register_profile(
     "standfast",
     deadline=None,
-    max_examples=size(full=2000, quick=100),
+    max_examples=size(full=2000, quick=60),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

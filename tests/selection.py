@@ -33,27 +33,30 @@ SECOND_WAYS: Final = frozenset(
 )
 """Contracts on a server that is tried directly, or in a newer version, as well."""
 
+DISPATCH: Final = "tests/conformance/test_dispatch.py"
+"""What requests go through; on servers the contracts of arbiters, policies and ticks show what it stands on."""
+
 RARE_MUTANTS: Final = frozenset(
     {
         "a server that does not see that it is replaced",
         "a worker that was replaced commits",
         "commits that are not fenced by the turn",
         "deadline from the answer",
+        "goes on inside of a lock",
         "locks do not guard",
         "locks of other branches are lost",
+        "tells nobody who was turned out",
         "the sole server does not guard its commits",
         "ticks that overlap",
     }
 )
 """Wrong versions of the code that only hundreds of seeds of the simulation reveal."""
 
-STRIKES: Final = (
-    "tests/integration/faults/",
-    "tests/integration/fleet/",
-    "tests/integration/moving/",
-    "tests/integration/tls/",
+STRIKES: Final = tuple(
+    f"tests/integration/{folder}/"
+    for folder in ["dynamodb", "faults", "fleet", "libsql", "mongodb", "moving", "mysql", "postgresql", "redis", "tls"]
 )
-"""Folders whose tests kill, stop and cut off servers, or start one for each: seconds rather than moments."""
+"""Folders whose tests kill, stop, cut off or fill up servers, or start one for each: seconds rather than moments."""
 
 
 def part_of(item: pytest.Item) -> str:
@@ -67,7 +70,7 @@ def is_thorough(item: pytest.Item) -> bool:
     """Return True if ``make test`` leaves a test out."""
     if item.get_closest_marker("services") is None:
         return any(f"[{mutant}]" in item.nodeid for mutant in RARE_MUTANTS)
-    if item.nodeid.startswith(STRIKES):
+    if item.nodeid.startswith((*STRIKES, DISPATCH)):
         return True
     found: type | None = getattr(item, "cls", None)
     if found is None:

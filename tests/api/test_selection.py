@@ -30,7 +30,7 @@ def test_a_rare_mutant_is_a_mutant() -> None:
     assert every >= selection.RARE_MUTANTS
 
 
-@pytest.mark.parametrize("place", selection.STRIKES)
+@pytest.mark.parametrize("place", [*selection.STRIKES, selection.DISPATCH])
 def test_a_place_of_strikes_exists(place: str) -> None:
     """Folders and files are named from the root of the project."""
     assert (ROOT / place).exists()

@@ -36,6 +36,7 @@ class TestMemoryWorkflows(WorkflowConformance):
         return open_it
 
 
+@pytest.mark.thorough  # memory as it is goes through all of it
 class TestModestWorkflows(WorkflowConformance):
     """On a store that sends no hints and takes few changes at a time, by the time of the machine."""
 

@@ -114,7 +114,7 @@ def run(seed: int, kind: Kind, name: str) -> None:
 @pytest.mark.parametrize("name", OF_REQUESTS)
 def test_a_follower_of_a_request_sees_all_of_it_and_the_end(name: str, kind: Kind) -> None:
     """Whatever is told, and ends, while it is not reading."""
-    for seed in rounds(f"seeds of {name}, {kind}", full=2_000, quick=40):
+    for seed in rounds(f"seeds of {name}, {kind}", full=2_000, quick=15):
         run(seed, kind, name)
 
 
@@ -122,7 +122,7 @@ def test_a_follower_of_a_request_sees_all_of_it_and_the_end(name: str, kind: Kin
 def test_a_follower_of_runs_and_records_sees_the_last_of_it(name: str) -> None:
     """Whatever is written, and ends, while it is not reading."""
     with patch.object(definition, "signature_of", known_signature):
-        for seed in rounds(f"seeds of {name}", full=2_000, quick=40):
+        for seed in rounds(f"seeds of {name}", full=2_000, quick=15):
             simulate(seed, play, seed, name, step_limit=MOST_STEPS)
 
 

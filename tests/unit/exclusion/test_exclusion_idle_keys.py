@@ -16,7 +16,7 @@ from tests.unit.exclusion.scene import MODES, PLAIN, ticks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-KEYS = size(full=1_000_000, quick=30_000)
+KEYS = size(full=1_000_000, quick=10_000)
 
 
 async def growth(use: Callable[[Exclusion, int], Awaitable[None]], keys: int) -> int:
