@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 
 from standfast.durations import seconds
 from standfast.errors import InvalidFlowError, InvalidRateError
-from standfast.locks.line import MOST_HOLDERS
+from standfast.locks.entry import MOST_HOLDERS
 from standfast.locks.rate_limiter import check_rate
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from standfast.flows.arbiter.in_memory import SITE
-from standfast.flows.arbiter.protocol import Ask, Beside, QueueRules, queue_rules_of
-from standfast.locks.inspect import turn_out
+from standfast.flows.arbiter.in_memory import SERVER_SPEC
+from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
+from standfast.locks.entry import ExtraChanges
+from standfast.locks.inspect import holders_in
 from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.space import lines_of
 from standfast.stores.protocol import Put
@@ -42,29 +43,31 @@ def ask(name: str, rules: QueueRules = QUEUE, *, key: str = "s-1", action: str =
     return Ask(id=name, address=address, action=action, rules=rules, **more)
 
 
-def putting(key: RecordKey, value: bytes) -> Beside:
+def putting(key: RecordKey, value: bytes) -> ExtraChanges[int]:
     """Return what puts a record, whatever is there."""
 
     def decide(position: int, seen: Snapshot) -> tuple[Change, ...]:
         return (Put(key, value or str(position).encode(), seen.version(key)),)
 
-    return Beside((key,), decide)
+    return ExtraChanges((key,), decide)
 
 
-def failing(key: RecordKey) -> Beside:
+def failing(key: RecordKey) -> ExtraChanges[int]:
     """Return what cannot be committed."""
 
     def decide(position: int, _: Snapshot) -> tuple[Change, ...]:
         raise KeyError(position)
 
-    return Beside((key,), decide)
+    return ExtraChanges((key,), decide)
 
 
 @final
 class Visit:
     """A request in a task of its own, which has its turn until :meth:`end`."""
 
-    def __init__(self, arbiter: Arbiter, asked: Ask, *, stubborn: bool = False, last: Beside | None = None) -> None:
+    def __init__(
+        self, arbiter: Arbiter, asked: Ask, *, stubborn: bool = False, last: ExtraChanges[int] | None = None
+    ) -> None:
         self._arbiter, self._stubborn, self._last = arbiter, stubborn, last
         self.inside, self.waiting = asyncio.Event(), asyncio.Event()
         self.stopped, self._over = asyncio.Event(), asyncio.Event()
@@ -145,6 +148,6 @@ def fresh_name() -> str:
 
 async def force_out(space: Space, app: str = "app") -> None:
     """Take the lock of the sole server away, as an operator does."""
-    line = lines_of(space).line(("server", app))
-    [holder] = (await line.look()).line.holders
-    assert await turn_out(space, line, SITE, holder.entry.id)
+    address = ("server", app)
+    [holder] = await holders_in(space, address)
+    assert await lines_of(space).evict(address, SERVER_SPEC, holder.entry.id)

@@ -271,8 +271,8 @@ class ArbiterContract:
     async def test_a_record_is_there_when_the_place_is_taken(self, arbiters: Pair, space: Space) -> None:
         """Also of one that waits, with its position."""
         keys = [space.key("request", "acme", name) for name in ("r1", "r2")]
-        first = await Visit(arbiters[0], ask("r1", beside=putting(keys[0], b""))).runs()
-        second = await Visit(arbiters[1], ask("r2", beside=putting(keys[1], b""))).waits()
+        first = await Visit(arbiters[0], ask("r1", extra_changes=putting(keys[0], b""))).runs()
+        second = await Visit(arbiters[1], ask("r2", extra_changes=putting(keys[1], b""))).waits()
         seen = await space.read(*keys)
         assert [seen.records[key].value for key in keys] == [b"0", b"1"]
         assert [await first.end(), await second.end()] == ["r1", "r2"]
@@ -280,14 +280,14 @@ class ArbiterContract:
     async def test_a_record_that_cannot_be_means_no_place(self, arbiters: Pair, space: Space) -> None:
         """What the caller's function raises comes out, and the key stays free."""
         with pytest.raises(KeyError):
-            await Visit(arbiters[0], ask("r1", beside=failing(space.key("request", "r1")))).ended()
+            await Visit(arbiters[0], ask("r1", extra_changes=failing(space.key("request", "r1")))).ended()
         await (await Visit(arbiters[1], ask("r2", REJECT)).runs()).end()
 
     async def test_one_that_is_not_taken_on_supersedes_nobody(self, arbiters: Pair, space: Space) -> None:
         """Such as one that was sent twice at once: whoever runs is not stopped for nothing."""
         first = await Visit(arbiters[0], ask("r1", RESTART)).runs()
         with pytest.raises(KeyError):
-            await Visit(arbiters[1], ask("r2", RESTART, beside=failing(space.key("request", "r2")))).ended()
+            await Visit(arbiters[1], ask("r2", RESTART, extra_changes=failing(space.key("request", "r2")))).ended()
         assert not first.stopped.is_set()
         assert await first.end() == "r1"
 

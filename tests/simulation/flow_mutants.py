@@ -16,12 +16,12 @@ from standfast.flows import view as viewing
 from standfast.flows.arbiter import in_store as shared
 from standfast.flows.arbiter.in_memory import LocalArbiter, RequestLine
 from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
-from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.durable import DurableCommits, DurableExecution
 from standfast.flows.idempotency import IdempotencyClaim, fingerprint_of, place_of
 from standfast.flows.records import SESSIONS, SessionRecord, session_key
 from standfast.flows.session import apply
 from standfast.flows.task import DispatcherBackend
+from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Decision, Put
 from standfast.workflows import debounce as collecting
 from standfast.workflows.start import start
@@ -64,15 +64,17 @@ def still_collects(life: Any) -> bool:
     return not life.has_ended and life.cancel is None
 
 
-async def whoever_has_the_turn(turn: SharedTurn, beside: Beside) -> Any:
+async def whoever_has_the_turn(turn: SharedTurn, extra_changes: ExtraChanges[int]) -> Any:
     """Commit for a request, whoever has the turn by now."""
     space = turn._arbiter.space
-    return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
+    return (
+        await space.update(extra_changes.keys, lambda seen: Decision(None, tuple(extra_changes.decide(0, seen))))
+    ).versions
 
 
-def unguarded(_outcomes: DurableCommits, beside: Beside) -> Beside:
+def unguarded(_outcomes: DurableCommits, extra_changes: ExtraChanges[int]) -> ExtraChanges[int]:
     """Commit, whoever drives the run by now."""
-    return beside
+    return extra_changes
 
 
 _run: Final = DispatcherBackend.run
@@ -89,7 +91,7 @@ async def at_once(calls: DispatcherBackend, action: Any, inputs: Any, **options:
         state = {} if found is None else SESSIONS.decode(found.value).state
         return (Put(key, SESSIONS.encode(SessionRecord(apply(state, operations))), seen.version(key)),)
 
-    await server.update(Beside((key,), decide))
+    await server.update(ExtraChanges((key,), decide))
     calls.session._operations.clear()
     return value
 
@@ -110,7 +112,7 @@ async def nobody(*_: object) -> None:
     """Look at no line."""
 
 
-def whatever_was_written(outcomes: DurableCommits, record: Any, operations: Any) -> Beside:
+def whatever_was_written(outcomes: DurableCommits, record: Any, operations: Any) -> ExtraChanges[int]:
     """Write the end of a request over any other end."""
     keys = outcomes.keys
     del operations
@@ -119,7 +121,7 @@ def whatever_was_written(outcomes: DurableCommits, record: Any, operations: Any)
         found = seen.get(keys.record)
         return () if found is None else (viewing.final_put(keys, record, found.version, seen.at),)
 
-    return Beside((keys.record,), decide)
+    return ExtraChanges((keys.record,), decide)
 
 
 async def without_a_second_try(performing: DurableExecution) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from standfast.flows.arbiter import in_store as shared_turn
 from standfast.flows.arbiter.in_memory import LocalArbiter, LocalTurn, RequestLine
 from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
-from standfast.locks.line_records import ExtraChanges
+from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Decision
 from tests.simulation.mutant_hunt import replaced
 
@@ -15,25 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from standfast.flows.arbiter.protocol import Beside, Stop
+    from standfast.flows.arbiter.protocol import Stop
     from standfast.keys import RecordKey
+    from standfast.locks.entry import Answer
     from standfast.stores.protocol import Snapshot
 
 
-def leaving_in_any_case(beside: Beside | None) -> ExtraChanges:
+def leaving_in_any_case(extra_changes: ExtraChanges[int] | None) -> ExtraChanges[Answer]:
     """Commit the end of a request, whoever has the turn by now."""
 
     def decide(_: Any, seen: Snapshot) -> Any:
-        return (() if beside is None else tuple(beside.decide(0, seen))), ()
+        return () if extra_changes is None else extra_changes.decide(0, seen)
 
-    return ExtraChanges(() if beside is None else beside.keys, decide)
+    return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
 
 
-async def update_without_guard(turn: SharedTurn, beside: Beside) -> Mapping[RecordKey, int]:
+async def update_without_guard(turn: SharedTurn, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
     """Look first and commit then, as if nothing could happen in between."""
     turn.check()
     space = turn._arbiter.space
-    return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
+    return (
+        await space.update(extra_changes.keys, lambda seen: Decision(None, tuple(extra_changes.decide(0, seen))))
+    ).versions
 
 
 async def stop_whoever_is_there(arbiter: SharedArbiter, entries: Any) -> None:
@@ -44,10 +47,14 @@ async def stop_whoever_is_there(arbiter: SharedArbiter, entries: Any) -> None:
             turn.cancel()
 
 
-async def commit_without_guard(arbiter: LocalArbiter, beside: Beside, position: int, turn: LocalTurn) -> Any:
+async def commit_without_guard(
+    arbiter: LocalArbiter, extra_changes: ExtraChanges[int], position: int, turn: LocalTurn
+) -> Any:
     """Trust in being the sole server."""
     turn.check()
-    return await arbiter._space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(position, seen))))
+    return await arbiter._space.update(
+        extra_changes.keys, lambda seen: Decision(None, tuple(extra_changes.decide(position, seen)))
+    )
 
 
 def leave_without_handing_over(line: RequestLine[Any], entrant: Any) -> Any:

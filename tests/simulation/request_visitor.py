@@ -7,7 +7,8 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import FlowError, RequestCancelledError, RequestSupersededError, StandfastError, StoreError
-from standfast.flows.arbiter.protocol import Ask, Beside, JoinsError, Stop, queue_rules_of
+from standfast.flows.arbiter.protocol import Ask, JoinsError, Stop, queue_rules_of
+from standfast.locks.entry import ExtraChanges
 from standfast.policies import Join, Latest, Queue, Reject, Restart
 from standfast.stores.protocol import Put
 from tests.simulation.request_watch import Visit
@@ -103,7 +104,7 @@ class Visitor:
             address=self.address,
             action=visit.action,
             rules=visit.rules,
-            beside=self._writes("first") if self.chance.random() < 0.5 else None,
+            extra_changes=self._writes("first") if self.chance.random() < 0.5 else None,
             on_stop=lambda _: self._hears(visit),
         )
         async with self.site.arbiter.hold(asked) as turn:
@@ -143,11 +144,11 @@ class Visitor:
         if process.is_dead or self.chance.random() < 0.5:
             await process.awake()  # not only its wire stands still, but all of it
 
-    def _writes(self, what: str) -> Beside:
+    def _writes(self, what: str) -> ExtraChanges[int]:
         kind = "record" if what == "first" else "effect"
         key = self.site.space.key(kind, self.key, self.name, what)
 
         def decide(_: int, seen: Snapshot) -> tuple[Change, ...]:
             return (Put(key, b"", seen.version(key)),)
 
-        return Beside((key,), decide)
+        return ExtraChanges((key,), decide)

@@ -36,7 +36,7 @@ from standfast.cli.target import (
 from standfast.durations import seconds, typed
 from standfast.errors import HoldTimeoutError, StandfastError, WithdrawnError, WouldWaitError
 from standfast.keys import Key
-from standfast.locks.acquire import owner_of_task
+from standfast.locks.entry import owner_of_task
 from standfast.locks.inspect import one_line
 from standfast.locks.locks import LONGEST_NOTE, Holding
 

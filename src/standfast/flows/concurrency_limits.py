@@ -33,9 +33,7 @@ from standfast.flows.declaration import ActionLimit
 from standfast.flows.request import Call, Explanation, Principal, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
-from standfast.locks.acquire import AcquireRequest
-from standfast.locks.line import Rules
-from standfast.locks.line_records import LockSpec
+from standfast.locks.entry import AcquireRequest, LockSpec, Rules
 from standfast.locks.locks import Holding
 from standfast.locks.rate_limiter import RateLimiter
 from standfast.space import lines_of
@@ -227,7 +225,7 @@ class SharedPermits:
         self._lines: Final = lines_of(space)
         self._lease: Final = space.lease
         self._address, self._label, self._note, self._on_idle = address, label, note, on_idle
-        self._site: Final = LockSpec(LIMIT, Rules(most))
+        self._spec: Final = LockSpec(LIMIT, Rules(most))
         self._waiters: Final = PermitWaiters()
         self._standing: Final[dict[asyncio.Task[Any], None]] = {}
         self._leaving: Final[dict[asyncio.Task[Any], None]] = {}
@@ -280,14 +278,14 @@ class SharedPermits:
         request = AcquireRequest(
             self._label,
             self._address,
-            self._site,
+            self._spec,
             self._lease,
             self._note,
             owner=new_id(),
             waits=waits,
             note=self._note,
             may_circle=False,
-            permits=self._site.rules.permits,
+            permits=self._spec.rules.permits,
         )
         holding = Holding(self._lines, request, "tell")
         await holding.__aenter__()

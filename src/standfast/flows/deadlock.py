@@ -22,6 +22,7 @@ from msgspec import Struct
 from standfast.codec import Codec
 from standfast.errors import WaitsForItselfError
 from standfast.flows.request import Address
+from standfast.locks.deadlock import shortest_cycle
 from standfast.stores.protocol import Decision, Put
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ class DeadlockSearch:
         self._waiting[waiter.id] = waiter
         for each in waiter.holds:
             self._holding.setdefault(each, {})[waiter.id] = waiter
-        for one in self._circle(waiter):
+        cycle = shortest_cycle(waiter.id, self._blockers)
+        for request_id in (*cycle[:1], *reversed(cycle[1:])):
+            one = self._waiting[request_id]
             if one.is_called and one.refuse is not None:
                 self.go_on(one.id)
                 one.refuse(WaitsForItselfError(one.label, one.id))
@@ -149,24 +152,5 @@ class DeadlockSearch:
                 if not holding:
                     del self._holding[each]
 
-    def _circle(self, first: BlockedRequest) -> Iterable[BlockedRequest]:
-        """Return those who wait for each other because of one, that one first; nobody if there is no circle."""
-        behind: dict[str, BlockedRequest] = {}
-        ahead = [first]
-        while ahead:
-            each = ahead.pop()
-            for other in self._holding.get(each.wants, {}).values():
-                if other is first:
-                    return self._back(first, each, behind)
-                if other.id not in behind:
-                    behind[other.id] = each
-                    ahead.append(other)
-        return ()
-
-    @staticmethod
-    def _back(first: BlockedRequest, last: BlockedRequest, behind: dict[str, BlockedRequest]) -> list[BlockedRequest]:
-        circle, each = list[BlockedRequest](), last
-        while each is not first:
-            circle.append(each)
-            each = behind[each.id]
-        return [first, *circle]
+    def _blockers(self, request_id: str) -> Iterable[str]:
+        return self._holding.get(self._waiting[request_id].wants, ())

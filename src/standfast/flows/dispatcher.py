@@ -28,7 +28,7 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import Beside, JoinsError
+from standfast.flows.arbiter.protocol import JoinsError
 from standfast.flows.collect import add
 from standfast.flows.deadlock import ChainSigner
 from standfast.flows.durable import workflow_of
@@ -43,6 +43,7 @@ from standfast.flows.storage import SMALL
 from standfast.flows.task import CHAIN, Task
 from standfast.flows.tenants import SPEAKS_FOR_ITSELF, TenantLimits
 from standfast.flows.view import CALLER, OPERATOR, SERVER, Visibility, asker_of, explain, is_own, sees_all, settle
+from standfast.locks.entry import ExtraChanges
 from standfast.policies import Batch, Debounce
 from standfast.space import Space
 from standfast.space import open as open_space
@@ -228,7 +229,7 @@ class Admission:
         """Share the run of another request; an idempotency key stands for that one then."""
         claim = task.claim
         if claim is not None:
-            await self.server.update(Beside((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
+            await self.server.update(ExtraChanges((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
         return await self._shared(task, await self._find(task.arrival.tenant, request_id))
 
     async def _shared(self, task: Task, handle: Handle) -> Handle:

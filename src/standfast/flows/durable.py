@@ -26,7 +26,6 @@ from standfast.errors import (
     SessionStateError,
     StoreError,
 )
-from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.collect import in_order, newest_key, newest_put, run_with_newer
 from standfast.flows.events import EventJournal, last_number
 from standfast.flows.idempotency import kept_until_end, place_of
@@ -36,6 +35,7 @@ from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
 from standfast.flows.view import ended, final_put
+from standfast.locks.entry import ExtraChanges
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Check, Delete
 from standfast.workflows.activation import insist
@@ -124,16 +124,16 @@ class DurableCommits:
 
     # --- commits -------------------------------------------------------------------------------------------------
 
-    async def commit(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def commit(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         """Write something on the way."""
-        guarded = self._guarded(beside)
+        guarded = self._guarded(extra_changes)
         return await (self._server.update(guarded) if self.turn is None else self.turn.update(guarded))
 
     async def finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
         """Write down how it ended, in the commit that ends its turn."""
         weighed, turn = WeighedChanges(self._outcome(record, operations)), self.turn
-        beside = self._guarded(weighed.beside)
-        await self.insist(partial(self._server.update if turn is None else turn.finish, beside))
+        extra_changes = self._guarded(weighed.extra_changes)
+        await self.insist(partial(self._server.update if turn is None else turn.finish, extra_changes))
         self.kept(weighed.grown)
         if len(self._calls) > 1:
             await self._let_keys_go(record.keep)
@@ -155,7 +155,7 @@ class DurableCommits:
             for start in range(0, len(keys), most):
                 await self._server.update(_ending(tuple(keys[start : start + most]), self.keys.id, keep))
 
-    def _guarded(self, beside: Beside) -> Beside:
+    def _guarded(self, extra_changes: ExtraChanges[int]) -> ExtraChanges[int]:
         """Let changes happen only while this worker drives the run."""
         claim = self._activation.claim
         if claim is None:
@@ -164,12 +164,12 @@ class DurableCommits:
         def decide(position: int, seen: Snapshot) -> Sequence[Change]:
             if seen.version(claim.key) != claim.fence:
                 raise RunReclaimedError
-            changes = beside.decide(position, seen)
+            changes = extra_changes.decide(position, seen)
             return (*changes, Check(claim.key, claim.fence)) if changes else ()
 
-        return Beside((*beside.keys, claim.key), decide)
+        return ExtraChanges((*extra_changes.keys, claim.key), decide)
 
-    def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside:
+    def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> ExtraChanges[int]:
         space, keys, kept = self._server.space, self.keys, self._server.tenants.limits.session_kept
         session = session_key(space, self._last.tenant, self._last.session)
         claim = (place_of(space, self._last.arrival),) if self._last.idempotency_key else ()
@@ -190,14 +190,14 @@ class DurableCommits:
             return changes if newest is None else [*changes, newest_put(newest, self._last.at, keys.id, seen)]
 
         named = (keys.record, keys.unfinished, *claim, session if operations else None, newest)
-        return Beside(tuple(key for key in named if key is not None), decide)
+        return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
 
-def _ending(keys: tuple[RecordKey, ...], request_id: str, keep: float) -> Beside:
+def _ending(keys: tuple[RecordKey, ...], request_id: str, keep: float) -> ExtraChanges[int]:
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
         return [put for key in keys for put in kept_until_end(key, request_id, keep, seen)]
 
-    return Beside(keys, decide)
+    return ExtraChanges(keys, decide)
 
 
 # --- durable requests: each is a run of its action's workflow, which has one step ----------------------------------

@@ -13,10 +13,10 @@ from msgspec import UNSET, Raw
 
 from standfast.clock import later
 from standfast.errors import RequestInterruptedError, StoreError
-from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.records import EVENTS, EventRecord, number_of
 from standfast.flows.request import Event
 from standfast.flows.view import kind_of, look, shown_problem
+from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Put
 from standfast.workflows.records import RunKeys
 from standfast.workflows.values import PLAIN
@@ -153,7 +153,7 @@ class EventJournal:
         self,
         scope: Scope,
         keys: RequestKeys,
-        write: Callable[[Beside], Awaitable[object]],
+        write: Callable[[ExtraChanges[int]], Awaitable[object]],
         now: Callable[[], Instant],
         kept: Callable[[int], None],
         last: int = 0,
@@ -194,7 +194,7 @@ class EventJournal:
             while self._pending and self._problem is None:
                 some = dict(self._cut())
                 try:
-                    await self._commit(Beside(tuple(some), partial(_puts, some)))
+                    await self._commit(ExtraChanges(tuple(some), partial(_puts, some)))
                 except StoreError as problem:
                     tried += 1
                     if tried == TRIES:

@@ -27,7 +27,7 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows.arbiter.in_store import CancellableTask, cancellable_task
-from standfast.flows.arbiter.protocol import Beside, JoinsError
+from standfast.flows.arbiter.protocol import JoinsError
 from standfast.flows.deadlock import BlockedRequest
 from standfast.flows.events import EventJournal, EventMemory
 from standfast.flows.flow import Action
@@ -38,6 +38,7 @@ from standfast.flows.request import Address, Principal, Transport, label_of
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
 from standfast.flows.view import CALLER, ended, final_put
+from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Check, Put
 from standfast.workflows.failures import describe, log_failure
 
@@ -156,7 +157,7 @@ async def write_late_end(
     pause = FIRST_PAUSE
     while True:
         try:
-            await server.update(Beside(named, decide))
+            await server.update(ExtraChanges(named, decide))
         except StandfastError:
             if server.is_closing:
                 return record
@@ -356,7 +357,7 @@ class KnownHere(Struct, eq=False):
 
 def with_its_place(
     server: RequestServer, task: Task, keys: RequestKeys, note: Callable[[RequestRecord], None]
-) -> Beside:
+) -> ExtraChanges[int]:
     """Return what is committed with the place of a request: its record, and its idempotency key.
 
     Args:
@@ -378,10 +379,10 @@ def with_its_place(
         note(record)
         return changes
 
-    return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
+    return ExtraChanges((keys.record, *(() if claim is None else (claim.key,))), decide)
 
 
-def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> Beside:
+def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> ExtraChanges[int]:
     """Return what is committed when one that had to wait runs, or one that had its turn has to wait for room."""
 
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
@@ -392,7 +393,7 @@ def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> Beside:
             raise RequestInterruptedError(keys.id)
         return (Put(keys.record, REQUESTS.encode_own(record), found.version),)
 
-    return Beside((keys.record,), decide)
+    return ExtraChanges((keys.record,), decide)
 
 
 def with_its_end(
@@ -401,7 +402,7 @@ def with_its_end(
     keys: RequestKeys,
     record: RequestRecord | None,
     operations: tuple[Operation, ...],
-) -> Beside:
+) -> ExtraChanges[int]:
     """Return what is committed with the end of a request: what was done to its session, and its record if it has one.
 
     With the record ends its idempotency key, after its window.
@@ -430,7 +431,7 @@ def with_its_end(
             changes.append(session_put(session, operations, seen, kept))
         return changes
 
-    return Beside(named if claim is None else (*named, claim.key), decide)
+    return ExtraChanges(named if claim is None else (*named, claim.key), decide)
 
 
 async def write_end(
@@ -453,25 +454,27 @@ async def write_end(
     """
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     weighed = WeighedChanges(with_its_end(server, task, keys, record, operations))
-    beside, late = weighed.beside, None
+    changes, late = weighed.extra_changes, None
     if record is None:
-        late = await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
+        late = await to_the_end(server.own(server.update(changes) if turn is None else turn.finish(changes)))
     else:
-        await (update_while_alive(server, task.id, beside) if turn is None else turn.finish(beside))
+        await (update_while_alive(server, task.id, changes) if turn is None else turn.finish(changes))
     server.tenants.storage.add(keys.tenant, weighed.grown)
     return late
 
 
-async def update_while_alive(server: RequestServer, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:
+async def update_while_alive(
+    server: RequestServer, request_id: str, extra_changes: ExtraChanges[int]
+) -> Mapping[RecordKey, int]:
     """Commit without a turn, only while this process is taken for alive."""
     guard = server.presence_key
 
     def decide(position: int, seen: Snapshot) -> Sequence[Change]:
         if not seen.version(guard):
             raise RequestInterruptedError(request_id)
-        return (*beside.decide(position, seen), Check(guard, seen.version(guard)))
+        return (*extra_changes.decide(position, seen), Check(guard, seen.version(guard)))
 
-    return await server.update(Beside((*beside.keys, guard), decide))
+    return await server.update(ExtraChanges((*extra_changes.keys, guard), decide))
 
 
 # --- how a request that runs here ends: what is written down of it, and what those hear who wait for it ------------
@@ -766,8 +769,8 @@ class InlineRequest(Concluding, eq=False):
         if self.is_stored:
             await (self._update if self._turn is None else self._turn.update)(as_it_is_now(self.keys, self._record))
 
-    async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
-        return await update_while_alive(self._server, self.id, beside)
+    async def _update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
+        return await update_while_alive(self._server, self.id, extra_changes)
 
     def _kept(self) -> Callable[[int], None]:
         """Return what takes note of bytes that are kept of its tenant; it may outlive the request by a moment."""

@@ -26,10 +26,11 @@ from standfast.workflows.worker import tell_waits
 if TYPE_CHECKING:
     from collections.abc import Container, Coroutine, Mapping
 
-    from standfast.flows.arbiter.protocol import Arbiter, Beside
+    from standfast.flows.arbiter.protocol import Arbiter
     from standfast.flows.deadlock import ChainSigner
     from standfast.flows.view import RequestView
     from standfast.keys import RecordKey
+    from standfast.locks.entry import ExtraChanges
     from standfast.locks.heartbeat import Presence
     from standfast.scope import Scope
     from standfast.space import Space
@@ -200,13 +201,13 @@ class RequestServer:
 
     # --- the store -----------------------------------------------------------------------------------------------
 
-    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         """Commit changes, whoever has its turn."""
 
         def decide(seen: Snapshot) -> Decision[None]:
-            return Decision(None, tuple(beside.decide(0, seen)))
+            return Decision(None, tuple(extra_changes.decide(0, seen)))
 
-        return (await self.space.update(beside.keys, decide)).versions
+        return (await self.space.update(extra_changes.keys, decide)).versions
 
     async def look(self, keys: RequestKeys) -> RequestView:
         """Return how a request is.

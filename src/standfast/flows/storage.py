@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import TooManyBytesError
-from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.records import REQUESTS
+from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Put
 from standfast.workflows.records import RunKeys
 
@@ -228,16 +228,16 @@ class WeighedChanges:
     """Changes that are committed, and how many bytes more are in the store then.
 
     Args:
-        beside: What decides about them.
+        extra_changes: What decides about them.
 
     Attributes:
-        beside: The same, to be committed.
+        extra_changes: The same, to be committed.
         grown: How many bytes more there are after the commit. Of several decisions, the last counts.
     """
 
-    def __init__(self, beside: Beside) -> None:
-        self._decide: Final = beside.decide
-        self.beside: Final = Beside(beside.keys, self._weigh)
+    def __init__(self, extra_changes: ExtraChanges[int]) -> None:
+        self._decide: Final = extra_changes.decide
+        self.extra_changes: Final = ExtraChanges(extra_changes.keys, self._weigh)
         self.grown = 0
 
     def _weigh(self, position: int, seen: Snapshot) -> Sequence[Change]:

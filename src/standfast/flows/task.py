@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.codec import JsonValue
-    from standfast.flows.arbiter.protocol import Beside, RequestTurn, Stop, Superseded
+    from standfast.flows.arbiter.protocol import RequestTurn, Stop, Superseded
     from standfast.flows.records import StoredCall
     from standfast.flows.request import Status
     from standfast.flows.server import RequestServer  # noqa: TC004 -- none of this is ever read from data
     from standfast.flows.session import Operation
     from standfast.keys import RecordKey
+    from standfast.locks.entry import ExtraChanges
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.definition import Workflow
@@ -255,7 +256,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def ask(
         self,
-        beside: Beside | None = None,
+        extra_changes: ExtraChanges[int] | None = None,
         on_waiting: Callable[[int], None] | None = None,
         on_stop: Callable[[Stop], None] | None = None,
     ) -> Ask:
@@ -269,7 +270,7 @@ class Task(Struct, frozen=True, kw_only=True):
             action=name,
             rules=rules,
             packed=self.inputs.packed,
-            beside=beside,
+            extra_changes=extra_changes,
             on_waiting=on_waiting,
             on_stop=on_stop,
             sharer=self.arrival.sharer,

@@ -27,13 +27,24 @@ from standfast.errors import (
 )
 from standfast.events import PermitsDisagree, ReleaseDelayed, Requeued
 from standfast.ids import new_id
-from standfast.locks.deadlock import PATIENCE, cycle_to_break, give_way, marker_key, shown
+from standfast.locks.deadlock import PATIENCE, cycle_to_break, describe_cycle, give_way
 from standfast.locks.heartbeat import remove
-from standfast.locks.inspect import find_waiter, was_turned_out
+from standfast.locks.inspect import find_waiter
 from standfast.locks.line import Entry, Granted, OfPresence, TooHeavy, Waiting
 from standfast.locks.line_driver import LocalWaiter, SeenGrant, grant_seen
-from standfast.locks.line_records import Enter, ExtraChanges, Leave, Left, LockSpec, WaitsForItself, WrongKind
+from standfast.locks.line_records import (
+    Answer,
+    Enter,
+    ExtraChanges,
+    Leave,
+    Left,
+    LockSpec,
+    WaitsForItself,
+    WrongKind,
+    marker_key,
+)
 from standfast.stores.liveness import run_in_forked_child
+from standfast.stores.protocol import Check
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
@@ -146,13 +157,13 @@ class AcquireRequest(Struct, frozen=True):
     timeout: float | None = None
     max_hold: float | None = None
     note: str = ""
-    extra_changes: ExtraChanges | None = None
+    extra_changes: ExtraChanges[Answer] | None = None
     may_circle: bool = True
     on_waiting: Callable[[int, bool], None] | None = None
     keeps_age: bool = False
     entry_id: str = ""
     permits: int | None = None
-    on_leave: ExtraChanges | None = None
+    on_leave: ExtraChanges[Answer] | None = None
 
 
 @final
@@ -163,6 +174,16 @@ class HeldEntry:
 
     def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: SeenGrant) -> None:
         self.line, self.entry, self.presence, self.turn = line, entry, presence, turn
+
+    @property
+    def guard(self) -> Check:
+        """A change that lets a commit happen only while this is held."""
+        return Check(self.line.driver.keys.grant(self.turn.holder.slot), self.turn.fence)
+
+    @property
+    def granted_at(self) -> Instant:
+        """Since when it holds, by the store's time."""
+        return self.turn.holder.granted_at
 
 
 async def acquire(lines: Lines, request: AcquireRequest) -> HeldEntry:
@@ -210,6 +231,15 @@ async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Le
         raise
     lines.heartbeat.leave(place.presence)
     return left if isinstance(left, Left) else None
+
+
+async def release_with(
+    lines: Lines, held: HeldEntry, request: AcquireRequest, extra_changes: ExtraChanges[Answer]
+) -> None:
+    """Leave the line together with extra changes. What they or the store raise is raised, and it is not tried again."""
+    leave = Leave(held.entry.id, held.turn.holder.slot, extra_changes=extra_changes)
+    await held.line.driver.do(leave, request.spec)
+    lines.heartbeat.leave(held.presence)
 
 
 def _leave_for_certain(
@@ -304,7 +334,7 @@ class _Acquisition:
                     continue
             if outcome is not None:
                 raise outcome
-            if await was_turned_out(self._lines.scope, self._id):
+            if await self._lines.was_cancelled(self._id):
                 raise WithdrawnError(self._request.name)
 
     async def withdrawn(self) -> None:
@@ -415,7 +445,7 @@ class _Acquisition:
         scope = self._lines.scope
         while cycle := await cycle_to_break(scope, self._owner, self._id, still_waits):
             if await give_way(scope, cycle, self._id):
-                raise WaitCycleError(self._request.name, self._request.called_from, shown(cycle))
+                raise WaitCycleError(self._request.name, self._request.called_from, describe_cycle(cycle))
             if not await still_waits():  # another one gives way, or the store takes nothing now
                 return
 

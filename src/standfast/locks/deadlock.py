@@ -1,65 +1,53 @@
-"""Who waits for whom: finding circles that nobody would ever get out of.
+"""Deadlocks: owners that wait for each other, so that none of them would ever go on.
 
-An owner that holds something and waits for something else leaves a marker that says where it waits. From there the
-holders of each line lead on to the next owners. Whoever does not wait goes on and lets go some time. What is then still
-in the way decides: of three permits one that becomes free is enough for one who needs one, but a writer needs all
-readers gone. The dead count for nothing: they fall, though it may take a while.
+There is one search, :func:`shortest_cycle`, and there are several suppliers of its edges: the lines in a store, here,
+and the requests that wait in one process (:mod:`standfast.flows.deadlock`).
+
+In the store, an owner that holds something and waits for something else leaves a marker that says where it waits. From
+there the holders of each line lead on to the next owners. An owner that does not wait goes on and releases some time.
+What is then still in the way decides: of three permits one that becomes free is enough for one that needs one, but a
+writer needs all readers gone. The dead count for nothing: they fall, though it may take a while.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from msgspec import Struct
 
 from standfast.clock import Instant
-from standfast.codec import Codec
 from standfast.errors import OutcomeUnknownError, StoreError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES
 from standfast.locks.line import Entry, Holder, OfPresence, Rules
-from standfast.locks.line_records import HEADS, WAITERS, LineKeys, presences_of
+from standfast.locks.line_records import HEADS, MARKERS, WAITERS, LineKeys, Marker, marker_key, presences_of
 from standfast.stores.protocol import Check, Commit, Delete, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
 
 
-DAY: Final = 86_400.0
-
-KEPT_FOR: Final = 30 * DAY
-"""After this many seconds a marker is swept up, if its process died and nobody else did it."""
+T = TypeVar("T")
 
 PATIENCE: Final = 0.1
-"""Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
+"""Seconds for which one of a cycle waits for another one, that came at the same instant, to give way."""
 
 GIVEN: Final = 5
-"""How many times as patient one is with another that seems to have come later: it is most likely giving way."""
+"""How many times as long one waits for another that seems to have come later: it is most likely giving way."""
 
 MOST_OWNERS: Final = 100
-"""How many owners are followed. A longer chain is not looked at any further: it is taken for no circle."""
+"""How many owners are followed. A longer chain is not looked at any further: it is taken for no cycle."""
 
 MOST_READ: Final = 100
 """The most records that are read at once. Of a longer line only those at the front are looked at."""
 
 
-class Marker(Struct, frozen=True):
-    """An owner waits: in the line at this address, with this ticket."""
-
-    address: tuple[str, ...]
-    ticket: int
-    entry: str
-
-
-MARKERS: Final[Codec[Marker]] = Codec(Marker, what="a marker of a waiter")
-
-
-class Link(Struct, frozen=True):
-    """One owner in a circle: what it waits for, since when."""
+class BlockedOwner(Struct, frozen=True):
+    """One owner in a cycle: what it waits for, since when."""
 
     owner: str
     key: str
@@ -70,46 +58,58 @@ class Link(Struct, frozen=True):
     version: int
 
 
-def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
-    """Return where the marker of a waiter lies."""
-    return scope.key("waiting", owner, entry_id)
+def shortest_cycle(start: T, blockers: Callable[[T], Iterable[T]]) -> list[T]:
+    """Return the shortest cycle through ``start``, which comes first; nothing if none leads back to it.
+
+    ``blockers`` supplies the edges: what a node that waits, waits for; nothing if it does not wait.
+    """
+    paths, seen = deque([[start]]), {start}
+    while paths:
+        path = paths.popleft()
+        for blocker in blockers(path[-1]):
+            if blocker == start:
+                return path
+            if blocker not in seen:
+                seen.add(blocker)
+                paths.append([*path, blocker])
+    return []
 
 
-async def find_cycle(scope: Scope, owner: str) -> tuple[Link, ...]:
+async def find_cycle(scope: Scope, owner: str) -> tuple[BlockedOwner, ...]:
     """Return the owners that wait for each other, beginning with ``owner``; nothing if it can still go on.
 
-    What is seen is read piece by piece, so it is looked at twice: only what is the same both times is a circle.
+    What is seen is read piece by piece, so it is looked at twice: only what is the same both times is a cycle.
     """
-    found = await _Search(scope).run(owner)
-    return found if found and found == await _Search(scope).run(owner) else ()
+    found = await _LineWaits(scope).run(owner)
+    return found if found and found == await _LineWaits(scope).run(owner) else ()
 
 
 async def cycle_to_break(
     scope: Scope, owner: str, entry_id: str, still_waits: Callable[[], Awaitable[bool]]
-) -> tuple[Link, ...]:
-    """Return the circle in which an entry has to give way; nothing if it may wait.
+) -> tuple[BlockedOwner, ...]:
+    """Return the cycle in which an entry has to give way; nothing if it may wait.
 
-    Of all in a circle, the one who closed it gives way: who is taken for the last. Over a network nobody can be sure of
-    that, and the last may have looked before the circle was closed. So the others wait for it, the earlier the longer,
-    and whoever still finds the same circle then gives way instead. ``still_waits`` takes a while, for the others to
+    Of all in a cycle, the one who closed it gives way: who is taken for the last. Over a network nobody can be sure of
+    that, and the last may have looked before the cycle was closed. So the others wait for it, the earlier the longer,
+    and whoever still finds the same cycle then gives way instead. ``still_waits`` takes a while, for the others to
     find out. While the store does not answer, nobody is refused.
     """
     try:
-        circle = await find_cycle(scope, owner)
-        if not circle:
+        cycle = await find_cycle(scope, owner)
+        if not cycle:
             return ()
-        mine = next((link for link in circle if link.entry == entry_id), circle[0])
-        later = [link for link in circle if (link.entered_at, link.entry) > (mine.entered_at, mine.entry)]
+        mine = next((link for link in cycle if link.entry == entry_id), cycle[0])
+        later = [link for link in cycle if (link.entered_at, link.entry) > (mine.entered_at, mine.entry)]
         looks = len(later) * (1 if later and later[0].entered_at == mine.entered_at else GIVEN)
         for _ in range(looks):
-            if not await still_waits() or await find_cycle(scope, owner) != circle:
+            if not await still_waits() or await find_cycle(scope, owner) != cycle:
                 return ()
-        return circle  # noqa: TRY300 -- what is below is about the store alone
+        return cycle  # noqa: TRY300 -- what is below is about the store alone
     except StoreError:
         return ()
 
 
-async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str, *, survives: bool = False) -> bool:
+async def give_way(scope: Scope, cycle: tuple[BlockedOwner, ...], entry_id: str, *, survives: bool = False) -> bool:
     """Take an entry out of a cycle; False if another one has given way meanwhile, or the cycle is another one.
 
     One commit deletes the entry's marker and checks the markers of the others, so of two that give way at once only one
@@ -135,12 +135,12 @@ async def give_way(scope: Scope, cycle: tuple[Link, ...], entry_id: str, *, surv
         return False
 
 
-def shown(circle: tuple[Link, ...]) -> tuple[str, ...]:
-    """Return a circle for people: who waits for what."""
-    return tuple(f"{link.owner} waits for {link.key}" for link in circle)
+def describe_cycle(cycle: tuple[BlockedOwner, ...]) -> tuple[str, ...]:
+    """Return a cycle as text: which owner waits for what."""
+    return tuple(f"{link.owner} waits for {link.key}" for link in cycle)
 
 
-class _Wait(Struct, frozen=True):
+class _LineWait(Struct, frozen=True):
     """What an owner waits for: the holders that live, and the living who stand before it, itself the last."""
 
     rules: Rules
@@ -156,15 +156,15 @@ class _Wait(Struct, frozen=True):
 
 
 @final
-class _Search:
-    """One walk along the waits."""
+class _LineWaits:
+    """The waits in the lines of a store, as one walk along them finds them."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope: Final = scope
-        self._links: Final[dict[str, Link]] = {}
+        self._blocked: Final[dict[str, BlockedOwner]] = {}
 
-    async def run(self, start: str) -> tuple[Link, ...]:
-        waits: dict[str, _Wait] = {}
+    async def run(self, start: str) -> tuple[BlockedOwner, ...]:
+        waits: dict[str, _LineWait] = {}
         seen, pending = {start}, deque([start])
         while pending and len(waits) < MOST_OWNERS:
             owner = pending.popleft()
@@ -174,9 +174,10 @@ class _Search:
                 fresh = dict.fromkeys(each.entry.owner for each in wait.holders if each.entry.owner not in seen)
                 seen.update(fresh)
                 pending.extend(fresh)
-        return tuple(self._links[owner] for owner in _circle(_stuck(waits), start))
+        stuck = _stuck(waits)
+        return tuple(self._blocked[owner] for owner in shortest_cycle(start, lambda owner: stuck.get(owner, ())))
 
-    async def _wait_of(self, owner: str) -> _Wait | None:
+    async def _wait_of(self, owner: str) -> _LineWait | None:
         """Return what ``owner`` waits for; None, if it does not wait at all."""
         page = await self._scope.scan(*self._scope.key("waiting", owner).within(), limit=10)
         for record in page.records.values():
@@ -186,7 +187,7 @@ class _Search:
                 return found
         return None
 
-    async def _look(self, keys: LineKeys, marker: Marker, stored: Record) -> _Wait | None:
+    async def _look(self, keys: LineKeys, marker: Marker, stored: Record) -> _LineWait | None:
         seen = await self._scope.read(keys.head, keys.ticket(marker.ticket))
         head, waiting = seen.get(keys.head), seen.get(keys.ticket(marker.ticket))
         if head is None or waiting is None:
@@ -200,9 +201,11 @@ class _Search:
             return None
         owner, since = waiter.entry.owner, waiter.entry.entered_at
         place = marker_key(self._scope, owner, marker.entry)
-        self._links[owner] = Link(owner, keys.name, waiter.ticket, since, waiter.entry.id, place, stored.version)
+        self._blocked[owner] = BlockedOwner(
+            owner, keys.name, waiter.ticket, since, waiter.entry.id, place, stored.version
+        )
         holders = tuple(holder for holder in line.holders if holder.entry.id in alive)
-        return _Wait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
+        return _LineWait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
 
     async def _in_front(self, keys: LineKeys, front: int, ticket: int) -> tuple[Entry, ...]:
         if front >= ticket:
@@ -229,7 +232,7 @@ class _Search:
         return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
 
 
-def _stuck(waits: Mapping[str, _Wait]) -> dict[str, tuple[str, ...]]:
+def _stuck(waits: Mapping[str, _LineWait]) -> dict[str, tuple[str, ...]]:
     """Return those who wait for ever, and because of whom: whoever can go on is taken out, until nobody can."""
     stuck: Collection[str] = waits
     while True:
@@ -238,18 +241,3 @@ def _stuck(waits: Mapping[str, _Wait]) -> dict[str, tuple[str, ...]]:
         if len(left) == len(stuck):
             return left
         stuck = left
-
-
-def _circle(edges: Mapping[str, tuple[str, ...]], start: str) -> list[str]:
-    """Return the shortest circle through ``start``; if there is none, it waits for others who wait for each other."""
-    ways = deque([[start]] if start in edges else [])
-    seen = {start}
-    while ways:
-        way = ways.popleft()
-        for following in edges[way[-1]]:
-            if following == start:
-                return way
-            if following not in seen:
-                seen.add(following)
-                ways.append([*way, following])
-    return []

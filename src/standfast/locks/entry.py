@@ -1,13 +1,20 @@
-"""Runs in lines: places that are kept however long a run sleeps, whichever process drives it.
+"""The door to the lines of a space: how workflows and flows enter, wait, hand over, leave, evict and look.
 
-A run's entry is anchored to the run (:class:`~standfast.locks.line.OfRun`). No process waits for its turn:
-whoever grants it, or turns it out, puts the run's ready record (:mod:`standfast.locks.line_records`), and whoever
-drives the run then looks. So everything here can be asked again by another process, and comes to the same.
+Nothing above the locks knows how a line works inside; it asks here. There are two kinds of entries:
+
+* Of a process: :func:`acquire` waits for the turn and :func:`release` gives it back. The entry lives by the presence of
+  its process, and falls with it.
+* Of a run: :class:`LineEntries` enters, finds and leaves. The entry lives until the run ends, however long it sleeps.
+  No process waits for its turn: the commit that grants or removes it puts the run's ready record as well, and the
+  worker that executes the run looks then. So everything can be asked again by another process, with the same result.
+
+A request can bring :class:`ExtraChanges`, which are committed together with its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct, structs
@@ -15,32 +22,125 @@ from msgspec import Struct, structs
 from standfast.clock import Instant
 from standfast.errors import StoreClosedError
 from standfast.events import PermitsDisagree
+from standfast.ids import new_id
 from standfast.keys import RecordKey
-from standfast.locks.deadlock import GIVEN, MARKERS, PATIENCE, cycle_to_break, find_cycle, give_way, marker_key
-from standfast.locks.inspect import find_waiter, was_turned_out
-from standfast.locks.line import Waiting
-from standfast.locks.line_driver import grant_seen
-from standfast.locks.line_records import WAITERS, Enter, ExtraChanges, Leave, LineFacts, LockSpec, MissingKeys
+from standfast.locks.acquire import (
+    AcquireRequest,
+    HeldEntry,
+    acquire,
+    owner_of_task,
+    release,
+    release_with,
+    undo_cancellation,
+)
+from standfast.locks.deadlock import GIVEN, PATIENCE, cycle_to_break, find_cycle, give_way
+from standfast.locks.inspect import find_waiter
+from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfRun, Rules, TooHeavy, Waiter, Waiting
+from standfast.locks.line_driver import Answered, LocalHold, grant_seen
+from standfast.locks.line_records import (
+    MARKERS,
+    WAITERS,
+    Answer,
+    Enter,
+    ExtraChanges,
+    Leave,
+    Left,
+    LineFacts,
+    LineKeys,
+    LineView,
+    LockSpec,
+    MissingKeysError,
+    NotGranted,
+    Reap,
+    Resize,
+    WaitsForItself,
+    WrongKind,
+    given_in,
+    marker_key,
+)
 from standfast.locks.line_step import StepInput, decide_step
-from standfast.stores.protocol import Check
+from standfast.locks.registry import Lines
+from standfast.stores.protocol import Change, Check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from standfast.locks.deadlock import Link
-    from standfast.locks.line import Entry, Waiter
-    from standfast.locks.line_driver import Answered, LocalLine, Sight
-    from standfast.locks.line_records import Answer, StepSnapshot
-    from standfast.locks.registry import Lines
-    from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Wake
+    from standfast.locks.deadlock import BlockedOwner
+    from standfast.locks.line_driver import LocalLine, Sight
+    from standfast.stores.protocol import Snapshot, Wake
+
+__all__ = [
+    "MOST_HOLDERS",
+    "AcquireRequest",
+    "Answer",
+    "Answered",
+    "EnterRequest",
+    "Entry",
+    "ExtraChanges",
+    "Granted",
+    "HeldEntry",
+    "Holder",
+    "LeaveRequest",
+    "Left",
+    "Line",
+    "LineEntries",
+    "Lines",
+    "LocalHold",
+    "LockSpec",
+    "MissingKeysError",
+    "NotGranted",
+    "OfRun",
+    "Rules",
+    "RunGrant",
+    "TooHeavy",
+    "Waiting",
+    "WaitsForItself",
+    "WrongKind",
+    "acquire",
+    "given_in",
+    "owner_of_task",
+    "release",
+    "release_with",
+    "undo_cancellation",
+]
+
+REAPS: Final = 4
+"""How often a line is reaped in a row while entries in it fall."""
+
+_ANY: Final = LockSpec("", Rules())
 
 
-# --- leaving several lines in one commit: a run that ends gives back all that it holds, or has not ended -----------
+class EnterRequest(Struct, frozen=True):
+    """A run's entry joins a line.
+
+    Attributes:
+        address: Where the line lies.
+        spec: What the line is.
+        entry: Anchored to a run; its id names this acquisition for ever.
+        waits: Whether to stand in line. Otherwise it is not granted if it cannot hold at once.
+        ticket: The place that it has, if that is known.
+        permits: How many permits the line has from now on, unless an operator has set another number; None: as it has.
+    """
+
+    address: tuple[str, ...]
+    spec: LockSpec
+    entry: Entry
+    waits: bool = True
+    ticket: int | None = None
+    permits: int | None = None
 
 
 class LeaveRequest(Struct, frozen=True):
-    """Who leaves which line. ``slot`` and ``ticket`` say where to look, ``owner`` that it has entered with a marker."""
+    """An entry leaves a line, whether it holds or waits.
+
+    Attributes:
+        address: Where the line lies.
+        spec: What the line is.
+        entry_id: Which entry.
+        slot: The slot of its grant, if it is known to hold: this saves a look.
+        ticket: Its ticket, if it is known to have waited: so does this.
+        owner: Its owner, if it has entered with a marker: that is removed in the same commit.
+    """
 
     address: tuple[str, ...]
     spec: LockSpec
@@ -50,58 +150,8 @@ class LeaveRequest(Struct, frozen=True):
     owner: str | None = None
 
 
-@final
-class Departure:
-    """One line that is left in the step of another one, by one or several. It is decided like a step of its own."""
-
-    def __init__(self, scope: Scope, line: LocalLine, leaves: Sequence[Leave], spec: LockSpec) -> None:
-        self._scope, self._leaves, self._spec = scope, leaves, spec
-        self.line: Final = line
-        self.keys: Final = line.driver.likely_keys(leaves)
-        self.is_cut_off = False
-
-    def decide(self, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-        """Return what takes the entry out of the line, and tells whoever comes next."""
-        # No line of this process sees what becomes of it: those who wait here are woken like all others.
-        nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
-        tickets = tuple(each.ticket for each in self._leaves if each.ticket is not None)
-        facts = LineFacts(tickets=tickets, new_life=self._scope.presence_name)
-        asked = StepInput(self.line.driver.keys, self._leaves, self._spec, seen.given, facts, (), nobody, limits)
-        decision = decide_step(asked, seen)
-        if decision.answer.missing:
-            return MissingKeys(decision.answer.missing)
-        self.is_cut_off = decision.answer.line.is_cut_off
-        return decision.changes, decision.wake
-
-
-def leaving_as_well(departures: Sequence[Departure], extra_changes: ExtraChanges | None) -> ExtraChanges:
-    """Return what comes along, with further lines that are left in the same commit."""
-
-    def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-        found = () if extra_changes is None else (extra_changes.decide(answer, seen),)
-        lacking: frozenset[RecordKey] = frozenset()
-        changes: dict[RecordKey, Change] = {}
-        wakes: list[Wake] = []
-        for each in (*found, *(departure.decide(seen) for departure in departures)):
-            if isinstance(each, MissingKeys):
-                lacking |= each.keys
-            else:
-                changes.update((change.key, change) for change in each[0])  # two may make the same run ready
-                wakes.extend(each[1])
-        return MissingKeys(lacking) if lacking else (tuple(changes.values()), tuple(wakes))
-
-    named = frozenset(() if extra_changes is None else extra_changes.keys).union(*(each.keys for each in departures))
-    return ExtraChanges(tuple(named), decide, None if extra_changes is None else extra_changes.on_grant)
-
-
-# --- runs in lines: places that are kept however long a run sleeps, whichever process drives it --------------------
-
-LOOKS: Final = 4
-"""How often a line is looked after in a row while somebody falls in it."""
-
-
 class RunGrant(Struct, frozen=True):
-    """That an entry holds.
+    """The grant of an entry that holds.
 
     Attributes:
         fence: Larger than that of every earlier holder of the slot.
@@ -125,7 +175,7 @@ class RunGrant(Struct, frozen=True):
 
 @final
 class LineEntries:
-    """The entries of runs in the lines of one space.
+    """The entries in the lines of one space.
 
     ``address`` is that of a key (:func:`standfast.scope.address_of`), ``spec`` says what kind of line it is.
     """
@@ -135,69 +185,87 @@ class LineEntries:
     def __init__(self, lines: Lines) -> None:
         self._lines: Final = lines
 
+    # --- entering and leaving ------------------------------------------------------------------------------------
+
     async def enter(
         self,
-        address: tuple[str, ...],
-        spec: LockSpec,
-        entry: Entry,
+        request: EnterRequest,
         *,
-        waits: bool = True,
-        ticket: int | None = None,
         is_new: bool = False,
         marker: bool = False,
-        extra_changes: ExtraChanges | None = None,
+        extra_changes: ExtraChanges[Answer] | None = None,
     ) -> Answered:
         """Join a line, or ask again: a holder keeps its grant and is told its fence, a waiter keeps its place.
 
-        Answered is what was so when it was this request's turn. The sight shows how the step ended; see :meth:`turn`.
+        The answer is what was so when it was this request's turn. Its sight shows how the step ended; see
+        :meth:`grant_in`.
 
         Args:
-            address: Where the line lies.
-            spec: What the line is.
-            entry: Anchored to a run; its id names this acquisition for ever.
-            waits: Whether to stand in line. Otherwise it is refused if it cannot hold at once.
-            ticket: The place that it has, if that is known.
-            is_new: This id has certainly never been in the line, so that nobody needs to look for it.
-            marker: Let others find the circle that this wait may be part of; for a run that holds something already.
+            request: Which entry, and where.
+            is_new: This id has certainly never been in the line, so that it need not be searched for.
+            marker: Let others find the cycle that this wait may be part of; for a run that holds something already.
                 Look for it with :meth:`cycle_to_break` when it waits, and give the owner when it leaves.
             extra_changes: What to commit together with the answer.
         """
+        address, entry, ticket = request.address, request.entry, request.ticket
         line = self._line(address)
-        if ticket is None and waits and not is_new:
-            ticket = _ticket(await self.look(address, entry.id, owner=entry.owner))
+        if ticket is None and request.waits and not is_new:
+            ticket = _ticket(await self.find(address, entry.id, owner=entry.owner))
         noted = marker_key(self._lines.scope, entry.owner, entry.id) if marker else None
-        answered = await line.driver.do(Enter(entry, waits, noted, ticket, extra_changes=extra_changes), spec)
-        self._note_disagreement(line, address, spec)
+        enter = Enter(entry, request.waits, noted, ticket, extra_changes=extra_changes, permits=request.permits)
+        answered = await line.driver.do(enter, request.spec)
+        head, line.driver.disagreement = line.driver.disagreement, None
+        if head is not None and self._lines.hooks and self._lines.is_news(address, request.spec):
+            at, key = self._lines.clock.wall(), line.driver.keys.name
+            stored, asked = head.rules.permits, request.spec.rules.permits
+            self._lines.hooks.emit(PermitsDisagree(at=at, key=key, stored=stored, asked=asked))
         return answered
 
-    async def leave(
-        self,
-        address: tuple[str, ...],
-        spec: LockSpec,
-        entry_id: str,
-        *,
-        slot: int | None = None,
-        ticket: int | None = None,
-        owner: str | None = None,
-        extra_changes: ExtraChanges | None = None,
+    async def enter_all(
+        self, requests: Sequence[EnterRequest], extra_changes: ExtraChanges[tuple[Answer, ...]]
     ) -> Answered:
-        """Leave a line, whether holding or waiting. Leaving twice changes nothing, but commits what comes along.
+        """Join several lines in one commit: all in which the entry holds at once, up to the first in which it does not.
 
-        Args:
-            address: Where the line lies.
-            spec: What the line is.
-            entry_id: Who leaves.
-            slot: The slot of its turn, if it is known to hold: this saves a look.
-            ticket: Its ticket, if it is known to have waited: so does this.
-            owner: Its owner, if it has entered with a marker: that is taken away in the same commit.
-            extra_changes: What to commit together with the answer.
+        The extra changes are decided by the answers of the lines that were entered, in their order; all but the last
+        are grants. If their ``decide`` raises, no line was entered.
         """
-        return await self.leave_all(
-            [LeaveRequest(address, spec, entry_id, slot, ticket, owner)], extra_changes=extra_changes
-        )
+        first, lines = requests[0], self._lines
+        others = [_OtherLine(lines, each.address, each.spec, (_enter_of(each),), new_id()) for each in requests[1:]]
+        wakes: tuple[Wake, ...] = ()
+
+        def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
+            nonlocal wakes
+            answers, changes, wakes = [answer], list[Change](), ()
+            for other in others:
+                if not isinstance(answers[-1], Granted):
+                    break
+                entered, more, woken = other.decide(seen)
+                answers += entered
+                changes += more
+                wakes = (*wakes, *woken)
+            written = extra_changes.decide(tuple(answers), seen)
+            taken = {change.key for change in written}  # of two changes of a run's record, the caller's is more exact
+            return (*written, *(change for change in changes if change.key not in taken))
+
+        async with AsyncExitStack() as entering:  # of many at once, each would find the line changed by those before it
+            for other in sorted(others, key=lambda each: each.address):  # in one order: no two wait for each other
+                await entering.enter_async_context(other.line.entering)
+            named = frozenset(extra_changes.keys).union(*(other.likely_keys() for other in others))
+            extra = ExtraChanges[Answer](tuple(named), decide, wakes=lambda: wakes)
+            enter = structs.replace(_enter_of(first), extra_changes=extra)
+            answered = await lines.line(first.address).driver.do(enter, first.spec)
+        for other in others:
+            if other.is_cut_off:  # the next one there is out of sight
+                await other.line.driver.do(Reap(), other.spec)
+        return answered
+
+    async def leave(self, request: LeaveRequest, *, extra_changes: ExtraChanges[Answer] | None = None) -> Answered:
+        """Leave a line, whether holding or waiting. Leaving twice changes nothing, but commits the extra changes."""
+        leave = structs.replace(await self._located(request), extra_changes=extra_changes)
+        return await self._line(request.address).driver.do(leave, request.spec)
 
     async def leave_all(
-        self, leaving: Sequence[LeaveRequest], *, extra_changes: ExtraChanges | None = None
+        self, requests: Sequence[LeaveRequest], *, extra_changes: ExtraChanges[Answer] | None = None
     ) -> Answered:
         """Leave several lines, five at most, in one commit; each makes the next one in it ready.
 
@@ -205,39 +273,80 @@ class LineEntries:
         last of the first line.
         """
         groups: dict[tuple[str, ...], list[LeaveRequest]] = {}
-        for each in leaving:
+        for each in requests:
             groups.setdefault(each.address, []).append(each)
-        first, *others = sorted(groups.values(), key=len)
+        first, *rest = sorted(groups.values(), key=len)
         for each in first[:-1]:
-            await self.leave_all([each])
-        departures = [await self._departure(group) for group in others]
-        leave = structs.replace(await self._request(first[-1]), extra_changes=extra_changes)
-        if departures:
-            leave = structs.replace(leave, extra_changes=leaving_as_well(departures, extra_changes))
-        answered = await self._line(first[-1].address).driver.do(leave, first[-1].spec)
-        for departure in departures:
-            if departure.is_cut_off:  # the next one is out of sight
-                await self._lines.reap(departure.line)
+            await self.leave(each)
+        others = [
+            _OtherLine(self._lines, group[0].address, group[0].spec, [await self._located(each) for each in group])
+            for group in rest
+        ]
+        leave = await self._located(first[-1])
+        return await self._leave_with(first[-1], leave, others, extra_changes)
+
+    async def leave_waiting(
+        self,
+        request: LeaveRequest,
+        others: Sequence[LeaveRequest],
+        *,
+        only_waiting: bool,
+        extra_changes: ExtraChanges[Answer],
+    ) -> Answered:
+        """Leave the line in which an entry waits, and the ``others`` in which it holds, in one commit.
+
+        Nothing is searched for. With ``only_waiting``, an entry that holds by now stays in the first line; let the
+        extra changes raise then, and it stays in all of them.
+        """
+        leave = Leave(request.entry_id, request.slot, request.ticket, only_waiting=only_waiting)
+        held = [_OtherLine(self._lines, each.address, each.spec, (Leave(each.entry_id, each.slot),)) for each in others]
+        return await self._leave_with(request, leave, held, extra_changes)
+
+    async def _leave_with(
+        self,
+        request: LeaveRequest,
+        leave: Leave,
+        others: Sequence[_OtherLine],
+        extra_changes: ExtraChanges[Answer] | None,
+    ) -> Answered:
+        extra = _with_others(others, extra_changes) if others else extra_changes
+        leave = structs.replace(leave, extra_changes=extra)
+        answered = await self._lines.line(request.address).driver.do(leave, request.spec)
+        for other in others:
+            if other.is_cut_off:  # the next one is out of sight
+                await self._lines.reap(other.line)
         return answered
 
-    async def _departure(self, group: Sequence[LeaveRequest]) -> Departure:
-        leaves = [await self._request(each) for each in group]
-        return Departure(self._lines.scope, self._line(group[0].address), leaves, group[0].spec)
-
-    async def _request(self, each: LeaveRequest) -> Leave:
-        slot, ticket = each.slot, each.ticket
+    async def _located(self, request: LeaveRequest) -> Leave:
+        self._line(request.address)
+        slot, ticket = request.slot, request.ticket
         if slot is None and ticket is None:
-            found = await self.look(each.address, each.entry_id, owner=each.owner)
+            found = await self.find(request.address, request.entry_id, owner=request.owner)
             slot, ticket = found.slot if isinstance(found, RunGrant) else None, _ticket(found)
-        noted = None if each.owner is None else marker_key(self._lines.scope, each.owner, each.entry_id)
-        return Leave(each.entry_id, slot, ticket, marker=noted)
+        noted = None if request.owner is None else marker_key(self._lines.scope, request.owner, request.entry_id)
+        return Leave(request.entry_id, slot, ticket, marker=noted)
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    async def resize(self, address: tuple[str, ...], spec: LockSpec, permits: int | None, *, pinned: bool) -> None:
+        """Set the number of permits, whatever call sites say; not ``pinned``: until the line is empty."""
+        await self._lines.line(address).driver.do(Resize(permits, pinned), spec)
 
-    async def look(
+    async def reap(self, address: tuple[str, ...]) -> Instant | None:
+        """Drop the entries whose process is gone or whose time is over; return when to look again at the latest.
+
+        None: no entry in sight ends by time; the holders are runs, or there are none.
+        """
+        line = self._line(address)
+        for _ in range(REAPS):
+            if not await self._lines.reap(line):
+                break
+        return line.next_end
+
+    # --- looking: nothing is written -----------------------------------------------------------------------------
+
+    async def find(
         self, address: tuple[str, ...], entry_id: str, *, ticket: int | None = None, owner: str | None = None
     ) -> RunGrant | Waiting | None:
-        """Return whether an entry holds or waits, however far back; None: neither. Nothing is written.
+        """Return whether an entry holds or waits, however far back; None: neither.
 
         With its ticket, or its owner if it has a marker, one far back is found at once. Otherwise the line is searched.
         """
@@ -246,33 +355,13 @@ class LineEntries:
         found = _seen(line, entry_id, sight)
         if found is not None or sight.line.horizon is None:
             return found
-        waiter = await self._far_back(line, entry_id, ticket, owner)
+        waiter = await self._far_back(line.driver.keys, entry_id, ticket, owner)
         if waiter is not None:
             return Waiting(waiter.ticket, sight.line.place(waiter.ticket))
         return _seen(line, entry_id, await line.driver.look({entry_id}))  # it may have moved up meanwhile
 
-    def turn(self, address: tuple[str, ...], entry_id: str, answered: Answered) -> RunGrant | None:
-        """Return that an entry holds, as the step that answered its request has left the line."""
-        found = _seen(self._line(address), entry_id, answered.sight)
-        return found if isinstance(found, RunGrant) else None
-
-    async def was_withdrawn(self, entry_id: str) -> bool:
-        """Tell whether an operator took a waiter out of its line, within the last day."""
-        return await was_turned_out(self._lines.scope, entry_id)
-
-    async def reap(self, address: tuple[str, ...]) -> Instant | None:
-        """Let those fall whose process is gone or whose time is over; return when to look again at the latest.
-
-        None: nobody in sight falls by time; those who hold are runs, or nobody holds.
-        """
-        line = self._line(address)
-        for _ in range(LOOKS):
-            if not await self._lines.reap(line):
-                break
-        return line.next_end
-
-    async def _far_back(self, line: LocalLine, entry_id: str, ticket: int | None, owner: str | None) -> Waiter | None:
-        scope, keys = self._lines.scope, line.driver.keys
+    async def _far_back(self, keys: LineKeys, entry_id: str, ticket: int | None, owner: str | None) -> Waiter | None:
+        scope = self._lines.scope
         if ticket is None and owner is not None:
             marker = marker_key(scope, owner, entry_id)
             found = (await scope.read(marker)).get(marker)
@@ -285,17 +374,54 @@ class LineEntries:
                 return waiter
         return await find_waiter(scope, keys, entry_id)
 
-    # --- circles -------------------------------------------------------------------------------------------------
+    def grant_in(self, address: tuple[str, ...], entry_id: str, answered: Answered) -> RunGrant | None:
+        """Return the grant of an entry, as the step that answered its request has left the line."""
+        found = _seen(self._line(address), entry_id, answered.sight)
+        return found if isinstance(found, RunGrant) else None
 
-    async def find_circle_of(self, owner: str) -> tuple[Link, ...]:
-        """Return the owners that wait for each other, beginning with ``owner``; nothing if it can still go on."""
-        return await find_cycle(self._lines.scope, owner)
+    def grant_key(self, address: tuple[str, ...], slot: int) -> RecordKey:
+        """Return the record of a slot's grant, whose version is the holder's fence."""
+        return self._lines.line(address).driver.keys.grant(slot)
 
-    async def cycle_to_break(self, owner: str, entry_id: str) -> tuple[Link, ...]:
-        """Return the circle in which a waiting entry has to give way, as the one who closed it; nothing if it may wait.
+    async def read(self, address: tuple[str, ...]) -> Line:
+        """Return a line as it is now: all holders, and the first waiters."""
+        return (await self._lines.line(address).driver.look()).line
 
-        Then let it leave the line, and raise :class:`~standfast.errors.WaitCycleError` with
-        :func:`~standfast.locks.deadlock.shown` of it. Ask again after a crash: nobody else does it instead.
+    def line_in(self, address: tuple[str, ...], seen: Snapshot) -> Line | None:
+        """Return the line as a snapshot shows it; None: it is empty, or the snapshot does not show its head."""
+        keys = self._lines.line(address).driver.keys
+        if seen.get(keys.head) is None:
+            return None
+        return LineView(keys, seen, given_in(seen), _ANY, LineFacts()).line
+
+    def last_seen(self, address: tuple[str, ...]) -> Line | None:
+        """Return the line as this process saw it last, without asking the store; None: not at all."""
+        last = self._lines.line(address).last
+        return None if last is None else last.line
+
+    def is_idle(self, address: tuple[str, ...]) -> bool:
+        """Whether this process asks nothing of the line at the moment."""
+        return self._lines.line(address).driver.is_idle
+
+    def sees_death(self, address: tuple[str, ...]) -> bool:
+        """Whether the store can see the process of an entry die, when the line was last reaped."""
+        return any(self._lines.line(address).lifelines.values())
+
+    # --- holds of this process, and deadlocks --------------------------------------------------------------------
+
+    def track(self, address: tuple[str, ...], entry_id: str, hold: LocalHold) -> None:
+        """Tell ``hold`` when its entry is seen to hold no longer."""
+        self._lines.line(address).holds[entry_id] = hold
+
+    def untrack(self, address: tuple[str, ...], entry_id: str) -> None:
+        """Tell it no longer."""
+        self._lines.line(address).holds.pop(entry_id, None)
+
+    async def cycle_to_break(self, owner: str, entry_id: str) -> tuple[BlockedOwner, ...]:
+        """Return the cycle in which a waiting entry has to give way, because it closed it; nothing if it may wait.
+
+        Then let it leave the line, and raise :class:`~standfast.errors.WaitCycleError`. Ask again after a crash: no
+        other process does it instead.
         """
         scope = self._lines.scope
         while cycle := await cycle_to_break(scope, owner, entry_id, _wait_a_while):
@@ -307,30 +433,25 @@ class LineEntries:
                     return ()
         return ()
 
-    # --- the rest ------------------------------------------------------------------------------------------------
-
     def _line(self, address: tuple[str, ...]) -> LocalLine:
         self._lines.guard.check()
         if self._lines.is_closing:
             raise StoreClosedError(repr(self._lines.scope), "it was closed")
         return self._lines.line(address)
 
-    def _note_disagreement(self, line: LocalLine, address: tuple[str, ...], spec: LockSpec) -> None:
-        head, line.driver.disagreement = line.driver.disagreement, None
-        if head is not None and self._lines.hooks and self._lines.is_news(address, spec):
-            at, key = self._lines.clock.wall(), line.driver.keys.name
-            stored, asked = head.rules.permits, spec.rules.permits
-            self._lines.hooks.emit(PermitsDisagree(at=at, key=key, stored=stored, asked=asked))
+
+def _enter_of(request: EnterRequest) -> Enter:
+    return Enter(request.entry, request.waits, ticket=request.ticket, permits=request.permits)
 
 
 def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunGrant | Waiting | None:
     holder, waiter = sight.line.holder(entry_id), sight.line.waiter(entry_id)
     if holder is not None and holder.ends_at is not None and holder.ends_at <= sight.at:
         return None  # its time is over, though no step of the line has dropped it yet
-    turn = None if holder is None else grant_seen(holder, sight)
-    if holder is not None and turn is not None:
-        grant = line.driver.keys.grant(holder.slot)
-        return RunGrant(turn.fence, holder.slot, holder.granted_at, holder.ends_at, grant)
+    grant = None if holder is None else grant_seen(holder, sight)
+    if holder is not None and grant is not None:
+        key = line.driver.keys.grant(holder.slot)
+        return RunGrant(grant.fence, holder.slot, holder.granted_at, holder.ends_at, key)
     return None if waiter is None else Waiting(waiter.ticket, sight.line.place(waiter.ticket))
 
 
@@ -341,3 +462,76 @@ def _ticket(found: RunGrant | Waiting | None) -> int | None:
 async def _wait_a_while() -> bool:
     await asyncio.sleep(PATIENCE)
     return True
+
+
+# --- several lines in one commit: the others are decided in the step of the first ----------------------------------
+
+
+@final
+class _OtherLine:
+    """A line whose step is taken in that of another line. It is decided like a step of its own."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        address: tuple[str, ...],
+        spec: LockSpec,
+        requests: Sequence[Enter | Leave],
+        new_life: str = "",
+    ) -> None:
+        self._scope, self._requests = lines.scope, requests
+        self.address, self.spec = address, spec
+        self.line: Final = lines.line(address)
+        tickets = tuple(each.ticket for each in requests if isinstance(each, Leave) and each.ticket is not None)
+        self._facts: Final = LineFacts(tickets=tickets, new_life=new_life or lines.scope.presence_name)
+        self.is_cut_off = False
+
+    def likely_keys(self) -> frozenset[RecordKey]:
+        """Return what the step will likely look at, as the line was last seen."""
+        return self.line.driver.likely_keys(self._requests)
+
+    def decide(self, seen: Snapshot) -> tuple[Collection[Answer], tuple[Change, ...], tuple[Wake, ...]]:
+        """Return the answers, what changes the line, and whom to wake."""
+        # No line of this process sees the outcome: waiters of this process are woken like all others.
+        unheard, limits = self._scope.key("nobody"), self._scope.store.capabilities
+        keys = self.line.driver.keys
+        asked = StepInput(keys, self._requests, self.spec, given_in(seen), self._facts, (), unheard, limits)
+        decision = decide_step(asked, seen)
+        step = decision.answer
+        if step.missing:
+            raise MissingKeysError(step.missing)
+        self.is_cut_off = step.line.is_cut_off
+        # Requests without extra changes are all answered; none of them raises.
+        return [each for each in step.outcomes if not isinstance(each, Exception)], decision.changes, decision.wake
+
+
+def _with_others(others: Sequence[_OtherLine], extra_changes: ExtraChanges[Answer] | None) -> ExtraChanges[Answer]:
+    """Return the extra changes together with those of other lines that are left in the same commit."""
+    wakes: tuple[Wake, ...] = ()
+
+    def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
+        nonlocal wakes
+        missing: frozenset[RecordKey] = frozenset()
+        changes: dict[RecordKey, Change] = {}
+        wakes = ()
+        try:
+            if extra_changes is not None:
+                changes.update((change.key, change) for change in extra_changes.decide(answer, seen))
+        except MissingKeysError as lacking:
+            missing |= lacking.keys
+        for other in others:
+            try:
+                _, more, woken = other.decide(seen)
+            except MissingKeysError as lacking:
+                missing |= lacking.keys
+            else:
+                changes.update((change.key, change) for change in more)  # two may make the same run ready
+                wakes = (*wakes, *woken)
+        if missing:
+            raise MissingKeysError(missing)
+        return tuple(changes.values())
+
+    named = frozenset(() if extra_changes is None else extra_changes.keys)
+    named = named.union(*(other.likely_keys() for other in others))
+    on_grant = None if extra_changes is None else extra_changes.on_grant
+    return ExtraChanges(tuple(named), decide, on_grant, lambda: wakes)

@@ -18,19 +18,16 @@ from standfast.errors import InvalidLockArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
-from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, Leave, Left, LineKeys, presences_of, run_of
+from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
-from standfast.stores.protocol import Decision, Put, Record, Wake
+from standfast.stores.protocol import Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from standfast.codec import Codec
     from standfast.locks.line import Rules
-    from standfast.locks.line_driver import LocalLine
-    from standfast.locks.line_records import LockSpec
     from standfast.scope import Scope
-    from standfast.stores.protocol import Snapshot
 
 
 # --- what is known of a line, for people and for programs: the same answer in Python, as JSON and as text ----------
@@ -344,6 +341,9 @@ MOST_LISTED: Final = 1_000
 PAGE: Final = 100
 """The most records that are read at once."""
 
+COUNTED: Final = 500
+"""The most waiters that are counted in one round trip."""
+
 TRIES: Final = 4
 """How often a line that moves while it is read is read again; the last time it is shown as it was seen."""
 
@@ -370,9 +370,34 @@ async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
         start = page.more
 
 
+async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ...]:
+    """Return the entries that hold the line at an address."""
+    key = LineKeys(scope, address).head
+    record = (await scope.read(key)).get(key)
+    return () if record is None else HEADS.decode(record.value).holders
+
+
+async def waiting_in(scope: Scope, address: tuple[str, ...]) -> list[Entry]:
+    """Return all entries that wait in the line at an address, from the front."""
+    return [waiter.entry async for waiter in waiters_of(scope, LineKeys(scope, address), 0)]
+
+
+async def count_waiting(scope: Scope, address: tuple[str, ...], most: int) -> int:
+    """Count the entries that wait in the line at an address, up to a number."""
+    start, end = LineKeys(scope, address).tickets_from(0)
+    found = 0
+    while found < most:
+        page = await scope.scan(start, end, limit=min(COUNTED, most - found))
+        found += len(page.records)
+        if page.more is None:
+            break
+        start = page.more
+    return found
+
+
 async def find_waiter(scope: Scope, keys: LineKeys, entry_id: str) -> Waiter | None:
     """Return a waiter by its entry's id, however far back it is; None if it does not wait."""
-    async for waiter in _waiters(scope, keys, 0):
+    async for waiter in waiters_of(scope, keys, 0):
         if waiter.entry.id == entry_id:
             return waiter
     return None
@@ -425,7 +450,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     if found is None:
         return _LineRead(first.at)
     head = HEADS.decode(found.value)
-    waiters = [waiter async for waiter in _waiters(scope, keys, head.front, limit + 1)]
+    waiters = [waiter async for waiter in waiters_of(scope, keys, head.front, limit + 1)]
     shown = tuple(waiters[:limit])
     entries = [*(holder.entry for holder in head.holders), *(waiter.entry for waiter in shown)]
     wanted = [keys.head, *(keys.grant(holder.slot) for holder in head.holders)]
@@ -448,7 +473,8 @@ async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[Recor
     return records, at
 
 
-async def _waiters(scope: Scope, keys: LineKeys, front: int, limit: int | None = None) -> AsyncIterator[Waiter]:
+async def waiters_of(scope: Scope, keys: LineKeys, front: int, limit: int | None = None) -> AsyncIterator[Waiter]:
+    """Yield the waiters from a ticket on, page by page."""
     start: RecordKey | None
     start, end = keys.tickets_from(front)
     given = 0
@@ -604,57 +630,3 @@ class _Liveness:
             "program": here.program,
             "run": run_of(entry),
         }
-
-
-# --- turning somebody out of a line, as an operator: a holder by force, or a waiter --------------------------------
-#
-# A waiter that finds itself gone asks again, since it may have been taken for dead by mistake. So one that is turned
-# out on purpose finds a note, which is there before it is gone, and is woken when it is.
-
-NOTED_FOR: Final = 86_400.0
-"""For how many seconds the note stays: longer than a process sleeps that is still to find it."""
-
-_NOTE: Final = b"1:true"
-
-
-def _note_key(scope: Scope, entry_id: str) -> RecordKey:
-    return scope.key("turned-out", entry_id)
-
-
-def entry_of(scope: Scope, key: RecordKey) -> str | None:
-    """Return the entry that a note is about; None if it is no note."""
-    return key.parts[-1] if key.startswith(scope.key("turned-out")) else None
-
-
-async def turn_out(scope: Scope, line: LocalLine, spec: LockSpec, entry_id: str, *, only_waiting: bool = False) -> bool:
-    """Take an entry out of a line for good; tell whether it was there, and waiting if that is asked for."""
-    keys = line.driver.keys
-    holder = (await line.look()).line.holder(entry_id)
-    waiter = None if holder is not None else await find_waiter(scope, keys, entry_id)
-    if waiter is not None:
-        await _note(scope, entry_id)
-    slot, ticket = None if holder is None else holder.slot, None if waiter is None else waiter.ticket
-    leave = Leave(entry_id, slot, ticket, by_force=True, only_waiting=only_waiting)
-    answer = (await line.driver.ask(leave, spec)).answer
-    if not isinstance(answer, Left):
-        return False
-    if answer.was_waiting and waiter is not None:
-        await _note(scope, entry_id, [keys.presence(name) for name in presences_of([waiter.entry])])
-    return answer.was_waiting or (answer.was_holding and not only_waiting)
-
-
-async def was_turned_out(scope: Scope, entry_id: str) -> bool:
-    """Tell whether a waiter that is gone was turned out on purpose."""
-    key = _note_key(scope, entry_id)
-    return (await scope.read(key)).get(key) is not None
-
-
-async def _note(scope: Scope, entry_id: str, tell: Iterable[RecordKey] = ()) -> None:
-    key = _note_key(scope, entry_id)
-    wakes = tuple(Wake(presence, key) for presence in tell)
-
-    def decide(seen: Snapshot) -> Decision[None]:
-        put = Put(key, _NOTE, seen.version(key), expires_at=later(seen.at, NOTED_FOR))
-        return Decision(None, (put,), wake=wakes)
-
-    await scope.update([key], decide)

@@ -539,17 +539,19 @@ class LocalLine:
     """The waiters and holds of this process on one key.
 
     Attributes:
-        due_in: In how many seconds somebody at the front may fall, when it was last looked after.
+        entering: Held while an entry joins this line in the step of another line.
+        due_in: In how many seconds an entry at the front may fall, when it was last reaped.
         next_end: When that is by the store's time; None: nobody there falls by time.
     """
 
-    __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "next_end", "waits")
+    __slots__ = ("_joined", "driver", "due_in", "entering", "holds", "last", "lifelines", "next_end", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, LocalWaiter]] = {}
         self.holds: Final[dict[str, LocalHold]] = {}
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
+        self.entering: Final = asyncio.Lock()
         self.due_in = 0.0
         self.next_end: Instant | None = None
         self._joined = 0

@@ -7,9 +7,9 @@ the fence. All of it is a pure function of a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, final
 
 from msgspec import Struct, structs
 
@@ -38,7 +38,7 @@ from standfast.locks.line import (
 from standfast.stores.protocol import Change, Delete, Put, Snapshot, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Record
@@ -50,10 +50,12 @@ MOST_FALLING: Final = 16
 """The most holders that fall in one step: each needs a key or two, and a step names only so many."""
 
 
-class MissingKeys(Struct, frozen=True):
+class MissingKeysError(Exception):
     """It cannot be decided without these keys. The step is taken again, with them in the snapshot."""
 
-    keys: frozenset[RecordKey]
+    def __init__(self, keys: frozenset[RecordKey]) -> None:
+        super().__init__(keys)
+        self.keys: Final = keys
 
 
 class StepSnapshot(Snapshot, frozen=True):
@@ -62,26 +64,39 @@ class StepSnapshot(Snapshot, frozen=True):
     given: frozenset[RecordKey] = frozenset()
 
 
-class ExtraChanges(Struct, frozen=True):
-    """Changes of one's own, in the same commit as the step that answers a request.
+def given_in(seen: Snapshot) -> frozenset[RecordKey]:
+    """Return the keys that a snapshot was taken of, as far as it says so."""
+    return seen.given if isinstance(seen, StepSnapshot) else frozenset(seen.records)
 
-    ``decide`` is a pure function of the answer and of the records as they were before the step. It returns changes of
-    ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread. It
-    may also name keys that it :class:`MissingKeys`.
 
-    If it raises, the request has not happened: nothing of it is in the line or in any record, and its caller alone
-    gets the exception. It is there to say no: to a run that exists already, or to a driver that has lost its run.
+A_contra = TypeVar("A_contra", contravariant=True)
+
+
+class ExtraChanges(Struct, Generic[A_contra], frozen=True):
+    """Changes of the caller's own, in the same commit as what it asks for.
+
+    ``decide(answer, seen)`` is a pure function of the answer and of the records as they were before. It returns changes
+    of ``keys``, expecting the versions that it saw; whatever the answer is, also if it is not granted. It may run
+    several times, on another thread. It may raise :class:`MissingKeysError` to see further keys.
+
+    If it raises anything else, the request has not happened: nothing of it is in the line or in any record, and its
+    caller alone gets the exception. It is there to say no: to a run that exists already, or to a worker that has lost
+    its run.
+
+    It may run again after it was committed, if the answer got lost: then it sees what it has written itself.
 
     Attributes:
         keys: All that it looks at or changes, none of it a record of the line; some forty at most.
-        decide: What to do, given what was answered.
-        on_grant: For a request that is alone in its step: what to do for the entries that the step grants. It returns
-            changes, and the ready records that are not needed because their runs know already.
+        decide: What to commit, given the answer: of a line, that of its step.
+        on_grant: For a request that is alone in its step: what to commit for the entries that the step grants. It
+            returns changes, and the ready records that are not needed because their runs know already.
+        wakes: Whom to wake after the commit, besides the entries of the line; asked for after ``decide``.
     """
 
     keys: tuple[RecordKey, ...]
-    decide: Callable[[Answer, StepSnapshot], tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys]
+    decide: Callable[[A_contra, Snapshot], Sequence[Change]]
     on_grant: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
+    wakes: Callable[[], tuple[Wake, ...]] | None = None
 
 
 class Enter(Struct, frozen=True):
@@ -99,7 +114,7 @@ class Enter(Struct, frozen=True):
     marker: RecordKey | None = None
     ticket: int | None = None
     lease: float | None = None
-    extra_changes: ExtraChanges | None = None
+    extra_changes: ExtraChanges[Answer] | None = None
     permits: int | None = None
     since: Instant | None = None
 
@@ -126,7 +141,7 @@ class Leave(Struct, frozen=True):
     by_force: bool = False
     only_waiting: bool = False
     marker: RecordKey | None = None
-    extra_changes: ExtraChanges | None = None
+    extra_changes: ExtraChanges[Answer] | None = None
 
 
 class Resize(Struct, frozen=True):
@@ -139,13 +154,13 @@ class Resize(Struct, frozen=True):
 class Reap(Struct, frozen=True):
     """Only look: let the dead fall and the front move up. ``extra_changes`` is committed with what that comes to."""
 
-    extra_changes: ExtraChanges | None = None
+    extra_changes: ExtraChanges[Answer] | None = None
 
 
 Request: TypeAlias = Enter | Renew | Leave | Resize | Reap
 
 
-def extra_changes_of(request: Request) -> ExtraChanges | None:
+def extra_changes_of(request: Request) -> ExtraChanges[Answer] | None:
     """Return what is to be committed together with the answer to a request."""
     return None if isinstance(request, Renew | Resize) else request.extra_changes
 
@@ -340,9 +355,26 @@ class Grant(Struct, frozen=True):
     granted_at: Instant
 
 
+class Marker(Struct, frozen=True):
+    """The record of an owner that waits while it holds something else, and so may be part of a deadlock."""
+
+    address: tuple[str, ...]
+    ticket: int
+    entry: str
+
+
 HEADS: Final[Codec[Head]] = Codec(Head, what="the head of a line")
 WAITERS: Final[Codec[Waiter]] = Codec(Waiter, what="a waiter")
 GRANTS: Final[Codec[Grant]] = Codec(Grant, what="a grant")
+MARKERS: Final[Codec[Marker]] = Codec(Marker, what="a marker of a waiter")
+
+MARKERS_KEPT_FOR: Final = 30 * 86_400.0
+"""Seconds after which a marker goes by itself, if its process died and no other process has removed it."""
+
+
+def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
+    """Return where the marker of a waiter lies."""
+    return scope.key("waiting", owner, entry_id)
 
 
 def waiter_in(record: Record) -> Waiter:

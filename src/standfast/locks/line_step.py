@@ -10,11 +10,12 @@ from msgspec import Struct, structs
 from standfast.clock import later
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
-from standfast.locks.deadlock import KEPT_FOR, MARKERS, Marker
 from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting
 from standfast.locks.line_records import (
     GRANTS,
     HEADS,
+    MARKERS,
+    MARKERS_KEPT_FOR,
     READY,
     WAITERS,
     WINDOW,
@@ -29,7 +30,8 @@ from standfast.locks.line_records import (
     LineKeys,
     LineView,
     LockSpec,
-    MissingKeys,
+    Marker,
+    MissingKeysError,
     Reap,
     Renew,
     Request,
@@ -411,7 +413,7 @@ class _Extras:
             self._welcome(extra_changes_of(self.requests[0]), granted)
         return True
 
-    def _welcome(self, extra_changes: ExtraChanges | None, granted: tuple[Holder, ...]) -> None:
+    def _welcome(self, extra_changes: ExtraChanges[Answer] | None, granted: tuple[Holder, ...]) -> None:
         if extra_changes is None or extra_changes.on_grant is None:
             return
         changes, know = extra_changes.on_grant(granted, self.seen)
@@ -442,16 +444,19 @@ class _Extras:
     def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
         return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
-    def _add(self, extra_changes: ExtraChanges, answer: Answer, taken: Collection[RecordKey]) -> None:
+    def _add(self, extra_changes: ExtraChanges[Answer], answer: Answer, taken: Collection[RecordKey]) -> None:
         seen = self.seen
-        found = extra_changes.decide(answer, StepSnapshot(seen.at, seen.records, seen.more, self._asked.given))
-        if isinstance(found, MissingKeys):
-            self.lacking = found.keys - self._asked.given
+        try:
+            changes = extra_changes.decide(answer, StepSnapshot(seen.at, seen.records, seen.more, self._asked.given))
+        except MissingKeysError as missing:
+            self.lacking = missing.keys - self._asked.given
             if not self.lacking:
-                raise InvalidChangeError("what comes along lacks keys that it was given")
+                raise InvalidChangeError("extra changes miss keys that they were given") from missing
             return
-        changes, wakes = found
-        check_decision(Decision(None, changes, wake=wakes), self.seen, tuple(self._asked.given), self._asked.limits)
+        wakes = () if extra_changes.wakes is None else extra_changes.wakes()
+        check_decision(
+            Decision(None, tuple(changes), wake=wakes), self.seen, tuple(self._asked.given), self._asked.limits
+        )
         for change in changes:
             if change.key not in taken:
                 self._changes[change.key] = change
@@ -484,7 +489,7 @@ def _markers(
         found[request.marker] = None
         if isinstance(request, Enter) and isinstance(answer, Waiting):
             marker = MARKERS.encode(Marker(keys.address, answer.ticket, request.entry.id))
-            expires_at = None if isinstance(request.entry.anchor, OfRun) else later(seen.at, KEPT_FOR)
+            expires_at = None if isinstance(request.entry.anchor, OfRun) else later(seen.at, MARKERS_KEPT_FOR)
             found[request.marker] = Put(request.marker, marker, seen.version(request.marker), expires_at)
     for key, put in found.items():
         if put is not None:

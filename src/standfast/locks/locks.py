@@ -22,7 +22,7 @@ from standfast.errors import (
 from standfast.events import LeaseLost
 from standfast.keys import Key
 from standfast.locks.acquire import AcquireRequest, acquire, note_given_back, note_taken, release, undo_cancellation
-from standfast.locks.inspect import LISTED, explain, turn_out
+from standfast.locks.inspect import LISTED, explain
 from standfast.locks.line import UNLIMITED, Rules
 from standfast.locks.line_driver import TAKEN_AWAY
 from standfast.locks.line_records import LockSpec, Resize, WrongKind
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from standfast.locks.acquire import HeldEntry
     from standfast.locks.heartbeat import Presence
     from standfast.locks.inspect import Explanation
-    from standfast.locks.line_records import ExtraChanges, Left
+    from standfast.locks.line_records import Answer, ExtraChanges, Left
     from standfast.locks.registry import Lines
     from standfast.stores.protocol import Capabilities
 
@@ -338,8 +338,8 @@ class DurableLock:
         weight: int = 1,
         waits: bool = True,
         depth: int = 2,
-        extra_changes: ExtraChanges | None = None,
-        on_leave: ExtraChanges | None = None,
+        extra_changes: ExtraChanges[Answer] | None = None,
+        on_leave: ExtraChanges[Answer] | None = None,
     ) -> Holding:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
         unknown = options.keys() - KNOWN
@@ -372,15 +372,14 @@ class DurableLock:
         cancelled with :class:`~standfast.errors.LeaseLostError`; a waiter is told with
         :class:`~standfast.errors.WithdrawnError`. Get the id from :meth:`explain`.
         """
-        return await turn_out(self._lines.scope, self._lines.line(self._address), self._spec, entry_id)
+        return await self._lines.evict(self._address, self._spec, entry_id)
 
     async def withdraw(self, entry_id: str) -> bool:
         """Turn out a waiter by its entry's id, for an operator; tell whether it waited. One that holds by now stays.
 
         If its process lives, it is told with :class:`~standfast.errors.WithdrawnError`.
         """
-        line = self._lines.line(self._address)
-        return await turn_out(self._lines.scope, line, self._spec, entry_id, only_waiting=True)
+        return await self._lines.cancel(self._address, self._spec, entry_id)
 
     async def explain(self, *, limit: int = LISTED) -> Explanation:
         """Say who holds it and who waits, since when, and how long it may take. Nothing is changed by looking.

@@ -1,8 +1,8 @@
-"""The lines of one space, as this process takes part in them: who waits and holds here, and who looks after whom.
+"""The lines of one space, as this process takes part in them: its waiters and holds, polling, reaping and eviction.
 
-A grant is made by whoever lets go. The waiter's process is woken by a hint and reads. Now and then it looks by itself,
-in case a hint was lost, and looks after those in front: one whose presence has lapsed, or whose process has died, is
-dropped by the first who notices.
+A grant is made by the process that leaves. The waiter's process is notified and reads the line. Now and then it polls
+by itself, in case a notification was lost, and reaps the entries in front: one whose presence has lapsed, or whose
+process has died, is dropped by the first process that notices.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
-from standfast.clock import MICROSECONDS
+from standfast.clock import MICROSECONDS, later
 from standfast.errors import StandfastError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
-from standfast.locks.inspect import entry_of
+from standfast.locks.inspect import find_waiter
 from standfast.locks.line import Rules, Until, advance
 from standfast.locks.line_driver import LocalLine
-from standfast.locks.line_records import Leave, LineKeys, LockSpec, Reap, presences_of
+from standfast.locks.line_records import Leave, Left, LineKeys, LockSpec, Reap, presences_of
 from standfast.stores.liveness import ForkGuard
+from standfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.locks.line import Entry
     from standfast.locks.line_driver import Sight
     from standfast.scope import Scope
-    from standfast.stores.protocol import Watch
+    from standfast.stores.protocol import Snapshot, Watch
 
 
 LOOK_EVERY: Final = 0.5
@@ -53,6 +54,11 @@ BODIES_END_WITHIN: Final = 5.0
 
 MOST_READ: Final = 100
 """The most records that are read at once."""
+
+CANCELLED_FOR: Final = 86_400.0
+"""Seconds that the note about a cancelled waiter stays: longer than a process sleeps that is still to find it."""
+
+_NOTE: Final = b"1:true"
 
 _ANY: Final = LockSpec("", Rules())
 
@@ -128,13 +134,14 @@ class Lines:
                 for line in lines:
                     if line.waits or line.holds:
                         await self._safely(line.poll_front())
-                self._turn_out(entry_of(self.scope, key) for key in hint.about)
+                self._tell_cancelled(hint.about)
         finally:
             await watch.__aexit__()
 
-    def _turn_out(self, entries: Iterable[str | None]) -> None:
-        """Tell waiters that an operator took out: far back in a line they would see it only much later."""
-        for entry_id in filter(None, entries):
+    def _tell_cancelled(self, about: Iterable[RecordKey]) -> None:
+        """Tell waiters that an operator cancelled: far back in a line they would see it only much later."""
+        notes = self.scope.key("turned-out")
+        for entry_id in [key.parts[-1] for key in about if key.startswith(notes)]:
             for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
                 wait.settle(None)
 
@@ -230,6 +237,51 @@ class Lines:
             self.hooks.emit(fell)
         line.driver.dead |= dead
         await line.driver.ask(Reap(), _ANY)
+
+    # --- eviction, by an operator --------------------------------------------------------------------------------
+    #
+    # A waiter that finds itself gone asks again, since it may have been taken for dead by mistake. So one that is
+    # cancelled on purpose finds a note, which is there before it is gone, and is woken when it is.
+
+    async def evict(self, address: tuple[str, ...], spec: LockSpec, entry_id: str) -> bool:
+        """Remove an entry from a line for good, whether it holds or waits; return True if it was there."""
+        left = await self._evict(address, spec, entry_id, only_waiting=False)
+        return left.was_waiting or left.was_holding
+
+    async def cancel(self, address: tuple[str, ...], spec: LockSpec, entry_id: str) -> bool:
+        """Remove an entry that waits from a line for good; return True if it waited. One that holds by now stays."""
+        return (await self._evict(address, spec, entry_id, only_waiting=True)).was_waiting
+
+    async def _evict(self, address: tuple[str, ...], spec: LockSpec, entry_id: str, *, only_waiting: bool) -> Left:
+        line = self.line(address)
+        holder = (await line.look()).line.holder(entry_id)
+        waiter = None if holder is not None else await find_waiter(self.scope, line.driver.keys, entry_id)
+        if waiter is not None:
+            await self._note_cancelled(entry_id)
+        slot, ticket = None if holder is None else holder.slot, None if waiter is None else waiter.ticket
+        leave = Leave(entry_id, slot, ticket, by_force=True, only_waiting=only_waiting)
+        answer = (await line.driver.ask(leave, spec)).answer
+        if not isinstance(answer, Left):
+            return Left(was_holding=False, was_waiting=False)
+        if answer.was_waiting and waiter is not None:
+            presences = [line.driver.keys.presence(name) for name in presences_of([waiter.entry])]
+            await self._note_cancelled(entry_id, presences)
+        return answer
+
+    async def was_cancelled(self, entry_id: str) -> bool:
+        """Return True if a waiter that is gone was cancelled on purpose, within the last day."""
+        key = self.scope.key("turned-out", entry_id)
+        return (await self.scope.read(key)).get(key) is not None
+
+    async def _note_cancelled(self, entry_id: str, wake: Iterable[RecordKey] = ()) -> None:
+        key = self.scope.key("turned-out", entry_id)
+        wakes = tuple(Wake(presence, key) for presence in wake)
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            put = Put(key, _NOTE, seen.version(key), expires_at=later(seen.at, CANCELLED_FOR))
+            return Decision(None, (put,), wake=wakes)
+
+        await self.scope.update([key], decide)
 
     # --- the end -------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,9 @@ from standfast.locks.line_records import (
     Leave,
     Left,
     LockSpec,
-    MissingKeys,
+    MissingKeysError,
     Renew,
+    given_in,
     ready_key,
 )
 from standfast.locks.lock_record import Renewal
@@ -57,11 +58,11 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.locks.line import Holder
     from standfast.locks.line_driver import Answered, LocalLine
-    from standfast.locks.line_records import Answer, StepSnapshot
+    from standfast.locks.line_records import Answer
     from standfast.locks.locks import Hold, Holding, HoldOptions
     from standfast.locks.registry import Lines
     from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Record, Snapshot, Wake
+    from standfast.stores.protocol import Change, Record, Snapshot
 
 
 # --- A lease on a run: what one activation has in its hands while it drives the run --------------------------------
@@ -334,39 +335,39 @@ class ClaimGuard:
         return self._scope.key("own", presence, self.run_id)
 
     @property
-    def on_enter(self) -> ExtraChanges:
+    def on_enter(self) -> ExtraChanges[Answer]:
         """Go with the request for the lock: refuse it while a worker drives the run, else keep workers off."""
         return ExtraChanges((self.life, self._ready), self._enter)
 
     @property
-    def on_leave(self) -> ExtraChanges:
+    def on_leave(self) -> ExtraChanges[Answer]:
         """Go with the release of the lock: say so, and tell the workers if one of them has found it held."""
         return ExtraChanges((self.life, self._ready), self._leave)
 
-    def _enter(self, answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
+    def _enter(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
         record = seen.get(self.life)
         claim = self.claim_in(record)
         if record is None or claim is None or not isinstance(answer, Granted):
-            return (), ()
+            return ()
         if not claim.owner:  # also if it says so already: a worker may be about to claim what has just lapsed
-            return (self._rewritten(record, leased=_TRUE),), ()
+            return (self._rewritten(record, leased=_TRUE),)
         if claim.owner not in self.void:
             raise DrivenError(claim.owner)
         own = self.own(claim.owner)
-        if own not in seen.given:
-            return MissingKeys(frozenset({own}))
+        if own not in given_in(seen):
+            raise MissingKeysError(frozenset({own}))
         freed = self._rewritten(record, leased=_TRUE, owner=None, waits_for=Raw(b'"a worker"'))
         gone = (Delete(own, seen.version(own)),) if seen.version(own) else ()
-        return (freed, *gone, Put(self._ready, READY, seen.version(self._ready))), ()
+        return freed, *gone, Put(self._ready, READY, seen.version(self._ready))
 
-    def _leave(self, answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+    def _leave(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
         record = seen.get(self.life)
         claim = self.claim_in(record)
         if record is None or claim is None or not claim.leased or not (isinstance(answer, Left) and answer.was_holding):
-            return (), ()
+            return ()
         free = self._rewritten(record, leased=None, lease_awaited=None)
         told = (Put(self._ready, READY, seen.version(self._ready)),) if claim.lease_awaited else ()
-        return (free, *told), ()
+        return free, *told
 
     def _rewritten(self, record: Record, **fields: Raw | None) -> Put:
         life = {name: value for name, value in _LIVES.decode(record.value).items() if name not in fields}

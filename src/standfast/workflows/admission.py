@@ -6,31 +6,26 @@ comes; a run that is cancelled or has waited too long leaves its lines without h
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import CancelledError
-from contextlib import AsyncExitStack
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import structs
 
 from standfast.clock import later
 from standfast.errors import RunNotFoundError, StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
-from standfast.ids import new_id
-from standfast.locks.entry import Departure, leaving_as_well
-from standfast.locks.line import Granted, Line, OfRun, Waiting
-from standfast.locks.line_records import (
-    HEADS,
-    Enter,
+from standfast.locks.entry import (
+    EnterRequest,
     ExtraChanges,
-    Leave,
+    Granted,
+    LeaveRequest,
     Left,
-    LineFacts,
-    MissingKeys,
+    Line,
+    LineEntries,
     NotGranted,
-    Reap,
+    OfRun,
+    Waiting,
 )
-from standfast.locks.line_step import StepInput, decide_step
+from standfast.locks.inspect import count_waiting
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.control import next_id
@@ -41,7 +36,6 @@ from standfast.workflows.limits import (
     InLine,
     Place,
     admitted_state,
-    count_waiting,
     entry_id_of,
     entry_of,
     spec_of,
@@ -77,10 +71,9 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.keys import RecordKey
-    from standfast.locks.line_driver import Answered, LocalLine
-    from standfast.locks.line_records import Answer, StepSnapshot
+    from standfast.locks.entry import Answer, Answered
     from standfast.locks.run_locks import RunLockInfo
-    from standfast.stores.protocol import Change, Record, Snapshot, Wake
+    from standfast.stores.protocol import Change, Record, Snapshot
     from standfast.workflows.limits import Ending
     from standfast.workflows.records import Start, WorkerPresence
     from standfast.workflows.runtime import Runtime
@@ -95,37 +88,6 @@ WAITS: Final = ("queue", "cancel_running")
 
 JOIN_ALIKE: Final = "join_alike"
 """What to do in the line of a request: join one of which the same is said; if there is none, stand in line."""
-
-
-@final
-class _Next:
-    """A further line that is entered in the step of the first one. It is decided like a step of its own."""
-
-    def __init__(self, runtime: Runtime, standing: Standing, enter: Enter) -> None:
-        self._scope, self._site, self._enter = runtime.space, spec_of(standing), enter
-        self.address: Final = standing.address
-        self.line: Final = runtime.lines.line(standing.address)
-        self.door: Final = runtime.doors.setdefault(standing.address, asyncio.Lock())
-        self._state: Final = new_id()
-        self.is_cut_off = False
-
-    def keys(self) -> frozenset[RecordKey]:
-        """Return what a step there will likely look at, as the line was last seen."""
-        return self.line.driver.likely_keys((self._enter,))
-
-    def decide(self, seen: StepSnapshot) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-        """Return what is answered, and what enters the line."""
-        nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
-        facts = LineFacts(new_life=self._state)
-        asked = StepInput(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
-        decision = decide_step(asked, seen)
-        if decision.answer.missing:
-            return MissingKeys(decision.answer.missing)
-        self.is_cut_off = decision.answer.line.is_cut_off
-        [outcome] = decision.answer.outcomes
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome, decision.changes, decision.wake
 
 
 @final
@@ -152,69 +114,27 @@ class Admission:
         ticket: int | None = None,
         is_start: bool = False,
     ) -> None:
-        self._runtime, self._run_id, self._standings = runtime, run_id, standings
-        self._admitted, self._is_start = admitted, is_start
-        self._enter: Final = self._request(standings[admitted], ticket)
-        self._next: Final = [_Next(runtime, each, self._request(each)) for each in standings[admitted + 1 :]]
+        self._entries, self._run_id, self._standings = LineEntries(runtime.lines), run_id, standings
+        self._admitted, self._ticket, self._is_start = admitted, ticket, is_start
         self.place: Place | None = None
-
-    @property
-    def line(self) -> LocalLine:
-        """The first line that it enters."""
-        return self._runtime.lines.line(self._standings[self._admitted].address)
-
-    def _request(self, standing: Standing, ticket: int | None = None) -> Enter:
-        waits = not self._is_start or standing.on_limit in WAITS
-        permits = standing.permits if self._is_start else None
-        return Enter(entry_of(self._run_id, standing), waits, ticket=ticket, permits=permits)
 
     async def take_places(self, keys: Iterable[RecordKey], write: Write) -> Answered:
         """Enter the lines; commit what ``write`` returns for the place found. If it raises, nothing happens."""
 
-        def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-            found = self._find_place(answer, seen)
-            if isinstance(found, MissingKeys):
-                return found
-            place, changes, wakes = found
-            self.place = place
-            written = write(place, seen)
-            taken = {change.key for change in written}  # of two who have news for a run, the more exact one is heard
-            return (*written, *(change for change in changes if change.key not in taken)), wakes
+        def decide(answers: tuple[Answer, ...], seen: Snapshot) -> Sequence[Change]:
+            last, at = answers[-1], self._admitted + len(answers) - 1
+            self.place = Admitted() if isinstance(last, Granted) else _stopped(self._standings[at], at, last)
+            return write(self.place, seen)
 
-        spec = spec_of(self._standings[self._admitted])
-        async with AsyncExitStack() as doors:  # of many at once, each would find the line changed by those before it
-            for each in sorted(self._next, key=attrgetter("address")):  # in one order: no two wait for each other
-                await doors.enter_async_context(each.door)
-            named = frozenset(keys).union(*(each.keys() for each in self._next))
-            enter = Enter(
-                self._enter.entry,
-                self._enter.waits,
-                ticket=self._enter.ticket,
-                permits=self._enter.permits,
-                extra_changes=ExtraChanges(tuple(named), decide),
-            )
-            answered = await self.line.driver.do(enter, spec)
-        for each, standing in zip(self._next, self._standings[self._admitted + 1 :], strict=True):
-            if each.is_cut_off:
-                await each.line.driver.do(Reap(), spec_of(standing))  # the next one there is out of sight
-        return answered
+        first, *others = self._standings[self._admitted :]
+        requests = [self._request(first, self._ticket), *map(self._request, others)]
+        return await self._entries.enter_all(requests, ExtraChanges(tuple(keys), decide))
 
-    def _find_place(
-        self, answer: Answer, seen: StepSnapshot
-    ) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-        changes: tuple[Change, ...] = ()
-        wakes: tuple[Wake, ...] = ()
-        at = self._admitted
-        for following in (*self._next, None):
-            if not isinstance(answer, Granted):
-                return _stopped(self._standings[at], at, answer), changes, wakes
-            if following is not None:
-                found = following.decide(seen)
-                if isinstance(found, MissingKeys):
-                    return found
-                answer, changes, wakes = found[0], (*changes, *found[1]), (*wakes, *found[2])
-                at += 1
-        return Admitted(), changes, wakes
+    def _request(self, standing: Standing, ticket: int | None = None) -> EnterRequest:
+        waits = not self._is_start or standing.on_limit in WAITS
+        permits = standing.permits if self._is_start else None
+        entry = entry_of(self._run_id, standing)
+        return EnterRequest(standing.address, spec_of(standing), entry, waits, ticket, permits)
 
 
 def _stopped(standing: Standing, admitted: int, answer: Answer) -> InLine | Full:
@@ -372,30 +292,22 @@ async def end_unstarted(
     """
     keys = RunKeys(runtime.space, run_id)
     standing = header.lines[state.admitted]
-    departures = [_departure(runtime, run_id, header, at) for at in range(state.admitted)]
-    extra_changes = _unstarted(keys, header, state, version, ending, runtime)
-    leave = Leave(
-        entry_id_of(run_id, standing),
-        ticket=state.ticket,
-        only_waiting=ending.only_waiting,
-        extra_changes=leaving_as_well(departures, extra_changes),
-    )
+    leave = LeaveRequest(standing.address, spec_of(standing), entry_id_of(run_id, standing), ticket=state.ticket)
+    others = [
+        LeaveRequest(each.address, spec_of(each), entry_id_of(run_id, each)) for each in header.lines[: state.admitted]
+    ]
     try:
-        answered = await runtime.lines.line(standing.address).driver.do(leave, spec_of(standing))
+        answered = await LineEntries(runtime.lines).leave_waiting(
+            leave,
+            others,
+            only_waiting=ending.only_waiting,
+            extra_changes=_unstarted(keys, header, state, version, ending, runtime),
+        )
     except (MovedError, _GotTurnError):
         return False
     runtime.saw(answered.sight.at)
-    for each in departures:
-        if each.is_cut_off:
-            await runtime.lines.reap(each.line)
     runtime.emit_moved(run_id, _ended(state, ending, answered.sight.at), 0, state.changed_at, header.lines)
     return True
-
-
-def _departure(runtime: Runtime, run_id: str, header: Header, at: int) -> Departure:
-    standing = header.lines[at]
-    leave = Leave(entry_id_of(run_id, standing))
-    return Departure(runtime.space, runtime.lines.line(standing.address), [leave], spec_of(standing))
 
 
 def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
@@ -413,11 +325,11 @@ def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
 
 def _unstarted(
     keys: RunKeys, header: Header, state: RunState, version: int, ending: Ending, runtime: Runtime
-) -> ExtraChanges:
+) -> ExtraChanges[Answer]:
     parent = RunKeys(runtime.space, header.parent).ready if header.parent else None
     timer = None if state.until is None else keys.timer(state.until)
 
-    def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+    def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
         if seen.version(keys.state) != version:
             raise MovedError
         if ending.only_waiting and isinstance(answer, Left) and answer.was_holding:
@@ -426,7 +338,7 @@ def _unstarted(
         changes = [put, *_gone(seen, keys.ready), *([] if timer is None else _gone(seen, timer))]
         if parent is not None:
             changes.append(Put(parent, READY, seen.version(parent)))
-        return tuple(changes), ()
+        return changes
 
     named = (keys.state, keys.ready, timer, parent)
     return ExtraChanges(tuple(key for key in named if key is not None), decide)
@@ -513,7 +425,7 @@ async def _look_closer(runtime: Runtime, asked: Start, place: InLine, room_for: 
     """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
     standing = place.standing
     most, address = standing.most_waiting or 0, standing.address
-    waiting = await count_waiting(runtime, address, most)
+    waiting = await count_waiting(runtime.space, address, most)
     left = most - waiting
     if left <= 0:
         raise WorkflowConcurrencyLimitExceededError(
@@ -654,10 +566,9 @@ class _Starting:
 
     def _check_parents_do_not_hold(self, standing: Standing, seen: Snapshot) -> None:
         """Refuse to wait for ever in a line that only runs hold which wait for this one."""
-        record = seen.get(self._runtime.lines.line(standing.address).driver.keys.head)
-        head = None if record is None else HEADS.decode(record.value)
-        if head is not None and {each.entry.id for each in head.holders} <= self._above:
-            raise _FullError(Full(standing, Line(head.rules)))
+        line = LineEntries(self._runtime.lines).line_in(standing.address, seen)
+        if line is not None and {each.entry.id for each in line.holders} <= self._above:
+            raise _FullError(Full(standing, Line(line.rules)))
 
     def _first_state(self, place: Place) -> RunState:
         presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
@@ -677,7 +588,7 @@ class _Starting:
 
 async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: int) -> None:
     """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
-    line = (await runtime.lines.line(standing.address).driver.look()).line
+    line = await LineEntries(runtime.lines).read(standing.address)
     in_front = [holder.entry.id for holder in line.holders]
     in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
     own = entry_id_of(run_id, standing)

@@ -25,10 +25,25 @@ from standfast.errors import (
     WithdrawnError,
 )
 from standfast.events import RunLocked, RunUnlocked
-from standfast.locks.deadlock import shown
-from standfast.locks.entry import LineEntries, RunGrant
-from standfast.locks.line import Entry, Granted, Holder, OfRun, Rules, TooHeavy, Waiting
-from standfast.locks.line_records import ExtraChanges, Left, LineKeys, LockSpec, WaitsForItself, WrongKind
+from standfast.locks.deadlock import describe_cycle
+from standfast.locks.entry import (
+    EnterRequest,
+    Entry,
+    ExtraChanges,
+    Granted,
+    Holder,
+    LeaveRequest,
+    Left,
+    LineEntries,
+    LockSpec,
+    OfRun,
+    Rules,
+    RunGrant,
+    TooHeavy,
+    Waiting,
+    WaitsForItself,
+    WrongKind,
+)
 from standfast.locks.lock_record import check_permits
 from standfast.locks.locks import LONGEST_NOTE, check_text, spec_of
 from standfast.scope import address_of
@@ -42,14 +57,13 @@ from standfast.workflows.replay import OVER, Wait, branch_of, is_within
 from standfast.workflows.steps import ask, commit_with_journal, note_resumed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.locks.line_driver import Answered
-    from standfast.locks.line_records import Answer
+    from standfast.locks.entry import Answer, Answered
     from standfast.locks.locks import DurableLock
-    from standfast.stores.protocol import Change, Record, Snapshot, Wake
+    from standfast.stores.protocol import Change, Record, Snapshot
     from standfast.workflows.activation import Activation
     from standfast.workflows.replay import Branch
     from standfast.workflows.runtime import Runtime
@@ -146,7 +160,7 @@ async def release_all(runtime: Runtime, run_id: str) -> int:
             asked.pop(event.id, None)
     entries = LineEntries(runtime.lines)
     for operation, each in asked.items():
-        await entries.leave(each.address, each.spec, f"{run_id}:{operation}", owner=each.owner)
+        await entries.leave(LeaveRequest(each.address, each.spec, f"{run_id}:{operation}", owner=each.owner))
     return len(asked)
 
 
@@ -209,17 +223,15 @@ class Standing:
 
     async def _enter(self, *, is_new: bool) -> Answered:
         async def send(sent: JournalCommit) -> Answered:
-            def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+            def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
                 sent.check(seen)
                 sent.added = None
                 if not is_new:
-                    return sent.changes(), ()
-                return (sent.changes(self._asks(seen.at)) if isinstance(answer, Granted | Waiting) else ()), ()
+                    return sent.changes()
+                return sent.changes(self._asks(seen.at)) if isinstance(answer, Granted | Waiting) else ()
 
             return await self._entries.enter(
-                self.request.address,
-                self.request.spec,
-                self.entry,
+                EnterRequest(self.request.address, self.request.spec, self.entry),
                 is_new=is_new,
                 marker=self._may_circle(),
                 extra_changes=ExtraChanges(sent.keys, decide),
@@ -238,7 +250,7 @@ class Standing:
         return HistoryEvent("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
 
     async def _place(self, answered: Answered) -> Place:
-        return self._entries.turn(self.request.address, self.entry.id, answered) or await self.look()
+        return self._entries.grant_in(self.request.address, self.entry.id, answered) or await self.look()
 
     def _held_above(self) -> list[Held]:
         """Return what this branch holds, and those that wait for its end."""
@@ -268,7 +280,7 @@ class Standing:
 
     async def look(self) -> Place:
         """Return the place."""
-        return await self._entries.look(self.request.address, self.entry.id, owner=self._owner)
+        return await self._entries.find(self.request.address, self.entry.id, owner=self._owner)
 
     async def look_after(self) -> tuple[Place, Instant | None]:
         """Let those fall in front who are over; return the place, and when to look again."""
@@ -278,19 +290,19 @@ class Standing:
             return place, None
         if next_end is not None:
             return place, later(next_end, place.place * EACH_PLACE)
-        last = self._activation.runtime.lines.line(self.request.address).last
-        is_far = last is not None and last.line.horizon is not None
+        last = self._entries.last_seen(self.request.address)
+        is_far = last is not None and last.horizon is not None
         return place, later(self._activation.runtime.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
 
     async def was_withdrawn(self) -> bool:
         """Tell whether an operator took it out of the line."""
-        return await self._entries.was_withdrawn(self.entry.id)
+        return await self._activation.runtime.lines.was_cancelled(self.entry.id)
 
     async def circle(self) -> tuple[str, ...]:
         """Return the circle in which it has to give way; nothing if it may wait."""
         if not self._may_circle():
             return ()
-        return shown(await self._entries.cycle_to_break(self._owner, self.entry.id))
+        return describe_cycle(await self._entries.cycle_to_break(self._owner, self.entry.id))
 
     async def held_by_parent(self) -> str | None:
         """Return a run that holds what this one waits for, and waits for this one's end: that would never end."""
@@ -314,8 +326,8 @@ class Standing:
         return tuple(holder.entry.owner for holder in self._last_holders())
 
     def _last_holders(self) -> tuple[Holder, ...]:
-        last = self._activation.runtime.lines.line(self.request.address).last
-        return () if last is None else last.line.holders
+        last = self._entries.last_seen(self.request.address)
+        return () if last is None else last.holders
 
     # --- getting out ---------------------------------------------------------------------------------------------
 
@@ -329,7 +341,7 @@ class Standing:
         events: list[HistoryEvent] = []
 
         async def send(sent: JournalCommit) -> Answered:
-            def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+            def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
                 sent.check(seen)
                 raised = problem
                 if hold is not None and isinstance(answer, Left) and not answer.was_holding:
@@ -337,16 +349,16 @@ class Standing:
                     raised = LeaseLostError(self.request.name, hold.fence, reason)
                 failure = None if raised is None else describe(raised, self._activation.runtime.known)
                 events[:] = [HistoryEvent("released", self.operation, seen.at, failure=failure)]
-                return sent.changes(*events), ()
+                return sent.changes(*events)
 
-            return await self._entries.leave(
+            leave = LeaveRequest(
                 self.request.address,
                 self.request.spec,
                 self.entry.id,
                 slot=None if hold is None else hold.slot,
                 owner=self._owner,
-                extra_changes=ExtraChanges(sent.keys, decide),
             )
+            return await self._entries.leave(leave, extra_changes=ExtraChanges(sent.keys, decide))
 
         line = self.request.address
         answered = await commit_with_journal(
@@ -535,7 +547,7 @@ class ContextLock:
 
     def _take(self, standing: Standing, held: Granting) -> RunHold:
         activation, request = self._activation, self._request
-        grant = LineKeys(activation.runtime.space, request.address).grant(held.slot)
+        grant = LineEntries(activation.runtime.lines).grant_key(request.address, held.slot)
         if activation.journal is not None:
             path = standing.branch.path
             activation.journal.holds[grant] = Held(
@@ -639,11 +651,12 @@ def due_of(activation: Activation, until: Instant) -> Due:
 
 async def reap_line(runtime: Runtime, address: tuple[str, ...]) -> Instant | None:
     """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
-    next_end = await LineEntries(runtime.lines).reap(address)
+    entries = LineEntries(runtime.lines)
+    next_end = await entries.reap(address)
     if next_end is None:
         return None
     soon = later(runtime.now(), SEES_DEATH_AFTER)
-    if any(runtime.lines.line(address).lifelines.values()):
+    if entries.sees_death(address):
         next_end = min(next_end, soon)
     return max(next_end, later(runtime.now(), EVERY))
 

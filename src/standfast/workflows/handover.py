@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec import structs
 
 from standfast.errors import StoreError
-from standfast.locks.entry import LeaveRequest, LineEntries
-from standfast.locks.line_records import ExtraChanges, MissingKeys
+from standfast.locks.entry import ExtraChanges, LeaveRequest, LineEntries, MissingKeysError, given_in
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
@@ -17,13 +16,11 @@ from standfast.workflows.limits import admitted_state, entry_id_of, spec_of
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, Standing, taken, taking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.locks.line import Holder
-    from standfast.locks.line_driver import Answered
-    from standfast.locks.line_records import Answer, StepSnapshot
-    from standfast.stores.protocol import Change, Snapshot, Wake
+    from standfast.locks.entry import Answer, Answered, Holder
+    from standfast.stores.protocol import Change, Snapshot
     from standfast.workflows.records import WorkerPresence
     from standfast.workflows.runtime import Runtime
 
@@ -64,8 +61,8 @@ async def leave_all(runtime: Runtime, run_id: str, header: Header) -> None:
 
 def _leaving(runtime: Runtime, run_id: str, standing: Standing, *, look: bool = False) -> LeaveRequest:
     entry_id = entry_id_of(run_id, standing)
-    sight = None if look else runtime.lines.line(standing.address).last
-    holder = None if sight is None else sight.line.holder(entry_id)
+    line = None if look else LineEntries(runtime.lines).last_seen(standing.address)
+    holder = None if line is None else line.holder(entry_id)
     slot = None if holder is None else holder.slot
     return LeaveRequest(standing.address, spec_of(standing), entry_id, slot)
 
@@ -113,13 +110,12 @@ class _Ending:
         following.take(answered)
         return answered
 
-    def _decide_with_next(
-        self, answer: Answer, seen: StepSnapshot
-    ) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
-        lacks = None if self._next is None else self._next.look(seen)
-        return lacks or self._decide(answer, seen)
+    def _decide_with_next(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
+        if self._next is not None:
+            self._next.look(seen)
+        return self._decide(answer, seen)
 
-    def _decide(self, _: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+    def _decide(self, _: Answer, seen: Snapshot) -> Sequence[Change]:
         keys, claim, state = self._keys, self._claim, self._state
         guards = {claim.key: claim.fence, **{change.key: change.expected for change in self._last}}
         wrong = {key: seen.get(key) for key, expected in guards.items() if seen.version(key) != expected}
@@ -139,14 +135,15 @@ class _Ending:
                 changes.append(Put(key, value, seen.version(key)))
             elif seen.version(key):
                 changes.append(Delete(key, seen.version(key)))
-        return (*changes, *self._last), ()
+        return (*changes, *self._last)
 
 
 def _next_in(runtime: Runtime, standing: Standing) -> _Successor | None:
     """Return the run that comes next in a line, if this engine could drive it and nothing else happens in the line."""
-    line = runtime.lines.line(standing.address)
-    waiters = () if line.last is None else line.last.line.waiters
-    if not waiters or runtime.worker is None or not runtime.has_room() or not line.driver.is_idle:
+    entries = LineEntries(runtime.lines)
+    line = entries.last_seen(standing.address)
+    waiters = () if line is None else line.waiters
+    if not waiters or runtime.worker is None or not runtime.has_room() or not entries.is_idle(standing.address):
         return None
     run_id = waiters[0].entry.id
     return None if run_id in runtime.loaded else _Successor(runtime, run_id, standing, runtime.worker)
@@ -174,13 +171,14 @@ class _Successor:
         run = self._run
         return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
-    def look(self, seen: StepSnapshot) -> MissingKeys | None:
+    def look(self, seen: Snapshot) -> None:
         """See how long it would have waited: then its timer goes as well."""
         self._taken = None
         record = seen.get(self._run.state)
         until = None if record is None else RUN_STATES.decode(record.value).until
         timer = None if until is None else self._run.timer(until)
-        return None if timer is None or timer in seen.given else MissingKeys(frozenset({timer}))
+        if timer is not None and timer not in given_in(seen):
+            raise MissingKeysError(frozenset({timer}))
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
-from standfast.locks.line import Entry
+from standfast.locks.entry import Entry
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Change, Check, Commit, Conflict, Put
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk

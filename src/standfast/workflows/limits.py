@@ -8,9 +8,7 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
 from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError
-from standfast.locks.entry import LineEntries
-from standfast.locks.line import MOST_HOLDERS, Entry, Line, OfRun, Rules, Waiting
-from standfast.locks.line_records import LineKeys, LockSpec, Resize
+from standfast.locks.entry import MOST_HOLDERS, Entry, Line, LineEntries, LockSpec, OfRun, Rules, Waiting
 from standfast.workflows.catalog import RemoteWorkflow
 from standfast.workflows.records import HEADERS, RunKeys, Standing, Status, state_in
 
@@ -106,17 +104,19 @@ async def set_limit(runtime: Runtime, workflow: Workflow[..., Any], permits: int
     """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
         raise InvalidWorkflowError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
-    await _resize(runtime, workflow, key, Resize(permits, pinned=True))
+    await _resize(runtime, workflow, key, permits, pinned=True)
 
 
 async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any], key: str | None) -> None:
     """Let a line have as many permits as code says."""
-    await _resize(runtime, workflow, key, Resize(limit_of(workflow, key).max, pinned=False))
+    await _resize(runtime, workflow, key, limit_of(workflow, key).max, pinned=False)
 
 
-async def _resize(runtime: Runtime, workflow: Workflow[..., Any], key: str | None, resize: Resize) -> None:
+async def _resize(
+    runtime: Runtime, workflow: Workflow[..., Any], key: str | None, permits: int, *, pinned: bool
+) -> None:
     standing = standing_in(workflow.name, limit_of(workflow, key), key)
-    await runtime.lines.line(standing.address).driver.do(resize, spec_of(standing))
+    await LineEntries(runtime.lines).resize(standing.address, spec_of(standing), permits, pinned=pinned)
 
 
 async def place_of(runtime: Runtime, run_id: str) -> int | None:
@@ -129,13 +129,11 @@ async def place_of(runtime: Runtime, run_id: str) -> int | None:
         return None
     standing = lines[state.admitted]
     entry_id = entry_id_of(run_id, standing)
-    found = await LineEntries(runtime.lines).look(standing.address, entry_id, ticket=state.ticket)
+    found = await LineEntries(runtime.lines).find(standing.address, entry_id, ticket=state.ticket)
     return found.place if isinstance(found, Waiting) else None
 
 
 # --- runs that wait for their turn in a line: what is written of them, and when they have waited enough ------------
-
-PAGE: Final = 500
 
 
 def ttl_of(header: Header) -> float | None:
@@ -197,19 +195,6 @@ def missed(header: Header, state: RunState) -> Standing | None:
 def _late_reason(header: Header, line: Standing) -> str:
     """Return why a run is cancelled whose turn in a line does not come in time."""
     return f"its turn among the runs of {line.label!r:.100} did not come within {ttl_of(header) or 0:g} s"
-
-
-async def count_waiting(runtime: Runtime, address: tuple[str, ...], most: int) -> int:
-    """Count those who wait in a line, up to a number."""
-    start, end = LineKeys(runtime.space, address).tickets_from(0)
-    found = 0
-    while found < most:
-        page = await runtime.space.scan(start, end, limit=min(PAGE, most - found))
-        found += len(page.records)
-        if page.more is None:
-            break
-        start = page.more
-    return found
 
 
 class Admitted(Struct, frozen=True):

@@ -7,7 +7,6 @@ import contextvars
 import functools
 import heapq
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
-from weakref import WeakValueDictionary
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from standfast.events import Event, Hooks
+    from standfast.locks.entry import Lines
     from standfast.locks.heartbeat import Presence
-    from standfast.locks.registry import Lines
     from standfast.space import Space
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
@@ -166,7 +165,6 @@ class Runtime:
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
-        doors: Through which one run at a time enters a line that is not its first.
         poke: Called when there is something to do earlier than was known.
         has_room: Tells whether another run may be taken up.
         on_attempt: Called before each attempt of a step, for tests that count them.
@@ -192,7 +190,6 @@ class Runtime:
         self.worker: WorkerPresence | None = None
         self._presence: Presence | None = None
         self._presence_lock = asyncio.Lock()
-        self.doors: Final[WeakValueDictionary[tuple[str, ...], asyncio.Lock]] = WeakValueDictionary()
         self.loaded: Final[dict[str, Activation]] = {}
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()

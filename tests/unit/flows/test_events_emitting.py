@@ -18,7 +18,7 @@ from standfast.stores.protocol import Decision
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.flows.arbiter.protocol import Beside
+    from standfast.locks.entry import ExtraChanges
     from standfast.space import Space
     from standfast.stores.protocol import Snapshot
 
@@ -41,16 +41,16 @@ class Writer:
         self.kept: Final[list[int]] = []
         self.problems: Final[list[Exception]] = []
 
-    async def write(self, beside: Beside) -> None:
+    async def write(self, extra_changes: ExtraChanges[int]) -> None:
         """Commit, or raise what the test says."""
         if self.problems:
             raise self.problems.pop()
 
         def decide(seen: Snapshot) -> Decision[None]:
-            return Decision(None, tuple(beside.decide(0, seen)))
+            return Decision(None, tuple(extra_changes.decide(0, seen)))
 
-        self.commits.append(len(beside.keys))
-        await self._space.update(beside.keys, decide)
+        self.commits.append(len(extra_changes.keys))
+        await self._space.update(extra_changes.keys, decide)
 
     def journal(self, last: int = 0) -> EventJournal:
         """Return a journal that writes here."""

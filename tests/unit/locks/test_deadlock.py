@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import Instant
-from standfast.locks.deadlock import MARKERS, MOST_OWNERS, Marker, find_cycle, give_way, marker_key
+from standfast.locks.deadlock import MOST_OWNERS, find_cycle, give_way
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Rules, Waiter
-from standfast.locks.line_records import HEADS, WAITERS, Head, LineKeys
+from standfast.locks.line_records import HEADS, MARKERS, WAITERS, Head, LineKeys, Marker, marker_key
 from standfast.scope import Scope, address_of
 from standfast.stores import Delete, Put
 from standfast.stores.url import open_store

@@ -11,9 +11,9 @@ from standfast.clock import Instant, later
 from standfast.errors import StoreClosedError, WaitCycleError
 from standfast.events import NO_HOOKS
 from standfast.locks import entry
-from standfast.locks.deadlock import shown
-from standfast.locks.entry import LeaveRequest, LineEntries, RunGrant
-from standfast.locks.inspect import explain, turn_out
+from standfast.locks.deadlock import describe_cycle, find_cycle
+from standfast.locks.entry import Answer, EnterRequest, LeaveRequest, LineEntries, RunGrant
+from standfast.locks.inspect import explain
 from standfast.locks.line import Entry, Granted, OfPresence, OfRun, Rules, TooHeavy, Waiting
 from standfast.locks.line_records import (
     READY,
@@ -58,15 +58,18 @@ class Worker:
             Instant(0),
             **{n: asked.pop(n) for n in ("max_hold", "weight") if n in asked},
         )
-        return await self.entries.enter(address_of(key), spec, entry, **asked)
+        known = {n: asked.pop(n) for n in ("waits", "ticket") if n in asked}
+        return await self.entries.enter(EnterRequest(address_of(key), spec, entry, **known), **asked)
 
     async def leave(self, run: str, key: str = "k", spec: LockSpec = MUTEX, **asked: Any) -> Answered:
         """Let a run leave."""
-        return await self.entries.leave(address_of(key), spec, f"{run}:lock", **asked)
+        extra = asked.pop("extra_changes", None)
+        leave = LeaveRequest(address_of(key), spec, f"{run}:lock", **asked)
+        return await self.entries.leave(leave, extra_changes=extra)
 
     async def look(self, run: str, key: str = "k", **known: Any) -> RunGrant | Waiting | None:
         """Look at a run's place."""
-        return await self.entries.look(address_of(key), f"{run}:lock", **known)
+        return await self.entries.find(address_of(key), f"{run}:lock", **known)
 
     async def ready(self, run: str) -> int:
         """Return the version of a run's ready record; 0: there is none."""
@@ -94,11 +97,11 @@ async def other(scope: Scope, clock: VirtualClock) -> AsyncIterator[Worker]:
 
 async def test_a_place_is_found_again_by_any_process(worker: Worker, other: Worker) -> None:
     """The holder keeps its grant and fence, the waiter its place, whoever asks again."""
-    held = worker.entries.turn(address_of("k"), "a:lock", await worker.enter("a"))
+    held = worker.entries.grant_in(address_of("k"), "a:lock", await worker.enter("a"))
     waiting = (await worker.enter("b")).answer
 
     again = await other.enter("a")
-    assert other.entries.turn(address_of("k"), "a:lock", again) == held == await other.look("a")
+    assert other.entries.grant_in(address_of("k"), "a:lock", again) == held == await other.look("a")
     assert (await other.enter("b")).answer == waiting == await other.look("b") == Waiting(0, 0)
 
 
@@ -167,7 +170,7 @@ async def test_one_who_is_granted_after_its_answer_is_told(worker: Worker) -> No
     waiting, _ = await asyncio.gather(driver.ask(Enter(entry), MUTEX), driver.ask(Leave("a:lock"), MUTEX))
 
     assert waiting.answer == Waiting(0, 0)
-    assert isinstance(worker.entries.turn(address_of("k"), "b:lock", waiting), RunGrant)
+    assert isinstance(worker.entries.grant_in(address_of("k"), "b:lock", waiting), RunGrant)
     assert await worker.ready("b") > 0
 
 
@@ -192,12 +195,12 @@ async def test_a_run_that_is_turned_out_is_told(worker: Worker, other: Worker, o
     """By force or withdrawn, holding or waiting: its ready record is there when its place is gone."""
     await worker.enter("a")
     await worker.enter("b")
-    line = other.lines.line(address_of("k"))
-    assert await turn_out(other.scope, line, MUTEX, "b:lock", only_waiting=only_waiting)
+    remove = other.lines.cancel if only_waiting else other.lines.evict
+    assert await remove(address_of("k"), MUTEX, "b:lock")
     assert (await worker.ready("b") > 0, await worker.look("b")) == (True, None)
-    assert await worker.entries.was_withdrawn("b:lock")
+    assert await worker.lines.was_cancelled("b:lock")
 
-    assert await turn_out(other.scope, line, MUTEX, "a:lock", only_waiting=only_waiting) is not only_waiting
+    assert await remove(address_of("k"), MUTEX, "a:lock") is not only_waiting
     assert (await worker.ready("a") > 0) is not only_waiting
 
 
@@ -258,7 +261,7 @@ async def test_a_run_does_not_wait_for_itself(worker: Worker) -> None:
     """Another step of the run that holds the mutex is refused, as a task is."""
     await worker.enter("a")
     entry = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
-    answered = await worker.entries.enter(address_of("k"), MUTEX, entry)
+    answered = await worker.entries.enter(EnterRequest(address_of("k"), MUTEX, entry))
     assert isinstance(answered.answer, WaitsForItself)
 
 
@@ -272,10 +275,10 @@ async def test_runs_that_wait_for_each_other_are_a_circle(worker: Worker, other:
     await other.enter("b", "x", marker=True)
 
     circle = await other.entries.cycle_to_break("b", "b:lock")
-    assert shown(circle) == ("b waits for x", "a waits for y")
+    assert describe_cycle(circle) == ("b waits for x", "a waits for y")
     await other.leave("b", "x", owner="b")
     assert await worker.entries.cycle_to_break("a", "a:lock") == ()
-    assert await worker.entries.find_circle_of("a") == ()
+    assert await find_cycle(worker.scope, "a") == ()
     assert len((await worker.scope.scan(*worker.scope.key("waiting").within(), limit=10)).records) == 1
 
 
@@ -290,7 +293,7 @@ async def test_one_gives_way_if_the_last_of_a_circle_does_not(
     clock.advance(1)
     await other.enter("b", "x", marker=True)
 
-    assert shown(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for y", "b waits for x")
+    assert describe_cycle(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for y", "b waits for x")
 
 
 async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Worker, clock: VirtualClock) -> None:
@@ -317,7 +320,7 @@ async def test_a_run_that_closes_a_circle_with_a_process_gives_way(worker: Worke
         clock.advance(1)
         await worker.enter("a", "x", marker=True)
 
-        assert shown(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
+        assert describe_cycle(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
@@ -326,7 +329,7 @@ async def test_people_see_which_run_holds(worker: Worker) -> None:
     """Runs are shown as runs: alive, without a process, and the owner too if it is called otherwise."""
     await worker.enter("a")
     entry = Entry("b:lock", "ann", OfRun("b"), Instant(0))
-    await worker.entries.enter(address_of("k"), MUTEX, entry)
+    await worker.entries.enter(EnterRequest(address_of("k"), MUTEX, entry))
     told = await explain(worker.scope, address_of("k"))
 
     assert [(each.run, each.is_alive, each.process) for each in told.holders] == [("a", True, None)]
@@ -341,7 +344,7 @@ async def hold_three(worker: Worker) -> list[LeaveRequest]:
     for key, spec in specs.items():
         await worker.enter("a", key, spec)
     extra = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
-    await worker.entries.enter(address_of("y"), TWO, extra)
+    await worker.entries.enter(EnterRequest(address_of("y"), TWO, extra))
     for key, spec in specs.items():
         await worker.enter(f"next-{key}", key, spec)
     return [*found, LeaveRequest(address_of("y"), TWO, "a:lock#2")]
@@ -350,7 +353,7 @@ async def hold_three(worker: Worker) -> list[LeaveRequest]:
 async def test_a_run_that_ends_leaves_all_its_lines_with_its_result(worker: Worker, scope: Scope) -> None:
     """One commit: the result is stored, nothing is held any more, and whoever waited is ready."""
     leaving, result = await hold_three(worker), scope.key("result")
-    extra_changes = ExtraChanges((result,), lambda *_: ((Put(result, b"done"),), ()))
+    extra_changes = ExtraChanges[Answer]((result,), lambda *_: (Put(result, b"done"),))
     await worker.entries.leave_all(leaving, extra_changes=extra_changes)
 
     version = (await scope.read(result)).version(result)

@@ -12,6 +12,7 @@ from standfast.errors import InvalidChangeError
 from standfast.locks.line import Entry, Granted, OfPresence, OfRun, Rules, Waiting
 from standfast.locks.line_driver import LineDriver
 from standfast.locks.line_records import (
+    Answer,
     Enter,
     ExtraChanges,
     Leave,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.locks.line_driver import Sight
-    from standfast.locks.line_records import Answer
     from standfast.scope import Scope
     from standfast.stores import Snapshot
     from standfast.testing import VirtualClock
@@ -51,19 +51,19 @@ class Line:
         """Return where the note about an entry lies."""
         return self.scope.key("note", name)
 
-    def note(self, name: str) -> ExtraChanges:
+    def note(self, name: str) -> ExtraChanges[Answer]:
         """Return what notes the answer to a request."""
-        return ExtraChanges((self.key(name),), lambda answer, seen: ((_put(seen, self.key(name), answer),), ()))
+        return ExtraChanges((self.key(name),), lambda answer, seen: (_put(seen, self.key(name), answer),))
 
     def enter(
-        self, name: str, extra_changes: ExtraChanges | None = None, spec: LockSpec = MUTEX, **asked: Any
+        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = MUTEX, **asked: Any
     ) -> asyncio.Future[Any]:
         """Ask to enter."""
         entry = Entry(name, name, OfRun(name), Instant(0))
         return self.driver.ask(Enter(entry, extra_changes=extra_changes or self.note(name), **asked), spec)
 
     def leave(
-        self, name: str, extra_changes: ExtraChanges | None = None, spec: LockSpec = MUTEX
+        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = MUTEX
     ) -> asyncio.Future[Any]:
         """Ask to leave."""
         return self.driver.ask(Leave(name, extra_changes=extra_changes or self.note(name)), spec)
@@ -112,9 +112,9 @@ async def test_each_answer_is_noted_with_its_step(line: Line) -> None:
 async def test_of_many_who_enter_those_who_hold_are_noted_and_no_others(line: Line) -> None:
     """Fifty want one of five permits at once: five records, for the five who hold."""
 
-    def note(name: str) -> ExtraChanges:
+    def note(name: str) -> ExtraChanges[Answer]:
         def decide(answer: Answer, seen: Snapshot) -> Any:
-            return ((_put(seen, line.key(name), answer),) if isinstance(answer, Granted) else ()), ()
+            return (_put(seen, line.key(name), answer),) if isinstance(answer, Granted) else ()
 
         return ExtraChanges((line.key(name),), decide)
 
@@ -128,11 +128,9 @@ async def test_of_many_who_enter_those_who_hold_are_noted_and_no_others(line: Li
 async def test_many_with_a_few_records_each_share_their_commits(line: Line) -> None:
     """A hundred starts with six records each take a tenth of the steps, or thereabouts."""
 
-    def start(name: str) -> ExtraChanges:
+    def start(name: str) -> ExtraChanges[Answer]:
         keys = tuple(line.scope.key("note", f"{name}.{n}") for n in range(6))
-        return ExtraChanges(
-            keys, lambda answer, _: (tuple(Put(key, type(answer).__name__.encode()) for key in keys), ())
-        )
+        return ExtraChanges(keys, lambda answer, _: [Put(key, type(answer).__name__.encode()) for key in keys])
 
     await asyncio.gather(*(line.enter(f"{n}", start(f"{n}"), FIVE) for n in range(100)))
 
@@ -148,9 +146,9 @@ async def test_a_step_that_needs_too_many_keys_is_taken_in_parts(line: Line, clo
         await line.driver.ask(Enter(entry), crowd)
     clock.advance(5)
 
-    def start(name: str) -> ExtraChanges:
+    def start(name: str) -> ExtraChanges[Answer]:
         keys = tuple(line.key(f"{name}.{part}") for part in six)
-        return ExtraChanges(keys, lambda *_: (tuple(Put(key, b"") for key in keys), ()))
+        return ExtraChanges(keys, lambda *_: tuple(Put(key, b"") for key in keys))
 
     await asyncio.gather(*(line.enter(f"{n}", start(f"{n}"), crowd) for n in range(9)))
 
@@ -212,7 +210,7 @@ async def test_those_who_change_the_same_record_take_turns(line: Line) -> None:
     def add(_: Answer, seen: Snapshot) -> Any:
         record = seen.get(total)
         count = 0 if record is None else int(record.value)
-        return (Put(total, str(count + 1).encode(), seen.version(total)),), ()
+        return (Put(total, str(count + 1).encode(), seen.version(total)),)
 
     answered = await asyncio.gather(*(line.enter(f"{n}", ExtraChanges((total,), add)) for n in range(20)))
 
@@ -226,7 +224,7 @@ async def test_those_who_only_check_a_record_share_a_step(line: Line) -> None:
     await line.scope.commit(Put(guard, b"1"))
 
     def check(_: Answer, seen: Snapshot) -> Any:
-        return (Check(guard, seen.version(guard)),), ()
+        return (Check(guard, seen.version(guard)),)
 
     await asyncio.gather(*(line.enter(f"{n}", ExtraChanges((guard,), check)) for n in range(10)))
     assert len(line.steps) == 1
@@ -237,8 +235,8 @@ async def test_a_holder_may_guard_by_the_grant_that_it_gives_back(line: Line) ->
     fence = (await line.enter("a")).sight.fences["a"]
     grant = line.driver.keys.grant(0)
     with pytest.raises(InvalidChangeError):
-        await line.leave("a", ExtraChanges((grant,), lambda *_: ((Check(grant, fence + 1),), ())))
-    await line.leave("a", ExtraChanges((grant,), lambda *_: ((Check(grant, fence),), ())))
+        await line.leave("a", ExtraChanges((grant,), lambda *_: (Check(grant, fence + 1),)))
+    await line.leave("a", ExtraChanges((grant,), lambda *_: (Check(grant, fence),)))
     assert await line.holders() == set()
 
 
@@ -248,7 +246,7 @@ async def test_what_reaches_too_far_is_refused_alone(line: Line, reach: Callable
     await line.enter("a")
     key = reach(line)
     keys = (key,) if key == line.driver.keys.head else ()
-    bad = ExtraChanges(keys, lambda _, seen: ((Put(key, b"", seen.version(key)),), ()))
+    bad = ExtraChanges[Answer](keys, lambda _, seen: (Put(key, b"", seen.version(key)),))
     problem, good = await settled(line.enter("b", bad), line.enter("c"))
 
     assert isinstance(problem, InvalidChangeError)
@@ -261,7 +259,7 @@ async def test_wakes_are_sent_along(scope: Scope, clock: VirtualClock) -> None:
     line = Line(scope, clock)
     line.driver = LineDriver(type(scope)(wire.around(scope.store)), line.driver.keys, clock, set[str](), lambda _: None)
     there = Wake(line.key("there"), line.key("here"))
-    await line.enter("a", ExtraChanges((), lambda *_: ((), (there,))))
+    await line.enter("a", ExtraChanges((), lambda *_: (), wakes=lambda: (there,)))
     assert wire.wakes == [there]
 
 
@@ -300,6 +298,6 @@ async def test_a_process_brings_its_changes_along_as_well(line: Line) -> None:
     await line.driver.do(Enter(entry, extra_changes=line.note("p")), MUTEX)
     assert await line.notes() == {"p": "Granted"}
     key = line.key("p")
-    end = ExtraChanges((key,), lambda _, seen: ((Delete(key, seen.version(key)),), ()))
+    end = ExtraChanges[Answer]((key,), lambda _, seen: (Delete(key, seen.version(key)),))
     await line.driver.do(Leave("p", extra_changes=end), MUTEX)
     assert await line.notes() == {}

@@ -192,7 +192,7 @@ WORKFLOWS: list[Any] = [parent, stubborn, hold, bounded, impatient, both, again,
 async def place_of(env: WorkflowEnvironment, run_id: str, key: str = "k", name: str = "mutex") -> str:
     """Say where a run stands."""
     entries = LineEntries(env.client.runtime.lines)
-    found = await entries.look(address_of(key), f"{run_id}:{name}")
+    found = await entries.find(address_of(key), f"{run_id}:{name}")
     return "nowhere" if found is None else type(found).__name__
 
 

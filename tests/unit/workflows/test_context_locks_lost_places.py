@@ -9,9 +9,8 @@ import pytest
 import standfast as sf
 from standfast.errors import EncodeError, LeaseLostError, RunCancelledError, TooHeavyError, WithdrawnError
 from standfast.events import Event, RunConflicts
-from standfast.locks.inspect import turn_out
+from standfast.locks.entry import LineEntries, LockSpec
 from standfast.locks.line import Rules
-from standfast.locks.line_records import LockSpec
 from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.limits import address_of_limit
@@ -252,12 +251,12 @@ async def test_a_run_that_lost_its_slot_in_a_start_limit_starts_and_ends(url: st
         second = await env.start(workflow, *(() if workflow is has_a_child else ("mutex", None)), id="second")
         await env.settle()
         await env.crash()
-        space, line = env.client.space, env.client.runtime.lines.line(address_of_limit("limited", None))
-        seen = (await line.look()).line
+        lines, address = env.client.runtime.lines, address_of_limit("limited", None)
+        seen = await LineEntries(lines).read(address)
         lost = [*(each.entry.id for each in seen.holders), *(each.entry.id for each in seen.waiters)]
         assert len(lost) == 2
         for entry in lost if who == "both" else lost[:1] if who == "the holder" else lost[1:]:
-            assert await turn_out(space, line, LockSpec("limit", Rules(1)), entry)
+            assert await lines.evict(address, LockSpec("limit", Rules(1)), entry)
         await env.restart()
         for run in (first, second):
             assert await env.result(run) == "after"

@@ -26,11 +26,21 @@ from standfast.flows.arbiter.protocol import (
     Superseded,
     handed_over,
 )
-from standfast.locks.acquire import AcquireRequest, acquire, release
-from standfast.locks.entry import LineEntries
-from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter
-from standfast.locks.line import Granted, Line, OfRun, Rules, Waiting
-from standfast.locks.line_records import HEADS, ExtraChanges, LineFacts, LineKeys, LineView, LockSpec, NotGranted
+from standfast.locks.entry import (
+    AcquireRequest,
+    ExtraChanges,
+    Granted,
+    Line,
+    LineEntries,
+    LockSpec,
+    NotGranted,
+    OfRun,
+    Rules,
+    Waiting,
+    acquire,
+    release,
+)
+from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter, count_waiting, holders_in
 from standfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
@@ -40,10 +50,8 @@ if TYPE_CHECKING:
     from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
     from standfast.flows.arbiter.protocol import Address, Ask
     from standfast.keys import RecordKey
-    from standfast.locks.acquire import HeldEntry
+    from standfast.locks.entry import Answer, HeldEntry, Lines
     from standfast.locks.inspect import ExplainedEntry
-    from standfast.locks.line_records import Answer, StepSnapshot
-    from standfast.locks.registry import Lines
     from standfast.space import Space
     from standfast.stores.protocol import Change, Snapshot, Watch
 
@@ -122,7 +130,7 @@ class Supersession:
         for each in others:
             is_over = self._asked[each.entry] + ask.rules.grace <= asyncio.get_running_loop().time()
             if is_over and isinstance(each, ExplainedHolder):
-                await self._arbiter.turn_out(ask.address, each.entry)
+                await self._arbiter.lines.evict(ask.address, LINE_SPEC, each.entry)
 
     async def _ask_to_stop(self, others: Sequence[ExplainedEntry]) -> None:
         arbiter, ask = self._arbiter, self._ask
@@ -154,7 +162,7 @@ def _entered_at(each: ExplainedEntry) -> Instant:
 # --- taking a place in a line of the store: the request's record comes along, and refusals tell what that commit
 # saw ---
 
-SITE: Final = LockSpec(KIND, Rules(1))
+LINE_SPEC: Final = LockSpec(KIND, Rules(1))
 """What kind of line it is."""
 
 TRIES: Final = 5
@@ -197,10 +205,6 @@ class TurnAcquisition:
             if self._making_room is not None:
                 self._making_room.cancel()
 
-    @property
-    def _keys(self) -> LineKeys:
-        return self._arbiter.lines.line(self._ask.address).driver.keys
-
     def superseded(self) -> tuple[Superseded, ...]:
         """Return whom it has asked to stop."""
         return () if self._room is None else self._room.superseded
@@ -209,7 +213,7 @@ class TurnAcquisition:
         try:
             return await self._acquire(None, waits=False)
         except WouldWaitError:
-            line = self._refused_by or Line(SITE.rules)
+            line = self._refused_by or Line(LINE_SPEC.rules)
             if not self._ask.rules.joins:
                 raise _rejected(self._ask, line) from None
             self._check_nobody_to_join(line)
@@ -233,14 +237,14 @@ class TurnAcquisition:
         request = AcquireRequest(
             ask.label,
             ask.address,
-            SITE,
+            LINE_SPEC,
             arbiter.space.lease,
             turn.called_from,
             owner=ask.id,
             waits=waits,
             timeout=self._left() if waits else None,
             note=ask.action,
-            extra_changes=self._along(room),
+            extra_changes=self._extra_changes(room),
             may_circle=False,
             on_waiting=self._waits,
             keeps_age=True,
@@ -272,28 +276,30 @@ class TurnAcquisition:
 
     # --- what is committed, or refused ---------------------------------------------------------------------------
 
-    def _along(self, room: int | None) -> ExtraChanges:
-        beside = self._ask.beside
+    def _extra_changes(self, room: int | None) -> ExtraChanges[Answer]:
+        extra_changes = self._ask.extra_changes
 
-        def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
             if not isinstance(answer, Granted | Waiting):
                 self._refused_by = answer.line if isinstance(answer, NotGranted) else None
-                return (), ()
+                return ()
             position = 0
             if isinstance(answer, Waiting):
                 if self._room is not None:  # it asks again, and may be back: that is known before anybody sees it there
                     self._room.is_back = True
                 self._check_may_wait(answer, seen, room)
                 position = answer.place + 1
-            return (() if beside is None else tuple(beside.decide(position, seen))), ()
+            return () if extra_changes is None else extra_changes.decide(position, seen)
 
-        return ExtraChanges(() if beside is None else beside.keys, decide)
+        return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
 
-    def _check_may_wait(self, answer: Waiting, seen: StepSnapshot, room: int | None) -> None:
+    def _check_may_wait(self, answer: Waiting, seen: Snapshot, room: int | None) -> None:
         if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
             raise _LineFullError(answer.place)
         if self._ask.rules.joins:  # somebody to join may have come meanwhile
-            self._check_nobody_to_join(LineView(self._keys, seen, seen.given, SITE, LineFacts()).line)
+            line = LineEntries(self._arbiter.lines).line_in(self._ask.address, seen)
+            if line is not None:
+                self._check_nobody_to_join(line)
 
     def _check_nobody_to_join(self, line: Line) -> None:
         for holder in line.holders:
@@ -311,22 +317,11 @@ class TurnAcquisition:
         """Return up to which place it may wait, after counting those who wait one by one."""
         arbiter, ask = self._arbiter, self._ask
         most = ask.rules.most_waiting or 0
-        await arbiter.lines.reap(arbiter.lines.line(ask.address))  # the dead count for nothing
-        waiting = await self._count_waiting(most)
+        await LineEntries(arbiter.lines).reap(ask.address)  # the dead count for nothing
+        waiting = await count_waiting(arbiter.space, ask.address, most)
         if waiting >= most:
             raise await arbiter.full(ask, waiting) from None
         return place + most - waiting
-
-    async def _count_waiting(self, most: int) -> int:
-        start, end = self._keys.tickets_from(0)
-        found = 0
-        while found < most:
-            page = await self._arbiter.space.scan(start, end, limit=min(PAGE, most - found))
-            found += len(page.records)
-            if page.more is None:
-                break
-            start = page.more
-        return found
 
 
 def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
@@ -378,10 +373,7 @@ async def reap_lines(space: Space, lines: Lines) -> None:
 
 
 async def _is_held_by_a_process(lines: Lines, address: Address) -> bool:
-    key = LineKeys(lines.scope, address).head
-    record = (await lines.scope.read(key)).get(key)
-    holders = () if record is None else HEADS.decode(record.value).holders
-    return any(not isinstance(each.entry.anchor, OfRun) for each in holders)
+    return any(not isinstance(each.entry.anchor, OfRun) for each in await holders_in(lines.scope, address))
 
 
 # --- words for those who wait or run elsewhere: a record that says why to stop, and a hint for the process to look -

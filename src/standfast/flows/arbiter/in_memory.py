@@ -36,9 +36,7 @@ from standfast.flows.arbiter.protocol import (
     handed_over,
 )
 from standfast.flows.shares import is_spent
-from standfast.locks.acquire import AcquireRequest
-from standfast.locks.line import Rules
-from standfast.locks.line_records import LockSpec
+from standfast.locks.entry import AcquireRequest, LockSpec, Rules
 from standfast.locks.locks import Holding
 from standfast.space import lines_of
 from standfast.stores.protocol import Decision
@@ -48,8 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from standfast.flows.arbiter.protocol import Address, Beside, OnServing, StopRun
+    from standfast.flows.arbiter.protocol import Address, OnServing, StopRun
     from standfast.keys import RecordKey
+    from standfast.locks.entry import ExtraChanges
     from standfast.locks.locks import Hold
     from standfast.space import Space
     from standfast.stores.protocol import Check, Decided, Snapshot
@@ -361,29 +360,29 @@ class LocalTurn(Struct, eq=False):
 
     # --- committing ----------------------------------------------------------------------------------------------
 
-    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         """Commit changes while it has its turn."""
         self.check()
-        return await self._commit(beside)
+        return await self._commit(extra_changes)
 
-    async def finish(self, beside: Beside | None = None) -> None:
+    async def finish(self, extra_changes: ExtraChanges[int] | None = None) -> None:
         """Commit final changes, and leave the line."""
         self.check()
         if self.cancellable is not None:
             self.cancellable.spare()
-        if beside is None:
+        if extra_changes is None:
             self._arbiter.leave(self)
             return
-        self.finishing = self._arbiter.own(self._finish(beside))
+        self.finishing = self._arbiter.own(self._finish(extra_changes))
         await asyncio.shield(self.finishing)
 
-    async def _finish(self, beside: Beside) -> None:
-        await self._commit(beside)
+    async def _finish(self, extra_changes: ExtraChanges[int]) -> None:
+        await self._commit(extra_changes)
         self._arbiter.leave(self)
 
-    async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def _commit(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         try:
-            return (await self._arbiter.commit(beside, 0, self)).versions
+            return (await self._arbiter.commit(extra_changes, 0, self)).versions
         except ArbiterUnavailableError as deposed:
             self.is_lost = True
             if self.is_durable and self.stop is None:
@@ -424,8 +423,8 @@ class LocalTurnContext(Struct, eq=False):
         turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.rules)
         cancellable = turn.cancellable = cancellable_task()
         try:
-            if ask.beside is not None and not self._is_durable:
-                await arbiter.commit(ask.beside, turn.position, turn)
+            if ask.extra_changes is not None and not self._is_durable:
+                await arbiter.commit(ask.extra_changes, turn.position, turn)
             if turn.replaced:
                 arbiter.supersede(turn)
             if not turn.is_at_front and ask.on_waiting is not None:
@@ -466,7 +465,7 @@ class LocalTurnContext(Struct, eq=False):
 # A second process is refused. A server that loses the lock, because the store takes it for dead, admits nobody until it
 # has it again, and what it had admitted commits nothing: every commit is guarded by the lock.
 
-SITE: Final = LockSpec("server", Rules(1))
+SERVER_SPEC: Final = LockSpec("server", Rules(1))
 """What kind of line it is."""
 
 PAUSE: Final = 0.5
@@ -570,7 +569,7 @@ class SoleServer:
         return AcquireRequest(
             f"the server of {self._app}",
             ("server", self._app),
-            SITE,
+            SERVER_SPEC,
             self._space.lease,
             "the local arbiter",
             waits=not is_first or self._patience > 0,
@@ -859,7 +858,7 @@ class LocalArbiter:
 
     # --- the store -----------------------------------------------------------------------------------------------
 
-    async def commit(self, beside: Beside, position: int, turn: LocalTurn) -> Decided[None]:
+    async def commit(self, extra_changes: ExtraChanges[int], position: int, turn: LocalTurn) -> Decided[None]:
         """Commit what a request brings along, as long as it has its place and this process is the sole server."""
         guard = self.sole.guard
 
@@ -867,9 +866,9 @@ class LocalArbiter:
             if seen.version(guard.key) != guard.expected:
                 raise ArbiterUnavailableError("another server has taken over")
             turn.check()
-            return Decision(None, (*beside.decide(position, seen), guard))
+            return Decision(None, (*extra_changes.decide(position, seen), guard))
 
-        return await self._space.update((guard.key, *beside.keys), decide)
+        return await self._space.update((guard.key, *extra_changes.keys), decide)
 
     def stop_run(self, turn: LocalTurn, reason: str) -> bool:
         """Cancel a durable run in the background; tell whether that can be done."""

@@ -23,30 +23,26 @@ from standfast.errors import (
     WithdrawnError,
     WorkflowConcurrencyLimitExceededError,
 )
-from standfast.flows.arbiter.entering import SITE, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
+from standfast.flows.arbiter.entering import LINE_SPEC, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
 from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, LineStatus, RequestEntry, Stop, Superseded
-from standfast.locks.acquire import release, undo_cancellation
-from standfast.locks.entry import LineEntries, RunGrant
-from standfast.locks.inspect import LISTED, ExplainedWaiter, explain, turn_out
-from standfast.locks.line_records import ExtraChanges, Leave, Left
+from standfast.locks.entry import ExtraChanges, Left, LineEntries, RunGrant, release, release_with, undo_cancellation
+from standfast.locks.inspect import LISTED, ExplainedWaiter, explain
 from standfast.space import lines_of
 from standfast.stores.protocol import Check, Decision
 from standfast.workflows.admission import JOIN_ALIKE
 from standfast.workflows.records import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from standfast.flows.arbiter.protocol import Address, Ask, Beside, QueueRules, StopRun
+    from standfast.flows.arbiter.protocol import Address, Ask, QueueRules, StopRun
     from standfast.keys import RecordKey
-    from standfast.locks.acquire import AcquireRequest, HeldEntry
+    from standfast.locks.entry import AcquireRequest, Answer, HeldEntry
     from standfast.locks.heartbeat import Presence
     from standfast.locks.inspect import ExplainedEntry, Explanation
-    from standfast.locks.line_driver import LocalLine
-    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.space import Space
-    from standfast.stores.protocol import Change, Snapshot, Wake, Watch
+    from standfast.stores.protocol import Change, Snapshot, Watch
 
 
 # --- the task that has a turn: it is cancelled once when it is to stop, and does not stay cancelled because of it --
@@ -133,7 +129,6 @@ class SharedTurn:
         self.is_durable = bool(entry_id)
         self.place: HeldEntry | None = None
         self.request: AcquireRequest | None = None
-        self.line: LocalLine | None = None
         self.guard: Check | None = None
         self.since = self.known_at = Instant(0)
         self.superseded: tuple[Superseded, ...] = ()
@@ -158,11 +153,11 @@ class SharedTurn:
         """Who asked for it."""
         return f"the request {self.ask.id}"
 
-    def begin(self, line: LocalLine, guard: Check, since: Instant) -> None:
+    def begin(self, guard: Check, since: Instant) -> None:
         """Have the turn from now on."""
-        self.line, self.guard, self.since = line, guard, since
+        self.guard, self.since = guard, since
         self.known_at = self._arbiter.lines.clock.elapsed()
-        line.holds[self.entry_id] = self
+        self._arbiter.entries.track(self.ask.address, self.entry_id, self)
 
     def lose(self, reason: str) -> None:  # noqa: ARG002 -- as a line says it; what it ends with is told by its word
         """Hear that the turn is in other hands."""
@@ -203,7 +198,7 @@ class SharedTurn:
 
     # --- committing ----------------------------------------------------------------------------------------------
 
-    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         """Commit changes while it has its turn."""
         self.check()
         guard = self.guard
@@ -213,35 +208,32 @@ class SharedTurn:
         def decide(seen: Snapshot) -> Decision[None]:
             if seen.version(guard.key) != guard.expected:
                 raise _NotHoldingError
-            return Decision(None, (*beside.decide(0, seen), guard))
+            return Decision(None, (*extra_changes.decide(0, seen), guard))
 
         try:
-            return (await self._arbiter.space.update((guard.key, *beside.keys), decide)).versions
+            return (await self._arbiter.space.update((guard.key, *extra_changes.keys), decide)).versions
         except _NotHoldingError:
             self.is_lost = True
             raise await self.ending() from None
 
-    async def finish(self, beside: Beside | None = None) -> None:
+    async def finish(self, extra_changes: ExtraChanges[int] | None = None) -> None:
         """Commit final changes, in the commit that leaves the line."""
         self.check()
         self.cancellable.spare()
-        if self.place is None:
-            if beside is not None:
-                await self.update(beside)
+        if self.place is None or self.request is None:
+            if extra_changes is not None:
+                await self.update(extra_changes)
             return
-        self.finishing = self._arbiter.lines.own(self._finish(self.place, beside))
+        self.finishing = self._arbiter.lines.own(self._finish(self.place, self.request, extra_changes))
         await asyncio.shield(self.finishing)
 
-    async def _finish(self, place: HeldEntry, beside: Beside | None) -> None:
-        lines, line = self._arbiter.lines, place.line
-        leave = Leave(self.entry_id, place.turn.holder.slot, extra_changes=_leaving(beside))
-        line.holds.pop(self.entry_id, None)  # that it leaves by itself concerns nobody
+    async def _finish(self, place: HeldEntry, request: AcquireRequest, extra_changes: ExtraChanges[int] | None) -> None:
+        self._arbiter.entries.untrack(self.ask.address, self.entry_id)  # it leaves by itself: that is no loss
         try:
-            await line.driver.do(leave, SITE)
+            await release_with(self._arbiter.lines, place, request, _leaving(extra_changes))
         except _NotHoldingError:
             self.is_lost = True
             raise await self.ending() from None
-        lines.heartbeat.leave(place.presence)
         self.has_left = True
 
     def keep(self) -> None:
@@ -250,8 +242,7 @@ class SharedTurn:
     async def leave(self) -> bool:
         """Leave the line, after what is being committed; tell whether it had its turn until now."""
         self._arbiter.remove(self)
-        if self.line is not None:
-            self.line.holds.pop(self.entry_id, None)
+        self._arbiter.entries.untrack(self.ask.address, self.entry_id)
         if self.finishing is None or self.finishing.done():
             return await self._leave()
         return await asyncio.shield(self._arbiter.lines.own(self._leave_after(self.finishing)))
@@ -271,13 +262,13 @@ class SharedTurn:
         return left is None or left.was_holding
 
 
-def _leaving(beside: Beside | None) -> ExtraChanges:
-    def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+def _leaving(extra_changes: ExtraChanges[int] | None) -> ExtraChanges[Answer]:
+    def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
         if not isinstance(answer, Left) or not answer.was_holding:
             raise _NotHoldingError
-        return (() if beside is None else tuple(beside.decide(0, seen))), ()
+        return () if extra_changes is None else extra_changes.decide(0, seen)
 
-    return ExtraChanges(() if beside is None else beside.keys, decide)
+    return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
 
 
 @final
@@ -301,8 +292,7 @@ class SharedTurnContext:
             await self._explain(turn, error)
             raise
         turn.place, turn.superseded = place, taking.superseded()
-        guard = Check(place.line.driver.keys.grant(place.turn.holder.slot), place.turn.fence)
-        turn.begin(place.line, guard, place.turn.holder.granted_at)
+        turn.begin(place.guard, place.granted_at)
         self._arbiter.lines.note_taken()
         return turn
 
@@ -340,14 +330,14 @@ class RunTurnContext:
     async def __aenter__(self) -> SharedTurn:
         arbiter, ask = self._arbiter, self._ask
         turn = self._turn = SharedTurn(arbiter, ask, ask.id)
-        found = await LineEntries(arbiter.lines).look(ask.address, ask.id)
+        found = await arbiter.entries.find(ask.address, ask.id)
         if not isinstance(found, RunGrant):
             raise await turn.ending()
         if ask.rules.supersedes != "nobody":
             followed = await arbiter.stop_messages.followed(ask.id)
             turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
         arbiter.add(turn)
-        turn.begin(arbiter.lines.line(ask.address), found.guard, found.granted_at)
+        turn.begin(found.guard, found.granted_at)
         return turn
 
     async def __aexit__(
@@ -395,6 +385,7 @@ class SharedArbiter:
     def __init__(self, space: Space, *, stop_run: StopRun | None = None) -> None:
         self.space: Final = space
         self.lines: Final = lines_of(space)
+        self.entries: Final = LineEntries(self.lines)
         self.stop_messages: Final = StopMessages(space)
         self._stop_run: Final = stop_run
         self._here: Final[dict[str, SharedTurn]] = {}
@@ -518,17 +509,12 @@ class SharedArbiter:
         else:
             await self.stop_messages.leave(entry.entry, why)
             if isinstance(entry, ExplainedWaiter):
-                await self.turn_out(address, entry.entry, only_waiting=True)
+                await self.lines.cancel(address, LINE_SPEC, entry.entry)
 
     async def revoke(self, address: Address, request_id: str) -> bool:
         """Take a request's place away."""
         found = await self._find(address, request_id)
-        return found is not None and await self.turn_out(address, found.entry)
-
-    async def turn_out(self, address: Address, entry_id: str, *, only_waiting: bool = False) -> bool:
-        """Take an entry out of a line by force; whoever it belongs to is told."""
-        line = self.lines.line(address)
-        return await turn_out(self.space, line, SITE, entry_id, only_waiting=only_waiting)
+        return found is not None and await self.lines.evict(address, LINE_SPEC, found.entry)
 
     async def _find(self, address: Address, request_id: str) -> ExplainedEntry | None:
         seen = await self.explain(address)

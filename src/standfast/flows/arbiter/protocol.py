@@ -2,7 +2,7 @@
 
     async with arbiter.hold(ask) as turn:        # waits for its turn; raises a typed error if it does not get one
         answer = await action(request)
-        await turn.finish(Beside(keys, decide))  # final record and session state, in the commit that leaves the line
+        await turn.finish(ExtraChanges(keys, decide))  # final record and session state, as the line is left
 
 There are two: :class:`~standfast.flows.arbiter.in_store.SharedArbiter`, whose lines lie in the store, and
 :class:`~standfast.flows.arbiter.in_memory.LocalArbiter`, whose lines lie in the memory of the sole server. Dispatch
@@ -11,7 +11,7 @@ need not know which one it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 
@@ -19,14 +19,14 @@ from msgspec import Struct
 
 from standfast.clock import Instant
 from standfast.flows.request import label_of
-from standfast.keys import RecordKey
+from standfast.locks.entry import ExtraChanges
 from standfast.policies import Join, Latest, Queue, Reject, Restart
-from standfast.stores.protocol import Change, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from standfast.keys import RecordKey
     from standfast.policies import Policy
     from standfast.workflows.records import Standing
 
@@ -83,22 +83,6 @@ class QueueRules(Struct, frozen=True):
     joins: bool = False
 
 
-class Beside(Struct, frozen=True):
-    """Changes of the caller's own, in the same commit as a step of the line.
-
-    ``decide(position, seen)`` is a pure function of the place (0: it has its turn, 1: it is next, and so on) and
-    of the records at ``keys`` as they were before; it may run several times, on another thread. It returns changes of
-    these keys, expecting the versions that it saw. If it raises, nothing has happened: no place was taken, or it was
-    not left, and the exception is raised to the caller as it is.
-
-    On entering it may run again after it was committed, if the answer got lost: then it sees what it has written
-    itself. Let it recognise its own request id there, and return nothing.
-    """
-
-    keys: tuple[RecordKey, ...]
-    decide: Callable[[int, Snapshot], Sequence[Change]]
-
-
 class Ask(Struct, frozen=True, kw_only=True):
     """A request that asks for its turn.
 
@@ -108,7 +92,8 @@ class Ask(Struct, frozen=True, kw_only=True):
         action: Flow and action, as in ``"support-chat.respond"``: requests of the same one can be joined or superseded.
         rules: How it behaves.
         packed: Its inputs, for whoever supersedes it in this process.
-        beside: What to commit together with taking the place: the request's record. Not on refusal: then nothing is.
+        extra_changes: What to commit together with taking the place, decided by its position (0: it has its turn, 1: it
+            is next, and so on): the request's record. Nothing is committed if it is refused.
         on_waiting: Called when it has to wait and its place is certain, with its position: 1 is the next one.
         on_stop: Called when it is asked to stop, before its task is cancelled.
         sharer: As whom it is counted within its tenant.
@@ -119,7 +104,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     action: str
     rules: QueueRules = QueueRules()
     packed: bytes = b""
-    beside: Beside | None = None
+    extra_changes: ExtraChanges[int] | None = None
     on_waiting: Callable[[int], None] | None = None
     on_stop: Callable[[Stop], None] | None = None
     sharer: str = ""
@@ -245,11 +230,11 @@ class RequestTurn(Protocol):
         """Raise what the block would end with if it must commit nothing any more."""
         ...
 
-    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+    async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
         """Commit changes while it has its turn, and return the new versions; otherwise raise as :meth:`check` does."""
         ...
 
-    async def finish(self, beside: Beside | None = None) -> None:
+    async def finish(self, extra_changes: ExtraChanges[int] | None = None) -> None:
         """Leave the line, with final changes in the same commit. Nothing stops it from then on.
 
         Without it the line is left at the end of the block, with no changes. If it raises, nothing was committed, but

@@ -18,7 +18,7 @@ from standfast.errors import (
     WorkflowError,
 )
 from standfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
-from standfast.locks.line_records import WAITERS, LineKeys
+from standfast.locks.inspect import waiting_in
 from standfast.stores.protocol import Delete
 from standfast.workflows.admission import end_if_unstarted, start_in_lines
 from standfast.workflows.limits import Ending, standings_of
@@ -69,14 +69,7 @@ async def empty(runtime: Runtime, seen: Seen) -> bool:
 
 async def queued(scope: Scope, schedule_id: str) -> list[str]:
     """Return the runs that wait for their turn, the first in line first."""
-    start, end = LineKeys(scope, line_of(schedule_id)).tickets_from(0)
-    found: list[str] = []
-    while True:
-        page = await scope.scan(start, end, limit=PAGE)
-        found += [WAITERS.decode(record.value).entry.id for record in page.records.values()]
-        if page.more is None:
-            return found
-        start = page.more
+    return [entry.id for entry in await waiting_in(scope, line_of(schedule_id))]
 
 
 # --- starting the runs of a schedule: each stands in the schedule's line, and in those of its workflow's limits ----

@@ -114,7 +114,7 @@ async def test_one_that_comes_and_goes_takes_two_commits(
         return apply(batch)
 
     monkeypatch.setattr(memory, "apply", counted)
-    async with arbiter.hold(ask("r1", REJECT, beside=putting(space.key("request", "r1"), b""))) as turn:
+    async with arbiter.hold(ask("r1", REJECT, extra_changes=putting(space.key("request", "r1"), b""))) as turn:
         await turn.finish(putting(space.key("request", "r1"), b"done"))
     assert len(commits) == 2
 
