@@ -146,7 +146,7 @@ def _result(attempt: Attempt, result: T) -> T:
 
 
 def _is_lost(attempt: Attempt, error: Exception, conflicts: tuple[type[Exception], ...]) -> bool:
-    """Tell whether ``error`` asks for another attempt; a retry that was asked of an outer attempt is not ours."""
+    """Return True if ``error`` asks for another attempt; a retry that was asked of an outer attempt is not ours."""
     return error is attempt.asked if isinstance(error, RetryError) else isinstance(error, conflicts)
 
 

@@ -1,4 +1,4 @@
-"""Getting into a line, waiting in it, and getting out of it again whatever happens."""
+"""Acquire and release: how a process gets into a line, waits in it, and gets out of it again whatever happens."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from standfast.locks.registry import Lines
 
 
-# --- owners: for whom a lock is held, in the eyes of deadlock detection --------------------------------------------
+# --- owners: for whom a lock is held, as deadlock detection sees it ------------------------------------------------
 #
-# By default that is the task. Its name is the same in every space of the process, so that a circle through two of them
+# By default that is the task. Its name is the same in every space of the process, so that a cycle through two of them
 # is found, and unlike that of any task of another process.
 
 _names: Final[WeakKeyDictionary[asyncio.Task[Any], str]] = WeakKeyDictionary()
@@ -96,7 +96,7 @@ def note_given_back(owner: str) -> None:
 
 
 def holds_something(owner: str) -> bool:
-    """Tell whether an owner holds any lock, as far as this process knows."""
+    """Return True if an owner holds any lock, as far as this process knows."""
     return owner in _held
 
 
@@ -137,7 +137,7 @@ class AcquireRequest(Struct, frozen=True):
         timeout: For how many seconds at most.
         extra_changes: What to commit together with the answer, see :class:`~standfast.locks.line_records.ExtraChanges`.
         on_leave: What to commit together with leaving the line again.
-        may_circle: Whether its owner may hold something that another one waits for who is in its way here.
+        may_circle: Whether its owner may hold something that an owner waits for which is in its way here.
         on_waiting: Called when it has to wait, with how many are in front of it, and whether it is back: it had a
             place before, and has lost it.
         keeps_age: Whether one that is back still counts as having entered when it first did.
@@ -245,7 +245,7 @@ async def release_with(
 def _leave_for_certain(
     lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, request: AcquireRequest
 ) -> asyncio.Task[Any]:
-    """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
+    """Leave a line for certain: as long as this process is present, no other process would remove its entry."""
     # Asked at once: should the same task ask for the lock again, it must not find itself in its own way.
     return lines.own(_see_left(lines, line, leave, presence, request, line.driver.ask(leave, request.spec)))
 
@@ -321,9 +321,9 @@ class _Acquisition:
         has_looked = False
         while True:
             if self._lines.is_closing:
-                raise StoreClosedError(repr(self._lines.scope), "it was closed while somebody waited in it")
+                raise StoreClosedError(repr(self._lines.scope), "it was closed while a task waited in it")
             outcome = await self._try_once()
-            if isinstance(outcome, HeldEntry) and self._lines.is_closing:  # nobody would tell its block
+            if isinstance(outcome, HeldEntry) and self._lines.is_closing:  # its block would not be told
                 self._withdraw(outcome.presence)
                 continue
             if isinstance(outcome, HeldEntry):
@@ -355,7 +355,7 @@ class _Acquisition:
         try:
             self._may_stand = True
             outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), request.spec))
-            await presence.until_proven()  # nobody is let in while others may take this process for dead
+            await presence.until_proven()  # nothing begins while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
             raise
@@ -450,7 +450,7 @@ class _Acquisition:
                 return
 
     def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
-        """Note which place it has got; tell whether it waits again after it has lost another one."""
+        """Note which place it has got; return True if it waits again after it has lost another one."""
         is_other = (sight.life, ticket) != (self._life, self._ticket)  # tickets begin anew with each life of a line
         is_back = self._entered_at is not None and ticket is not None and is_other
         if self._entered_at is None:
@@ -483,7 +483,7 @@ def _holders(line: Line) -> tuple[str, ...]:
 
 
 async def _remove(lines: Lines, key: RecordKey) -> None:
-    """Take a marker away. If that fails it is swept up later: nobody believes a marker without its waiter."""
+    """Remove a marker. If that fails it goes later: a marker without its waiter counts for nothing."""
     try:
         await remove(lines.scope.store, key)
     except StandfastError:
@@ -496,7 +496,7 @@ async def _remove(lines: Lines, key: RecordKey) -> None:
 async def undo_cancellation(
     task: asyncio.Task[Any], cancelling: int, error: BaseException | None
 ) -> asyncio.CancelledError | None:
-    """Undo one's own cancellation of the running task; return it if somebody else has cancelled the task, too.
+    """Undo one's own cancellation of the running task; return it if the task was cancelled from elsewhere, too.
 
     Args:
         task: The task that runs now.

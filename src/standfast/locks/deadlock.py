@@ -89,10 +89,10 @@ async def cycle_to_break(
 ) -> tuple[BlockedOwner, ...]:
     """Return the cycle in which an entry has to give way; nothing if it may wait.
 
-    Of all in a cycle, the one who closed it gives way: who is taken for the last. Over a network nobody can be sure of
+    Of all in a cycle, the one that closed it gives way: the one taken for the last. Over a network none can be sure of
     that, and the last may have looked before the cycle was closed. So the others wait for it, the earlier the longer,
-    and whoever still finds the same cycle then gives way instead. ``still_waits`` takes a while, for the others to
-    find out. While the store does not answer, nobody is refused.
+    and the one that still finds the same cycle then gives way instead. ``still_waits`` takes a while, for the others to
+    find out. While the store does not answer, none is refused.
     """
     try:
         cycle = await find_cycle(scope, owner)
@@ -129,7 +129,7 @@ async def give_way(scope: Scope, cycle: tuple[BlockedOwner, ...], entry_id: str,
                 return False
             mark = Put(mine.marker, record.value, mine.version, record.expires_at)
         return isinstance(await scope.commit(mark, *checks), Commit)
-    except OutcomeUnknownError:  # the marker may be gone, and then nobody else would see the cycle
+    except OutcomeUnknownError:  # the marker may be gone, and then no other would see the cycle
         return True
     except StoreError:
         return False
@@ -214,7 +214,7 @@ class _LineWaits:
         return tuple(WAITERS.decode(record.value).entry for record in page.records.values())
 
     async def _alive(self, keys: LineKeys, entries: tuple[Entry, ...]) -> frozenset[str]:
-        """Return the ids of those that still count: the dead have not fallen yet, and keep nobody for long."""
+        """Return the ids of those that still count: the dead have not fallen yet, and keep none for long."""
         names = sorted(presences_of(entries))
         present: set[str] = set()
         most = self._scope.at_most(MOST_READ)
@@ -233,7 +233,7 @@ class _LineWaits:
 
 
 def _stuck(waits: Mapping[str, _LineWait]) -> dict[str, tuple[str, ...]]:
-    """Return those who wait for ever, and because of whom: whoever can go on is taken out, until nobody can."""
+    """Return the owners that wait for ever, and because of whom: one that can go on is taken out, until none can."""
     stuck: Collection[str] = waits
     while True:
         found = {owner: waits[owner].blockers(stuck) for owner in stuck}

@@ -1,7 +1,7 @@
-"""The keeper: renews the presences of one space from a thread of its own, however busy the event loop is.
+"""Presence and heartbeat: what a process holds lives by its presence, which the heartbeat renews from its own thread.
 
-It has a connection of its own too, so a renewal waits neither for the user's code nor behind the user's commits. A
-renewal that fails is tried again until the presence's own deadline; then whoever holds by it is told.
+The heartbeat has a connection of its own too, so a renewal waits neither for the user's code nor behind the user's
+commits. A renewal that fails is tried again until the presence's own deadline; then the holds that live by it are told.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #
 # A process that lives renews its presence soon, by the new clock. One that died before would be taken for alive until
 # the clock has made up for the step. But no presence is made to last longer than its lease, so an end that lies farther
-# ahead is worth nothing, and whoever looks brings it back to a lease from now.
+# ahead is worth nothing, and the process that sees it brings it back to a lease from now.
 
 FARTHEST: Final = 2.0
 """How many leases ahead an end may lie before it is brought back: servers that take turns may differ a little."""
@@ -67,7 +67,7 @@ async def remove(store: Store, key: RecordKey) -> None:
     await store.update([key], decide)
 
 
-# --- A presence: the heartbeat of one process on one store ---------------------------------------------------------
+# --- a presence: what others see of one process on one store ------------------------------------------------------
 #
 # Whatever a process holds is anchored to its presence, so that keeping it all costs one small write now and then, and
 # all of it falls together when the process dies. A presence that has lapsed never comes back: it is replaced by another
@@ -91,14 +91,14 @@ PRESENCES: Final[Codec[PresenceRecord]] = Codec(PresenceRecord, what="a presence
 
 
 def this_process(lease: float, lifeline: str) -> PresenceRecord:
-    """Describe this process to those who wait for it."""
+    """Describe this process to others."""
     program = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     return PresenceRecord(os.getpid(), socket.gethostname()[:100], program[:100], lease, lifeline)
 
 
 @final
 class Presence:
-    """One presence, renewed by whoever calls :meth:`renew` often enough.
+    """One presence: alive as long as :meth:`renew` is called often enough.
 
     Attributes:
         name: Unlike any other, also of the same process.
@@ -108,9 +108,9 @@ class Presence:
         proof: Where others see by a session whether this process lives: what it knows of that. None: they do not.
         users: How many entries are anchored to it. Without any it need not be renewed.
         over: It is known to have lapsed, for good.
-        is_kept: Somebody renews it.
-        is_watched: Somebody looks at its deadline.
-        is_told: Everybody who hangs on it was told that it is over.
+        is_kept: The heartbeat renews it.
+        is_watched: Its deadline is watched.
+        is_told: All that hangs on it was told that it is over.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class Presence:
         await remove(store, self.key)
 
 
-# --- the keeper: renews the presences of one space from a thread of its own, however busy the event loop is --------
+# --- the heartbeat: renews the presences of one space from a thread of its own, however busy the event loop is -----
 
 HEARTBEATS: Final = 3
 """How often a presence is renewed in one lease, if all goes well."""
@@ -233,7 +233,7 @@ class Heartbeat:
         if presence is not None and not presence.over:
             if presence.left() >= lease / 2:
                 return presence
-            # A renewal that took too long may have been answered after everybody was told that it had failed.
+            # A renewal that took too long may have been answered after all were told that it had failed.
             if await presence.renew(self._scope.store) and presence.left() > 0:
                 return presence
             self.tell(presence)
@@ -296,7 +296,7 @@ class Heartbeat:
             self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
         self._lost(presence)
 
-    # --- renewal, on the keeper's own loop -----------------------------------------------------------------------
+    # --- renewal, on the heartbeat's own loop --------------------------------------------------------------------
 
     async def keep(self, presence: Presence, store: Store) -> None:
         """Renew a presence for as long as anything is anchored to it."""
@@ -306,10 +306,10 @@ class Heartbeat:
         due = presence.renewed_at + every * MICROSECONDS
         while True:
             await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
-            if self._loop.is_closed():  # nobody is left to hold anything
+            if self._loop.is_closed():  # nothing is held any more
                 return
             if presence.users <= 0 or presence.over:
-                # In this order: whoever anchors something to it counts itself first, then looks whether it is kept.
+                # In this order: an entry that is anchored to it counts itself first, then looks whether it is kept.
                 presence.is_kept = False
                 if presence.users <= 0 or presence.over:
                     return
@@ -339,7 +339,7 @@ class Heartbeat:
         return renewed
 
     async def aclose(self) -> None:
-        """Stop renewing and give up every presence, so that nobody has to wait for it to lapse."""
+        """Stop renewing and give up every presence, so that others need not wait for it to lapse."""
         await self._rounds.stop()
         for end in [end for ends in self._watches.values() for end in ends]:
             end()
@@ -353,13 +353,13 @@ class Heartbeat:
         self._presences.clear()
 
     async def open_store(self) -> Store:
-        """Open the keeper's own connection."""
+        """Open the heartbeat's own connection."""
         return await self._scope.store.another()
 
 
 @final
 class _HeartbeatThread:
-    """The tasks on the keeper's own loop, one for each presence in use."""
+    """The thread of the heartbeat: a loop with a task for each presence in use."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self._heartbeat: Final = heartbeat

@@ -1,6 +1,6 @@
 """Looking at lines without touching them: who holds, who waits, and which lines there are.
 
-Nothing is written, and nobody is dropped: a look at a live store leaves no trace in it.
+Nothing is written, and no entry is dropped: a look at a live store leaves no trace in it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class ExplainedEntry(Struct, frozen=True, kw_only=True):
-    """Somebody in a line, holding or waiting.
+    """An entry in a line, holding or waiting.
 
     Attributes:
-        entry: The id of the acquisition, by which an operator turns it out.
+        entry: The id of the acquisition, by which an operator evicts it.
         owner: For whom it is.
         note: What its owner says about it.
         mode: In which mode; empty for locks without modes.
         weight: How many permits it takes.
-        is_alive: Whether its process is still heard of. One that is not falls as soon as anybody waits for it.
+        is_alive: Whether its process is still heard of. One that is not falls as soon as another waits for it.
         process: The number of its process; None if nothing is known of it any more.
         host: The machine that it runs on.
         program: What runs there.
@@ -64,7 +64,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
 
 
 class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
-    """Somebody who holds.
+    """An entry that holds.
 
     Attributes:
         held_for: For how many seconds.
@@ -93,7 +93,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
 
 
 class ExplainedWaiter(ExplainedEntry, frozen=True, kw_only=True):
-    """Somebody who waits.
+    """An entry that waits.
 
     Attributes:
         place: How many are in front of it: 0 is next.
@@ -118,7 +118,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         family: The family of the key; empty for plain text.
         parts: The parts of the key.
         at: When this was so.
-        kind: As what it is in use: mutex, semaphore, mode lock; empty if nobody holds it or waits for it.
+        kind: As what it is in use: mutex, semaphore, mode lock; empty if it is not in use.
         permits: How many there are; None for no limit, or if it is not in use.
         is_pinned: Whether an operator has set the permits, with ``resize``.
         alone: Modes that are held by one at a time.
@@ -127,9 +127,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
         waiting: How many wait. If :attr:`more` is true, the most there can be.
         more: Whether there are more waiters than are listed.
         pace: How many seconds a hold took lately; 0 if none has ended since the line began.
-        estimate: In how many seconds a newcomer would be likely to hold. It is an estimate: everybody is taken to hold
+        estimate: In how many seconds a newcomer would be likely to hold. It is an estimate: each is taken to hold
             for as long as others did lately. None if there is nothing to tell it from. On a lock with modes the
-            newcomer is one that shares with nobody.
+            newcomer is one that shares with none.
     """
 
     key: str
@@ -206,7 +206,7 @@ class LineSummary(Struct, frozen=True, kw_only=True):
         is_pinned: Whether an operator has set the permits.
         holders: How many hold it, dead ones included.
         waiting: How many wait for it at the most.
-        held_for: For how many seconds the one who holds it longest has done so; None if nobody holds it.
+        held_for: For how many seconds the one who holds it longest has done so; None if it is not held.
     """
 
     key: str
@@ -282,18 +282,18 @@ def moment(instant: Instant) -> str:
     """Return an instant as people read it, in UTC."""
     try:
         return datetime.fromtimestamp(instant / MICROSECONDS, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):  # nobody's clock says so, but a record may
+    except (OverflowError, ValueError, OSError):  # no clock says so, but a record may
         return f"instant {instant}"
 
 
-# --- when those who wait are likely to hold: a pure guess from how long holds took lately --------------------------
+# --- when waiters are likely to hold: a pure guess from how long holds took lately ---------------------------------
 
 _NOW: Final = Instant(0)
 _MODE_OF_ITS_OWN: Final = "\0"
 
 
 def newcomer(rules: Rules, kind: str) -> Entry:
-    """Return an entry that has not come yet: with one permit, and where there are modes, sharing with nobody."""
+    """Return an entry that has not come yet: with one permit, and where there are modes, sharing with none."""
     mode = (*rules.alone, _MODE_OF_ITS_OWN)[0] if kind == "mode lock" else ""
     return Entry("", "", Until(_NOW), _NOW, mode=mode)
 
@@ -312,7 +312,7 @@ def forecast(
     Args:
         rules: What may be held together.
         holders: Who holds, each with the seconds that it will go on.
-        waiters: Who waits, in order. Nobody passes anybody.
+        waiters: Who waits, in order. None passes another.
         pace: How long a hold takes; 0 if that is not known.
     """
     ends = [(end, number, holder) for number, (end, holder) in enumerate(holders)]
@@ -434,7 +434,7 @@ def _shown(record: Record) -> dict[str, Any]:
 
 
 class _LineRead(Struct, frozen=True):
-    """What was read of a line. ``is_whole``: nobody came or went meanwhile, so that all of it was so at once."""
+    """What was read of a line. ``is_whole``: nothing changed meanwhile, so that all of it was so at once."""
 
     at: Instant
     head: Head | None = None
@@ -533,7 +533,7 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
 
 
 def _estimates(head: Head, lives: _Liveness, waiters: Sequence[Entry]) -> list[float | None]:
-    """Return the estimate of each waiter, and last that of a newcomer. The dead are in nobody's way."""
+    """Return the estimate of each waiter, and last that of a newcomer. The dead are in no way."""
     holders = [
         (remaining(head.pace, lives.since(each.granted_at), lives.until(each.ends_at)), each)
         for each in head.holders

@@ -1,7 +1,7 @@
 """The line: one pure algebra under every durable lock.
 
 A line has holders and waiters. Only the front waiter may take a free permit; whatever becomes free goes to the front,
-as far as it fits, and to nobody behind it. Mutex, semaphore, read/write lock and mode lock differ only in their
+as far as it fits, and to no waiter behind it. Mutex, semaphore, read/write lock and mode lock differ only in their
 :class:`Rules`.
 
 Functions take a :class:`Line` and return another together with what happened. They read no clock and do no I/O: time
@@ -114,7 +114,7 @@ class Rules(Struct, frozen=True, omit_defaults=True):
     alone: tuple[str, ...] = ()
 
     def admit(self, holders: Iterable[Holder], entry: Entry) -> bool:
-        """Tell whether ``entry`` may hold together with ``holders``."""
+        """Return True if ``entry`` may hold together with ``holders``."""
         taken = count = 0
         for holder in holders:
             other = holder.entry
@@ -127,11 +127,11 @@ class Rules(Struct, frozen=True, omit_defaults=True):
         return self.permits is None or taken + entry.weight <= self.permits
 
     def is_full(self, holders: Iterable[Holder]) -> bool:
-        """Tell whether nobody at all can hold together with ``holders``, however little it wants."""
+        """Return True if no entry at all can hold together with ``holders``, however little it wants."""
         return self.permits is not None and sum([holder.entry.weight for holder in holders]) >= self.permits
 
     def ever_admit(self, entry: Entry) -> bool:
-        """Tell whether ``entry`` could hold if nobody else did."""
+        """Return True if ``entry`` could hold alone."""
         return self.permits is None or entry.weight <= self.permits
 
 
@@ -144,7 +144,7 @@ class Line(Struct, frozen=True):
         waiters: Those in sight, in order of their tickets.
         next_ticket: The ticket of the next one to join.
         horizon: Every waiter with a smaller ticket is in sight; others may be out of sight, though some that are known
-            or have just joined may be listed. None: all are in sight. Nobody is granted past those out of sight.
+            or have just joined may be listed. None: all are in sight. No waiter is granted past those out of sight.
     """
 
     rules: Rules
@@ -155,7 +155,7 @@ class Line(Struct, frozen=True):
 
     @property
     def front(self) -> int:
-        """The smallest ticket that a waiter may have; :attr:`next_ticket` means that nobody waits."""
+        """The smallest ticket that a waiter may have; :attr:`next_ticket` means that none waits."""
         first = self.waiters[0].ticket if self.waiters else self.next_ticket
         return first if self.horizon is None else min(first, self.horizon)
 
@@ -214,7 +214,7 @@ def advance(line: Line, now: Instant) -> Line:
 
     It stops at the first waiter that does not fit, so a heavy one is never starved by light ones behind it, at the
     first that wants to take its permit itself, and at the horizon. A front that can never fit, because permits were
-    taken away while it waited, is turned away: it would hold up everyone. Its owner asks again and is told.
+    taken away while it waited, is refused: it would hold up all others. Its owner asks again and is told.
     """
     first, reach = 0, line.next_ticket if line.horizon is None else line.horizon
     holders = line.holders
@@ -230,7 +230,7 @@ def advance(line: Line, now: Instant) -> Line:
 
 
 def enter(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting | TooHeavy]:
-    """Let ``entry`` take its permits if nobody waits in front of it and they are free; else let it wait.
+    """Let ``entry`` take its permits if none waits in front of it and they are free; else let it wait.
 
     Asking again with the same id changes nothing but the anchor: a holder keeps its grant, a waiter its place.
     """
@@ -272,7 +272,7 @@ def leave(line: Line, entry_id: str) -> Line:
 
 
 def resize(line: Line, permits: int | None) -> Line:
-    """Change the number of permits. Nobody who holds is turned out; fewer permits only stop new grants."""
+    """Change the number of permits. No holder is evicted; fewer permits only stop new grants."""
     return structs.replace(line, rules=structs.replace(line.rules, permits=permits))
 
 

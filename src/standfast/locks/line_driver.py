@@ -1,7 +1,9 @@
-"""Driving one line: the requests of one process on one key, folded in order and committed once.
+"""The driver of one line: the requests of one process on one key, folded in order and committed once.
 
-A step names the keys that it will need before it is taken, from what was last seen of the line. When somebody else
-moved the line meanwhile, the step finds that it lacks some, changes nothing, and is taken again with those.
+A step names the keys that it will need before it is taken, from what was last seen of the line (:class:`Guess`). When
+another process moved the line meanwhile, the step finds that it lacks some, changes nothing, and is taken again with
+those (:class:`LineDriver`). What each step leaves behind is told to the waiters and holds of this process
+(:class:`LocalLine`).
 """
 
 from __future__ import annotations
@@ -93,11 +95,11 @@ class Guess:
         self._next_runs = tuple([run for each in line.waiters[:FEW_SLOTS] if (run := run_of(each.entry)) is not None])
 
     def wants_look(self, requests: Sequence[Request]) -> bool:
-        """Tell whether it is worth a look before joining: not a queue, where one's own ticket is all that is needed."""
+        """Return True if a look pays before joining: not in a queue, where only the own ticket is needed."""
         return self.is_crowded and not _is_queue(self._head) and any(isinstance(each, Enter) for each in requests)
 
     def within(self, needed: frozenset[RecordKey], likely: frozenset[RecordKey]) -> frozenset[RecordKey]:
-        """Return all of these keys, if a step can have so many; else those that are needed."""
+        """Return all of these keys, if they fit into one step; else those that are needed."""
         keys = needed | likely
         return keys if len(keys) <= self._most else needed
 
@@ -143,7 +145,7 @@ class Guess:
 
 
 def _is_queue(head: Head) -> bool:
-    """Tell whether a line was full when it was last seen, with holders who live by their presence."""
+    """Return True if a line was full when it was last seen, with holders that live by their presence."""
     return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is OfPresence for each in head.holders)
 
 
@@ -218,12 +220,12 @@ class _Queued(Struct, frozen=True):
     answer: asyncio.Future[Answered]
 
     def settle(self, answered: Answered | Exception) -> None:
-        """Tell whoever waits for the answer."""
+        """Give the answer to the caller."""
         if self.answer.done():
             return
         if isinstance(answered, Exception):
             self.answer.set_exception(answered)
-            self.answer.exception()  # nobody may be waiting for it any more
+            self.answer.exception()  # its caller may be gone
         else:
             self.answer.set_result(answered)
 
@@ -261,7 +263,7 @@ class LineDriver:
         return self._running is None and not self._is_busy
 
     def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
-        """Put a request to the line. Requests are answered in the order of the calls, also if nobody waits for it."""
+        """Put a request to the line. Requests are answered in the order of the calls, awaited or not."""
         asked = _Queued(request, spec, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._go_on()
@@ -316,11 +318,11 @@ class LineDriver:
         while some:
             try:
                 sight, outcomes = await self._advance([each.request for each in some], some[0].spec)
-            except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
+            except Exception as problem:  # noqa: BLE001 -- the caller gets it
                 for each in some:
                     each.settle(problem)
                 return
-            for each, outcome in zip(some, outcomes, strict=False):  # those who are left need another step
+            for each, outcome in zip(some, outcomes, strict=False):  # the rest needs another step
                 each.settle(outcome if isinstance(outcome, Exception) else Answered(outcome, sight))
             some = some[len(outcomes) :]
 
@@ -333,7 +335,7 @@ class LineDriver:
         return sight, outcomes
 
     async def _look_further(self, sight: Sight, spec: LockSpec, dead: frozenset[str]) -> Sight:
-        """Find the first who still waits behind all those who are gone, and let it move up."""
+        """Find the first that still waits behind all that are gone, and let it move up."""
         start, end = self.keys.tickets_from(sight.line.front)
         page = await self._scope.scan(start, end, limit=1)
         first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
@@ -361,9 +363,9 @@ class LineDriver:
             keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
 
     async def poll_front(self, waiting: Mapping[str, int]) -> Sight:
-        """Read what a hint may be about, mostly in one round trip: who holds, and the tickets of ``waiting``.
+        """Read what a notification may be about, mostly in one round trip: the holders, and the tickets of ``waiting``.
 
-        Whoever stands in front of them, and was not looked at, is out of sight.
+        Waiters in front of them that were not read are out of sight.
         """
         keys = self._guess.near(waiting.values())
         asked_at = self._clock.elapsed()
@@ -421,7 +423,7 @@ class LineDriver:
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
     def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
-        """Tell those who were granted by a step whose caller was cancelled too late."""
+        """Tell the entries that were granted by a step whose caller was cancelled too late."""
         verdict = verdict_of(cancelled)
         if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
             self._finish(verdict, asked_at)
@@ -444,12 +446,12 @@ class LineDriver:
 
 
 def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
-    """Tell whether somebody out of sight may have to fall, or to move up, which nobody does while all is held."""
+    """Return True if a waiter out of sight may have to fall, or to move up, which none does while all is held."""
     return line.is_cut_off and (bool(dead) or not line.rules.is_full(line.holders))
 
 
 def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
-    """Tell whether some of a large crowd are left over from a step in which only so many can fall."""
+    """Return True if some dead holders are left over from a step in which not all could fall."""
     return any(
         (holder.ends_at is not None and holder.ends_at <= sight.at)
         or (isinstance(holder.entry.anchor, OfPresence) and holder.entry.anchor.presence in dead)
@@ -460,7 +462,7 @@ def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
 # --- one line as this process takes part in it: its own waiters and holds, and what they are told ------------------
 
 NEAR: Final = 3
-"""How many at the front look after those before them most often. Those behind do so now and then."""
+"""How many waiters at the front poll most often. Those behind do so now and then."""
 
 TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
 
@@ -484,7 +486,7 @@ def grant_seen(holder: Holder, sight: Sight) -> SeenGrant | None:
 class LocalWaiter:
     """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone.
 
-    ``is_gone``: it was turned out after it was granted, before anybody here took note of the grant.
+    ``is_gone``: it was evicted after it was granted, before its task took note of the grant.
     """
 
     __slots__ = ("entry", "is_gone", "joined", "presence", "since", "spec", "ticket", "turn")
@@ -499,7 +501,7 @@ class LocalWaiter:
         self.turn: Final[asyncio.Future[SeenGrant | None]] = loop.create_future()
 
     def settle(self, turn: SeenGrant | None) -> None:
-        """Tell whoever waits."""
+        """Tell the task that waits."""
         if not self.turn.done():
             self.turn.set_result(turn)
         elif turn is None:
@@ -541,7 +543,7 @@ class LocalLine:
     Attributes:
         entering: Held while an entry joins this line in the step of another line.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
-        next_end: When that is by the store's time; None: nobody there falls by time.
+        next_end: When that is by the store's time; None: no entry there falls by time.
     """
 
     __slots__ = ("_joined", "driver", "due_in", "entering", "holds", "last", "lifelines", "next_end", "waits")
@@ -569,7 +571,7 @@ class LocalLine:
 
     @property
     def is_near(self) -> bool:
-        """Whether somebody here waits so near to the front that it looks after those before it most often."""
+        """Whether a waiter here is so near to the front that it polls most often."""
         if self.last is None:
             return False
         place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
@@ -581,7 +583,7 @@ class LocalLine:
         wait.ticket, wait.joined = ticket, self._joined
 
     async def look(self) -> Sight:
-        """Read the line and tell those who wait and hold here."""
+        """Read the line and tell the waiters and holds of this process."""
         # One that joins after the line was read is not in what was read: its fate cannot be told from it.
         joined, held = self._joined, tuple(self.holds)
         sight = await self.driver.look()
@@ -590,7 +592,7 @@ class LocalLine:
         return sight
 
     async def poll_front(self) -> None:
-        """Read as much of the line as a hint is about, and tell those who wait and hold here."""
+        """Read as much of the line as a notification is about, and tell the waiters and holds of this process."""
         joined, held = self._joined, tuple(self.holds)
         first = itertools.islice(self.waits.items(), NEAR)
         sight = await self.driver.poll_front({entry: wait.ticket for entry, wait in first if wait.ticket is not None})

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # --- what can be asked of a line, what is answered, and one step of it as a pure function --------------------------
 
 MOST_FALLING: Final = 16
-"""The most holders that fall in one step: each needs a key or two, and a step names only so many."""
+"""The most holders that fall in one step: each needs a key or two, and the keys of a step are limited."""
 
 
 class MissingKeysError(Exception):
@@ -102,9 +102,9 @@ class ExtraChanges(Struct, Generic[A_contra], frozen=True):
 class Enter(Struct, frozen=True):
     """Join the line; without ``waits``, only if that means holding at once.
 
-    ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
-    be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
-    for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
+    ``marker`` is where it is noted that the owner waits here: for owners that hold something else meanwhile, and so may
+    be part of a cycle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
+    for that many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
     ``extra_changes`` are committed together with any answer. ``permits`` is how many the line has from
     now on, unless an operator has set another number. ``since`` is when it entered, if that is not now.
     """
@@ -254,16 +254,16 @@ def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
 
 
 def _waits_for_itself(line: Line, entry: Entry) -> bool:
-    """Tell whether what the owner holds here already keeps the entry, or someone in front of it, out for ever."""
+    """Return True if what the owner holds here already keeps the entry, or one in front of it, out for ever."""
     own = [holder for holder in line.holders if holder.entry.owner == entry.owner]
     in_front = (waiter.entry for waiter in line.waiters)
     return bool(own) and not all(line.rules.admit(own, each) for each in (entry, *in_front))
 
 
-# --- telling runs: a run that sleeps learns of its turn by a record, put in the very commit that changes its place -
+# --- ready records: a run that sleeps is notified of its turn by a record, put in the commit that changes its place
 #
-# Nobody waits in memory for a run's place in a line. So whoever grants it, or turns it out, puts the run's ready record
-# as well, always with another version. Workers watch those records, and look now and then without being woken.
+# No process waits in memory for a run's place in a line. So the commit that grants or removes it puts the run's ready
+# record as well, always with another version. Workers watch these records, and poll them now and then.
 
 READY: Final = Codec(bool, what="that a run is ready").encode(value=True)
 """What a ready record holds. Only that it is there counts, and its version."""
@@ -288,7 +288,7 @@ def runs_to_notify(
     """Return the runs whose place in the line is another one than they know of.
 
     One that asks knows what it was answered, which is not always how the step ends: it may be told to wait, and be
-    granted by somebody who leaves in the same step.
+    granted by an entry that leaves in the same step.
     """
     known = {entry.id: (entry, place) for entry, place in _places(before)}
     for request, answer in zip(requests, answers, strict=True):
@@ -328,7 +328,7 @@ WINDOW: Final = 8
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """The record at the head of a line. No head means that nobody holds and nobody waits.
+    """The record at the head of a line. No head means that the line has no holders and no waiters.
 
     Attributes:
         life: Tells this head from earlier ones at the same key: tickets start anew with each.
@@ -456,7 +456,7 @@ class LineFacts(Struct, frozen=True):
 
     Attributes:
         dead: Presences that have lapsed, or whose process has died. Neither ever comes back.
-        front: In the life ``life`` of the line, nobody waits with a smaller ticket.
+        front: In the life ``life`` of the line, no waiter has a smaller ticket.
         tickets: Tickets of this process's own waiters, which may be out of sight.
         new_life: The name of the line's life if it has to begin one.
     """
@@ -501,7 +501,7 @@ class LineView:
         return None if record is None else waiter_in(record)
 
     def in_sight(self) -> Line:
-        """Return the line up to the first waiter that was not looked at: whoever stands behind it is out of sight."""
+        """Return the line up to the first waiter that was not read: the ones behind it are out of sight."""
         line, given = self.line, self._given
         unseen = next((number for number in self._shown if self._keys.ticket(number) not in given), None)
         if unseen is None:
@@ -516,7 +516,7 @@ class LineView:
         return self._snapshot.get(key)
 
     def is_alive(self, entry: Entry) -> bool:
-        """Tell whether an entry's anchor holds at the time of the snapshot."""
+        """Return True if an entry's anchor holds at the time of the snapshot."""
         anchor = entry.anchor
         if isinstance(anchor, OfPresence):
             return anchor.presence not in self.facts.dead
@@ -583,7 +583,7 @@ class LineView:
         return tuple([self._put(self._keys.ready(run), READY) for run in runs])
 
     def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake: waiters who hold now or were turned away, and holders who were turned out.
+        """Return whom to wake: waiters that hold now or were refused, and holders that were evicted.
 
         ``told`` are entries whose owners are told by the answer itself.
         """

@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 # --- steps of a line in which processes queue up, taken with as few records as there can be: the head and one
 # ticket ---
 #
-# Every record that a step looks at is one more that somebody else may have changed. Who joins a line that is full needs
+# Every record that a step looks at is one more that others may have changed. An entry that joins a full line needs
 # nothing but its own ticket, and who hands over to the first in it nothing but that one's: both leave the others out of
 # sight. They come to what the long way comes to, but for a gap behind the first one, which is left to the next step.
 
 ONE: Final = Rules(1)
 
 UNHURRIED: Final = 0.005
-"""A holder that keeps the lock for so many seconds has the time to look when the first one begins to wait for it."""
+"""A holder that keeps the lock for this many seconds has the time to look when the first one begins to wait for it."""
 
 
 class QuickStep(Struct, frozen=True):
@@ -82,7 +82,7 @@ class QuickStep(Struct, frozen=True):
 def queue_up(
     keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, spec: LockSpec, request: Enter
 ) -> QuickStep | None:
-    """Let one join a line that is full, and in which it has not been before; nobody moves up by that."""
+    """Let an entry join a full line in which it has not been before; no other entry moves up by that."""
     entry, ticket = request.entry, head.next_ticket
     is_plain = request.waits and request.ticket is None and request.lease is None and request.permits is None
     is_plain = is_plain and request.since is None
@@ -101,7 +101,7 @@ def queue_up(
 
 
 def _stays_full(head: Head, entry: Entry, at: Instant) -> bool:
-    """Tell whether all permits are held, by others than the owner of an entry, and nobody's time is over."""
+    """Return True if all permits are held, by others than the owner of an entry, and no hold is over."""
     return head.rules.is_full(head.holders) and not any(
         each.entry.owner == entry.owner
         or type(each.entry.anchor) is Until
@@ -111,7 +111,7 @@ def _stays_full(head: Head, entry: Entry, at: Instant) -> bool:
 
 
 def calls(keys: LineKeys, head: Head, at: Instant) -> tuple[Wake, ...]:
-    """Return how to tell a holder that somebody waits now: it knows the line, then, when it lets go."""
+    """Return how to notify a holder of its first waiter: it knows the line, then, when it leaves."""
     if head.front != head.next_ticket or len(head.holders) != 1:
         return ()
     holder = head.holders[0]
@@ -123,7 +123,7 @@ def calls(keys: LineKeys, head: Head, at: Instant) -> tuple[Wake, ...]:
 def hand_on(
     keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
 ) -> QuickStep | None:
-    """Let the only holder leave and the first of those who wait have its turn, if it is alive as far as is known."""
+    """Let the only holder leave and the first waiter have its turn, if it is alive as far as is known."""
     if head.rules != ONE or len(head.holders) != 1 or not _may_leave(left := head.holders[0], request, seen.at):
         return None
     ticket, last, grant_key, ticket_key = head.front, head.next_ticket, keys.grant(left.slot), keys.ticket(head.front)
@@ -149,14 +149,14 @@ def hand_on(
 
 
 def _may_leave(holder: Holder, request: Leave, at: Instant) -> bool:
-    """Tell whether a holder is the one who asks, in the first slot, and lives by a presence and not past its time."""
+    """Return True if a holder is the one that asks, in the first slot, lives by a presence and not past its time."""
     is_over = holder.ends_at is not None and holder.ends_at <= at
     is_asking = holder.entry.id == request.entry_id and holder.slot == 0
     return is_asking and not is_over and type(holder.entry.anchor) is OfPresence
 
 
 def _horizon(front: int, last: int) -> int | None:
-    """Return from where on everybody is out of sight; None if nobody is."""
+    """Return from which ticket on waiters are out of sight; None if none is."""
     return front if front < last else None
 
 
@@ -263,7 +263,7 @@ def _hand_over(
 
 
 def _is_lasting(holder: Holder, entry_id: str) -> bool:
-    """Tell whether a holder is that entry, and lives as long as its run."""
+    """Return True if a holder is that entry, and lives as long as its run."""
     return holder.entry.id == entry_id and holder.ends_at is None and type(holder.entry.anchor) is OfRun
 
 
@@ -289,7 +289,7 @@ class StepInput(Struct, frozen=True):
     Attributes:
         given: The keys of which the snapshot is taken.
         interest: The entries whose fences are to be told when they hold.
-        own: Where wakes for this process are sent: whoever waits in it is told by the step itself.
+        own: Where wakes for this process are sent: its own waiters are told by the step itself.
     """
 
     keys: LineKeys
@@ -305,8 +305,8 @@ class StepInput(Struct, frozen=True):
 class StepResult(Struct, frozen=True):
     """What one step of a line came to, or the keys that it lacked.
 
-    ``outcomes`` are those of the first so many requests: the others share a key with them that both change, and need a
-    step of their own.
+    ``outcomes`` are those of the first requests: the rest share a key with them that both change, and need a step of
+    their own.
     """
 
     head: Head
@@ -350,14 +350,14 @@ def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | 
 
 
 def _wakes_of(asked: StepInput, quick: QuickStep) -> tuple[Wake, ...]:
-    """Return whom to wake; a holder only where knowing that somebody waits spares it a round trip."""
+    """Return whom to wake; a holder only where knowing of its first waiter spares it a round trip."""
     if not quick.wakes or (type(quick.answer) is Waiting and asked.limits.reach != "network"):
         return ()
     return tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
 
 
 def _holds_unknown(asked: StepInput, head: Head) -> bool:
-    """Tell whether somebody holds who is to be told its fence, which only the long way looks up."""
+    """Return True if a holder is to be told its fence, which only the long way looks up."""
     return any(holder.entry.id in asked.interest for holder in head.holders)
 
 
@@ -384,7 +384,7 @@ def _decide(asked: StepInput, view: LineView, beside: _Extras) -> Decision[StepR
 
 @final
 class _Extras:
-    """What requests bring along into their step. Who says no to its answer is left out, and the step is taken anew."""
+    """The extra changes in a step. A request that refuses its answer is left out, and the step is taken anew."""
 
     __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "lacking", "requests", "seen", "served", "wakes")
 
@@ -405,10 +405,12 @@ class _Extras:
         ready: Sequence[Change] = (),
         granted: tuple[Holder, ...] = (),
     ) -> bool:
-        """Ask each what it brings along; tell whether all of it fits into one commit."""
+        """Ask each request for its extra changes; return True if all of it fits into one commit."""
         if any(map(_brings_something, self.requests)) and not self._ask(answers, changes):
             return False
-        self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
+        self._changes.update(
+            (change.key, change) for change in ready
+        )  # also if a request says otherwise: a look does no harm
         if granted and len(self.requests) == 1:
             self._welcome(extra_changes_of(self.requests[0]), granted)
         return True
@@ -434,7 +436,7 @@ class _Extras:
                 return False
             try:
                 self._add(extra_changes, answer, taken)
-            except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
+            except Exception as problem:  # noqa: BLE001 -- the caller gets it
                 self._problems[at] = problem
                 return False
             if self.lacking:
@@ -481,7 +483,7 @@ def _brings_something(request: Request) -> bool:
 def _markers(
     keys: LineKeys, requests: Sequence[Request], answers: Sequence[Answer], seen: Snapshot
 ) -> Iterator[Change]:
-    """Note where somebody waits who may be part of a circle, for as long as it waits."""
+    """Note where an owner waits that may be part of a cycle, for as long as it waits."""
     found: dict[RecordKey, Put | None] = {}
     for request, answer in zip(requests, answers, strict=True):
         if not isinstance(request, Enter | Leave) or request.marker is None:
@@ -515,7 +517,7 @@ def _fences(
 
 
 def _told_fence(request: Request) -> str | None:
-    """Return the entry that a request leases or a run enters: it is told its fence, though nobody waits for it."""
+    """Return the entry that a request leases or a run enters: it is told its fence, though no task waits for it."""
     if isinstance(request, Renew):
         return request.entry_id
     if not isinstance(request, Enter):
@@ -524,7 +526,7 @@ def _told_fence(request: Request) -> str | None:
 
 
 def _wakes(asked: StepInput, view: LineView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
-    # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
+    # Waiters of this process, and entries that leave by themselves, are told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
 

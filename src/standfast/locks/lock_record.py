@@ -80,12 +80,12 @@ class LockRecord(Struct, frozen=True):
     lapsed: tuple[str, ...] = ()
 
     def is_in_use(self, at: Instant) -> bool:
-        """Tell whether anyone holds or waits at ``at``."""
+        """Return True if anyone holds or waits at ``at``."""
         held = any(holder.lease_expires_at > at for holder in self.holders)
         return held or any(waiter.expires_at is None or waiter.expires_at > at for waiter in self.waiters)
 
     def holds(self, holder_id: str, at: Instant, fence: int | None = None) -> bool:
-        """Tell whether that id holds at ``at``, and if a fence is given, by that very grant."""
+        """Return True if that id holds at ``at``, and if a fence is given, by that very grant."""
         return any(
             each.holder_id == holder_id and each.lease_expires_at > at and fence in (None, each.fence)
             for each in self.holders
@@ -413,7 +413,7 @@ class _Table:
             self._fences[holder_id] = self.move_fence()
 
     def holds(self, holder_id: str, fence: int | None = None) -> bool:
-        """Tell whether that id holds now, and if a fence is given, by that very grant."""
+        """Return True if that id holds now, and if a fence is given, by that very grant."""
         return holder_id in self._fences and (fence is None or self._fences[holder_id] == fence)
 
     def forget(self, holder_id: str) -> None:

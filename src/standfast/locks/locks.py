@@ -1,4 +1,4 @@
-"""A hold: a durable lock in the hands of one task, for the length of an ``async with`` block."""
+"""Durable locks: mutex, semaphore and mode lock, and what it means to hold one for the length of a block."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Holding:
     async def __aenter__(self) -> Hold:
         if self._place is not None or self._leaving:
             raise HoldMisuseError(self._request.name, "is in use already")
-        self._leaving = True  # until it is held: nobody else may enter meanwhile
+        self._leaving = True  # until it is held: no other task may enter meanwhile
         try:
             place = await acquire(self._lines, self._request)
         finally:
@@ -206,13 +206,13 @@ class Holding:
         place, hold = self._place, self._hold
         if place is None or hold is None:
             raise HoldMisuseError(self._request.name, "was left without being entered")
-        self._leaving = True  # from here on losing it cancels nobody
+        self._leaving = True  # from here on losing it cancels nothing
         by_us = bool(hold.reason) and self._on_lost == "cancel"
         try:
             others = await self._take_back_cancellation(error) if by_us else None
             left = await self._give_back(place, hold)
         finally:
-            reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now concerns nobody
+            reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now is no loss
             self._place = self._hold = self._task = None
             self._leaving = False
         if others is not None:
@@ -223,7 +223,7 @@ class Holding:
             raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
 
     async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
-        """Undo the cancellation that losing the lock began; return it if somebody else has cancelled the task, too."""
+        """Undo the cancellation that losing the lock began; return it if the task was cancelled from elsewhere, too."""
         return None if self._task is None else await undo_cancellation(self._task, self._cancelling, error)
 
     async def _give_back(self, place: HeldEntry, hold: Hold) -> Left | None:
@@ -366,7 +366,7 @@ class DurableLock:
         return Holding(self._lines, request, _on_lost(given.get("on_lost", "cancel")))
 
     async def force_release(self, entry_id: str) -> bool:
-        """Turn out a holder or a waiter by its entry's id, for an operator; tell whether it was there.
+        """Evict a holder or a waiter by its entry's id, for an operator; return True if it was there.
 
         Its fence is void from then on: what it still writes with it is refused. If its process lives, its body is
         cancelled with :class:`~standfast.errors.LeaseLostError`; a waiter is told with
@@ -375,7 +375,7 @@ class DurableLock:
         return await self._lines.evict(self._address, self._spec, entry_id)
 
     async def withdraw(self, entry_id: str) -> bool:
-        """Turn out a waiter by its entry's id, for an operator; tell whether it waited. One that holds by now stays.
+        """Cancel a waiter by its entry's id, for an operator; return True if it waited. One that holds by now stays.
 
         If its process lives, it is told with :class:`~standfast.errors.WithdrawnError`.
         """
@@ -419,7 +419,7 @@ class ModeLock(DurableLock):
     """A lock with modes, in all processes on the store. Get it from ``space.mode_lock``.
 
     Holders in the same mode share it, unless the mode is listed as ``alone``. A read/write lock is
-    ``space.mode_lock(key, modes=("read",), alone=("write",))``. Nobody passes one that asked earlier, not even in the
+    ``space.mode_lock(key, modes=("read",), alone=("write",))``. None passes one that asked earlier, not even in the
     mode of the present holders, so no mode is starved.
 
     >>> async with sf.open("memory://") as space:
@@ -449,7 +449,7 @@ class ModeLock(DurableLock):
         return self._holding(options, mode=self._known(mode))
 
     def try_hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
-        """Hold it like :meth:`hold` if it can be had at once; never wait."""
+        """Hold it like :meth:`hold` if it is free at once; never wait."""
         return self._holding(options, mode=self._known(mode), waits=False)
 
     def _known(self, mode: str) -> str:
@@ -497,7 +497,7 @@ class Mutex(DurableLock):
         ``owner``, ``note``.
 
         Raises:
-            HoldTimeoutError: On entering: it did not become free in time. Nothing is held and nobody waits.
+            HoldTimeoutError: On entering: it did not become free in time. Nothing is held.
             ReentryError: On entering: its owner holds it already, and would wait for itself.
             WaitCycleError: On entering: its holder waits, perhaps through others, for this owner.
             LeaseLostError: On leaving: it was lost while the block ran; the block has been cancelled.
@@ -506,15 +506,15 @@ class Mutex(DurableLock):
         return self._holding(options)
 
     def try_hold(self, **options: Unpack[HoldOptions]) -> Holding:
-        """Hold it like :meth:`hold` if that can be had at once; never wait, and never stand in line.
+        """Hold it like :meth:`hold` if it is free at once; never wait, and never stand in line.
 
         Raises:
-            WouldWaitError: On entering: it is taken, or somebody waits for it.
+            WouldWaitError: On entering: it is taken, or another waits for it.
         """
         return self._holding(options, waits=False)
 
 
-# --- A semaphore: at most so many permits in use at a time, across all processes on the store ----------------------
+# --- a semaphore: a number of permits, across all processes on the store -------------------------------------------
 
 
 @final
@@ -522,7 +522,7 @@ class Semaphore(DurableLock):
     """A number of permits, handed out in order, in all processes on the store. Get it from ``space.semaphore``.
 
     The number is kept with the line. While the line is in use its number counts, and a call site that says another
-    one is told so; :meth:`resize` changes it for everybody.
+    one is told so; :meth:`resize` changes it for all.
 
     >>> async with sf.open("memory://") as space:
     ...     async with space.semaphore("vendor-api", permits=3).hold():
@@ -551,14 +551,14 @@ class Semaphore(DurableLock):
         return self._holding(options, weight=check_permits(weight))
 
     def try_hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
-        """Hold permits like :meth:`hold` if they can be had at once; never wait."""
+        """Hold permits like :meth:`hold` if they are free at once; never wait."""
         return self._holding(options, weight=check_permits(weight), waits=False)
 
     async def resize(self, permits: int) -> None:
-        """Set the number of permits for everybody, whatever call sites say, until :meth:`forget_size`.
+        """Set the number of permits for all, whatever call sites say, until :meth:`forget_size`.
 
-        Nobody who holds is turned out: with fewer permits there are no new grants until enough have left. With more,
-        those who fit are granted at once.
+        No holder is evicted: with fewer permits there are no new grants until enough have left. With more, the waiters
+        that fit are granted at once.
 
         Raises:
             LockKindError: The key is in use as another kind of lock.

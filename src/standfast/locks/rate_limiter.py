@@ -568,5 +568,5 @@ class RateLimiter:
 
 
 def _is_same(before: Bucket, after: Bucket, now: Instant) -> bool:
-    """Tell whether only time has passed, so that there is nothing to write."""
+    """Return True if only time has passed, so that there is nothing to write."""
     return after.waiters == before.waiters and after == settle(before, now)

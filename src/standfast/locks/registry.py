@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
+"""Seconds between two polls of a line in which this process waits, if nothing wakes it earlier."""
 
 FIRST_LOOK: Final = 0.1
-"""Seconds that somebody near the front has waited before its first look: most turns come sooner, and need none."""
+"""Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
 
 LOOKS_PER_SECOND: Final = 500
-"""With very many lines to look at, the looks get rarer, so that they never cost more than this."""
+"""With very many lines to poll, the polls get rarer, so that they never cost more than this."""
 
 REMEMBERED: Final = 1_000
 """How many lines that are not in use are kept in mind: what was last seen of them saves a round trip."""
@@ -98,7 +98,7 @@ class Lines:
                 del self._by_head[self._lines.pop(address).driver.keys.head]
 
     def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Run ``work`` to its end, whoever is cancelled meanwhile."""
+        """Run ``work`` to its end, whatever is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -148,7 +148,7 @@ class Lines:
     async def _safely(self, work: Coroutine[Any, Any, object]) -> None:
         try:
             await work
-        except StandfastError:  # the next look finds out; whoever asks the store itself is told
+        except StandfastError:  # the next poll finds out; a caller of the store itself is told
             return
 
     def _presence_lost(self, presence: Presence) -> None:
@@ -160,10 +160,10 @@ class Lines:
                 if wait.presence is presence:
                     wait.settle(None)
 
-    # --- looking after those in front ----------------------------------------------------------------------------
+    # --- polling and reaping -------------------------------------------------------------------------------------
 
     def poll_soon(self) -> None:
-        """Somebody has begun to wait: look after those in front, unless the turn comes soon."""
+        """An entry has begun to wait: poll the line and reap those in front, unless the turn comes soon."""
         if self._rounds is None and self._starting is None:
             self._starting = asyncio.get_running_loop().call_later(FIRST_LOOK, self._start_rounds)
 
@@ -196,7 +196,7 @@ class Lines:
         return any(self.scope.store.is_dead(lifeline) for lifeline in line.lifelines.values())
 
     async def reap(self, line: LocalLine) -> bool:
-        """Look at a line, and let those fall whose presence is gone or whose time is over; tell whether any did."""
+        """Read a line, and drop the entries whose presence is gone or whose time is over; return True if any."""
         line.due_in = LOOK_EVERY
         sight = await line.look()
         names = presences_of(_entries(sight))
@@ -295,7 +295,7 @@ class Lines:
         self._given_back.set()
 
     async def aclose(self) -> None:
-        """Stop: tell those who hold and wait, let them finish, and give up the presences.
+        """Stop: tell all holds and waiters, let them finish, and give up the presences.
 
         A body that does not end although it was cancelled still does what the lock protects. Its presence is left to
         lapse by itself.
@@ -332,12 +332,12 @@ class Lines:
 
 
 def _first_look(line: LocalLine) -> float:
-    """Return for how many seconds one waits before its first look: far back, those at the front look for all."""
+    """Return for how many seconds one waits before its first poll: far back, those at the front poll for all."""
     return FIRST_LOOK if line.is_near else LOOK_EVERY
 
 
 def _is_left_halfway(sight: Sight) -> bool:
-    """Tell whether the front could move up, because whoever let go did not get as far as letting it."""
+    """Return True if the front could move up, because the process that left did not get as far as granting it."""
     return sight.line.is_cut_off or advance(sight.line, sight.at) is not sight.line
 
 

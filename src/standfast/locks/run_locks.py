@@ -196,7 +196,7 @@ class RunLease:
         return await self._run.renew(self.token, self.length if lease is None else lease)
 
     async def release(self) -> bool:
-        """Give it up; tell whether it was still held. Releasing again, or after another took over, does nothing.
+        """Give it up; return True if it was still held. Releasing again, or after another took over, does nothing.
 
         Raises:
             StoreError: The store does not answer. The lease is not to be used any more, and ends by itself.
@@ -703,7 +703,7 @@ class RunLocks:
         return await self._run(workflow, run_id).renew(_token(token), lease)
 
     async def release(self, workflow: str, run_id: str, *, token: str) -> bool:
-        """Give up the lease with that token; tell whether it was held. With any other token nothing happens."""
+        """Give up the lease with that token; return True if it was held. With any other token nothing happens."""
         return await self._run(workflow, run_id).release(_token(token))
 
     async def get(self, workflow: str, run_id: str) -> RunLockInfo | None:

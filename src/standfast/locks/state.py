@@ -239,7 +239,7 @@ class Guard(Protocol):
         ...
 
     def holds(self, record: Record, at: Instant) -> bool:
-        """Tell whether the write may happen. Pure; it may be asked several times."""
+        """Return True if the write may happen. Pure; it may be asked several times."""
         ...
 
 
@@ -250,7 +250,7 @@ class AtVersion(Struct, frozen=True):
     expected: int
 
     def holds(self, record: Record, at: Instant) -> bool:  # noqa: ARG002 -- a version does not depend on time
-        """Tell whether the record has that version."""
+        """Return True if the record has that version."""
         return record.version == self.expected
 
 
@@ -349,7 +349,7 @@ class StateRecord(Generic[T]):
         return decided.answer[0], decided.versions.get(key, ABSENT)
 
     async def replace(self, version: int, data: bytes, guard: Guard | Check | None) -> bool:
-        """Write ``data`` if the state still has that version; tell whether it did."""
+        """Write ``data`` if the state still has that version; return True if it did."""
 
         def make(record: Record | None, _at: Instant) -> tuple[bytes | None, bool]:
             return (data, True) if version_of(record) == version else (None, False)
@@ -699,7 +699,7 @@ class HoldGuard(Struct, frozen=True):
     fence: int
 
     def holds(self, record: Record, at: Instant) -> bool:
-        """Tell whether that very hold lasts at ``at``."""
+        """Return True if that very hold lasts at ``at``."""
         kept = PLAIN_STATE.decode(record.value)
         found = read_lock_record(kept.value if isinstance(kept, Kept) else None)
         return found.holds(self.holder_id, at, self.fence)

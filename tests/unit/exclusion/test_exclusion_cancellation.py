@@ -9,7 +9,7 @@ import pytest
 
 from standfast.errors import HoldMisuseError, HoldTimeoutError, InvalidDurationError
 from standfast.exclusion import Exclusion
-from standfast.exclusion._table import Line
+from standfast.exclusion.table import KeyLine
 from tests.unit.exclusion.scene import PLAIN, Scene, ended, ticks
 
 
@@ -112,7 +112,7 @@ async def test_those_who_gave_up_do_not_stay_in_the_line() -> None:
             (await scene.enter(f"leaving {number}")).cancel()
         await ticks()
         line = scene.exclusion._table.entries[scene.key.encoded]
-        assert isinstance(line, Line)
+        assert isinstance(line, KeyLine)
         assert len(line.waiters) < 4
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from standfast.errors import LockOrderError, WouldWaitError
 from standfast.exclusion import Exclusion
-from standfast.exclusion._table import share
+from standfast.exclusion.table import share
 from standfast.keys import KeyFamily
 from tests.unit.exclusion.scene import MODES, PLAIN, Overlaps, Scene, ended, ticks
 

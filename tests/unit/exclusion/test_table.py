@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from standfast.exclusion._table import WaitQueue
+from standfast.exclusion.table import WaitQueue
 from tests.unit.exclusion.scene import ticks
 
 

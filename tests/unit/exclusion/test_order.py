@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast import exclusion as lock_order
 from standfast.errors import LockOrderError, WouldWaitError
 from standfast.events import Event, LockOrderInverted
-from standfast.exclusion import MAX_NOTED, Exclusion, LockOrder, LockOrderWarning, families_before
+from standfast.exclusion import Exclusion, LockOrderWarning
+from standfast.exclusion import order as lock_order
+from standfast.exclusion.order import MAX_NOTED, LockOrder, families_before
 from standfast.keys import KeyFamily
 from tests.unit.exclusion.scene import OTHER, PLAIN, Scene, ended
 
@@ -182,7 +183,7 @@ async def test_the_memory_of_orders_is_bounded() -> None:
     exclusion = Exclusion()
     for number in range(2 * MAX_NOTED):
         await nest(exclusion, PLAIN("outer", str(number)), PLAIN("inner", str(number)))
-    order = exclusion._table.order
+    order = exclusion._table.check_order.__self__  # type: ignore[attr-defined]  # it is a method of the order
     assert len(order._keys) == MAX_NOTED
     assert len(order._seen) <= MAX_NOTED
 
