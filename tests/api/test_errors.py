@@ -85,6 +85,7 @@ NEVER_LEAVE |= {"NotSentError", "ReplyLostError"}  # of the Redis store: what be
 NEVER_LEAVE |= {"JoinsError", "RacedError", "BringingRefusedError"}  # of dispatching: another request was faster
 NEVER_LEAVE |= {"DeposedError"}  # of durable requests: another worker drives the run
 NEVER_LEAVE |= {"DrivenError"}  # of run locks: a worker drives the run
+NEVER_LEAVE |= {"MissingKeysError"}  # of the lines: a step is taken again with further keys
 NEVER_LEAVE |= {"CancelledTransactionError", "ConditionError", "TurnedAwayError"}  # of the DynamoDB store
 
 

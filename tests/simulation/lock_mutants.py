@@ -209,7 +209,7 @@ MUTANTS: Final[dict[str, Patches]] = {
     "light ones pass a heavy one": ((requests, "advance", light_ones_first),),
     "lowering permits evicts": ((requests, "resize", evicting),),
     "ghosts of those who gave up": ((acquiring, "_leave_for_certain", stay),),
-    "no look without a hint": ((Lines, "_start_rounds", never),),
+    "no look without a hint": ((Lines, "_start_polling", never),),
 }
 
 

@@ -148,13 +148,13 @@ def share(family: KeyFamily, held: str | None, wanted: str | None) -> bool:
 # --- tasks that wait in order of arrival: the one place where raw futures are touched ------------------------------
 
 
-class Queued(Protocol):
+class QueueMember(Protocol):
     """What can stand in a queue. The future is the queue's own."""
 
     future: asyncio.Future[bool]
 
 
-QueuedT = TypeVar("QueuedT", bound=Queued)
+QueuedT = TypeVar("QueuedT", bound=QueueMember)
 
 
 class WaitQueue(Generic[QueuedT]):

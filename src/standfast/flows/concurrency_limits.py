@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from standfast.flows.declaration import LimitOfAction
     from standfast.flows.flow import Action
     from standfast.flows.task import Task
-    from standfast.locks.rate_limiter import Bucket, Pass
+    from standfast.locks.rate_limiter import Pass, TokenBucket
     from standfast.policies import OnLimit, Rate
     from standfast.space import Space
 
@@ -554,7 +554,7 @@ class ConcurrencyLimits:
         self._space, self._is_shared = space, is_shared
         self._clock: Final = lines_of(space).clock
         self._permits: Final[dict[tuple[str, ...], AnyPermits]] = {}
-        self._buckets: Final[dict[str, Bucket]] = {}
+        self._buckets: Final[dict[str, TokenBucket]] = {}
         self.waiting: Final[dict[str, LimitSlot]] = {}
         self.deadlocks: Final = DeadlockSearch()
 

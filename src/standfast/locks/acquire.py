@@ -427,13 +427,10 @@ class _Acquisition:
         if isinstance(answer, WrongKind):
             return LockKindError(request.name, answer.kind, request.spec.kind)
         if isinstance(answer, WaitsForItself):
-            return ReentryError(request.name, self._taken_from(answer.line), request.called_from)
+            own = [holder.entry.id for holder in answer.line.holders if holder.entry.owner == self._owner]
+            here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
+            return ReentryError(request.name, here[0] if here else "somewhere else", request.called_from)
         return WouldWaitError(request.name, _holders(answered.sight.line))
-
-    def _taken_from(self, line: Line) -> str:
-        own = [holder.entry.id for holder in line.holders if holder.entry.owner == self._owner]
-        here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
-        return here[0] if here else "somewhere else"
 
     async def _refuse_circle(self, turn: asyncio.Future[SeenGrant | None]) -> None:
         """Raise if waiting would never end."""

@@ -117,8 +117,9 @@ class Guess:
     def likely(self, requests: Sequence[Request], head: Head | None = None, slack: int = 1) -> frozenset[RecordKey]:
         """Return the keys that a step will need unless the line has moved since ``head`` was seen."""
         head = self._head if head is None else head
-        if len(requests) == 1 and _is_queue(head) and _goes_the_short_way(requests[0]):
-            return self._for_queue(requests[0], head, slack)
+        only = requests[0] if len(requests) == 1 else None
+        if isinstance(only, Enter | Leave) and only.ticket is None and _is_queue(head):
+            return self._for_queue(only, head, slack)
         front, last = head.front, head.next_ticket
         entering = sum(type(each) is Enter for each in requests)
         tickets: set[int] = set()
@@ -147,10 +148,6 @@ class Guess:
 def _is_queue(head: Head) -> bool:
     """Return True if a line was full when it was last seen, with holders that live by their presence."""
     return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is OfPresence for each in head.holders)
-
-
-def _goes_the_short_way(request: Request) -> bool:
-    return isinstance(request, Enter | Leave) and request.ticket is None
 
 
 def brought_by(request: Request) -> Iterator[RecordKey]:
@@ -212,7 +209,7 @@ class Answered(Struct, frozen=True):
     sight: Sight
 
 
-class _Queued(Struct, frozen=True):
+class _QueuedRequest(Struct, frozen=True):
     """A request that waits for its step."""
 
     request: Request
@@ -247,7 +244,7 @@ class LineDriver:
     ) -> None:
         self._scope, self._clock, self._interest, self._seen = scope, clock, interest, seen
         self.keys: Final = keys
-        self._queue: Final[deque[_Queued]] = deque()
+        self._queue: Final[deque[_QueuedRequest]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._is_busy = False
         self._lives = 0
@@ -264,7 +261,7 @@ class LineDriver:
 
     def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, awaited or not."""
-        asked = _Queued(request, spec, asyncio.get_running_loop().create_future())
+        asked = _QueuedRequest(request, spec, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._go_on()
         return asked.answer
@@ -303,7 +300,7 @@ class LineDriver:
         finally:
             self._running = None
 
-    def _take(self) -> list[_Queued]:
+    def _take(self) -> list[_QueuedRequest]:
         """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
         queue, taken = self._queue, [self._queue.popleft()]
         brought, room = set(brought_by(taken[0].request)), self._most - WINDOW - 2
@@ -314,7 +311,7 @@ class LineDriver:
             taken.append(queue.popleft())
         return taken
 
-    async def _serve(self, some: list[_Queued]) -> None:
+    async def _serve(self, some: list[_QueuedRequest]) -> None:
         while some:
             try:
                 sight, outcomes = await self._advance([each.request for each in some], some[0].spec)

@@ -1,4 +1,9 @@
-"""What one step of a line comes to, as a pure function of a snapshot: the answers, and everything that is committed."""
+"""One step of a line, as a pure function of a snapshot: the answers, and everything that is committed.
+
+:func:`decide_step` takes the commonest steps the short way (:func:`quick_step`), with as few records as there can be.
+All others go the long way, through a :class:`~standfast.locks.line_records.LineView`, together with the extra changes
+of their requests.
+"""
 
 from __future__ import annotations
 
@@ -171,8 +176,6 @@ def pace_after(head: Head, left: Holder, at: Instant) -> float:
 # They come to exactly what :func:`~standfast.locks.line_records.step` and a
 # :class:`~standfast.locks.line_records.LineView` come to, in a third of the time; a test compares the two on every kind
 # of line. Whatever is not so simple goes the long way. The extra changes of a request are added to either.
-#
-# Where processes queue up, see :mod:`~standfast.locks.line_step`.
 
 
 def quick_step(
@@ -191,14 +194,9 @@ def quick_step(
         head = HEADS.decode(stored.value)
         if head.front == head.next_ticket:
             return _leave(keys, seen, given, head, request)
-        return _next_turn(keys, seen, given, head, request) if is_plain else None
+        if is_plain:
+            return hand_on(keys, seen, given, head, request) or _hand_over(keys, seen, given, head, request)
     return None
-
-
-def _next_turn(
-    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
-) -> QuickStep | None:
-    return hand_on(keys, seen, given, head, request) or _hand_over(keys, seen, given, head, request)
 
 
 def _enter(
@@ -235,14 +233,19 @@ def _hand_over(
     keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
 ) -> QuickStep | None:
     """Let one run leave and the next one have its turn, in a line of which all in sight are runs."""
-    if head.rules != ONE or len(head.holders) != 1 or not _is_lasting(left := head.holders[0], request.entry_id):
+    if head.rules != ONE or len(head.holders) != 1:
+        return None
+    left = head.holders[0]
+    if left.entry.id != request.entry_id or left.ends_at is not None or type(left.entry.anchor) is not OfRun:
         return None
     last, grant_key = head.next_ticket, keys.grant(left.slot)
     shown = range(head.front, min(last, head.front + WINDOW))
     waiters = [waiter_in(record) for number in shown if (record := seen.get(keys.ticket(number))) is not None]
-    if not waiters or any(type(each.entry.anchor) is not OfRun for each in waiters) or not _is_plain(waiters[0].entry):
+    if not waiters or any(type(each.entry.anchor) is not OfRun for each in waiters):
         return None
     first = waiters[0]
+    if first.entry.weight != 1 or not first.entry.woken or first.entry.max_hold is not None:
+        return None
     ready_key, ticket_key = keys.ready(first.entry.owner), keys.ticket(first.ticket)
     if first.entry.anchor != OfRun(first.entry.owner) or not given.issuperset(
         (ready_key, grant_key, *map(keys.ticket, shown))
@@ -260,15 +263,6 @@ def _hand_over(
     )
     ready = Put(ready_key, READY, seen.version(ready_key))
     return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), (ready,))
-
-
-def _is_lasting(holder: Holder, entry_id: str) -> bool:
-    """Return True if a holder is that entry, and lives as long as its run."""
-    return holder.entry.id == entry_id and holder.ends_at is None and type(holder.entry.anchor) is OfRun
-
-
-def _is_plain(entry: Entry) -> bool:
-    return entry.weight == 1 and entry.woken and entry.max_hold is None
 
 
 # --- what one step of a line comes to, as a pure function of a snapshot: the answers, and everything that is
@@ -323,51 +317,48 @@ def decide_step(asked: StepInput, seen: Snapshot) -> Decision[StepResult]:
     if len(asked.requests) == 1 and (found := _decide_quickly(asked, seen)):
         return found
     view = LineView(asked.keys, seen, asked.given, asked.spec, asked.facts)
-    served, problems = len(asked.requests), dict[int, Exception]()
+    served, errors = len(asked.requests), dict[int, Exception]()
     while not view.missing:
-        beside = _Extras(asked, seen, served, problems)
-        found = _decide(asked, view, beside)
+        extras = _Extras(asked, seen, served, errors)
+        found = _decide(asked, view, extras)
         if found is not None:
             return found
-        served = beside.served
-        view.missing.update(beside.lacking)
+        served = extras.served
+        view.missing.update(extras.lacking)
     return Decision(StepResult(view.head, missing=frozenset(view.missing)))
 
 
 def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | None:
     request = asked.requests[0]
     quick = quick_step(asked.keys, seen, asked.given, asked.spec, asked.facts, request)
-    if quick is None or (type(quick.answer) is Waiting and _holds_unknown(asked, quick.head)):
+    if quick is None:
         return None
+    is_waiting = type(quick.answer) is Waiting
+    if is_waiting and any(holder.entry.id in asked.interest for holder in quick.head.holders):
+        return None  # a holder is to be told its fence, which only the long way looks up
     found = StepResult(quick.head, (quick.answer,), quick.line, granted=quick.granted)
-    wakes = _wakes_of(asked, quick)
+    wakes: tuple[Wake, ...] = ()
+    if quick.wakes and (not is_waiting or asked.limits.reach == "network"):  # a holder, where it spares a round trip
+        wakes = tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
     if not _brings_something(request):
         return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
-    beside = _Extras(asked, seen, 1, {})
-    if not beside.add((quick.answer,), quick.changes, quick.ready, quick.granted):
-        return Decision(StepResult(quick.head, missing=beside.lacking)) if beside.lacking else None
-    return Decision(found, beside.with_those(quick.changes), wake=(*wakes, *beside.wakes))
+    extras = _Extras(asked, seen, 1, {})
+    if not extras.add((quick.answer,), quick.changes, quick.ready, quick.granted):
+        return Decision(StepResult(quick.head, missing=extras.lacking)) if extras.lacking else None
+    return Decision(found, extras.with_those(quick.changes), wake=(*wakes, *extras.wakes))
 
 
-def _wakes_of(asked: StepInput, quick: QuickStep) -> tuple[Wake, ...]:
-    """Return whom to wake; a holder only where knowing of its first waiter spares it a round trip."""
-    if not quick.wakes or (type(quick.answer) is Waiting and asked.limits.reach != "network"):
-        return ()
-    return tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
-
-
-def _holds_unknown(asked: StepInput, head: Head) -> bool:
-    """Return True if a holder is to be told its fence, which only the long way looks up."""
-    return any(holder.entry.id in asked.interest for holder in head.holders)
-
-
-def _decide(asked: StepInput, view: LineView, beside: _Extras) -> Decision[StepResult] | None:
+def _decide(asked: StepInput, view: LineView, extras: _Extras) -> Decision[StepResult] | None:
     """Take the step with the requests that are left; None: it lacks keys, or one request less is left now."""
-    requests, at = beside.requests, beside.seen.at
+    requests, at = extras.requests, extras.seen.at
     if not requests:
-        return Decision(StepResult(view.head, beside.outcomes(()), view.line))
+        return Decision(StepResult(view.head, extras.outcomes(()), view.line))
     conflict = _kind_conflict(view.head, asked.spec)
-    taken = _unless_pinned(requests, view.head) if conflict is None else [_unless_refused(each) for each in requests]
+    taken = (
+        _unless_pinned(requests, view.head)
+        if conflict is None
+        else [Reap() if isinstance(each, Enter | Resize) else each for each in requests]
+    )
     line, answers = step(view.line, taken, at, view.is_alive)
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
@@ -375,23 +366,23 @@ def _decide(asked: StepInput, view: LineView, beside: _Extras) -> Decision[StepR
     changes = view.changes(line, pinned=_pinned(taken))
     ready = view.ready(runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
-    if view.missing or not beside.add(answers, changes, ready, granted):
+    if view.missing or not extras.add(answers, changes, ready, granted):
         return None
     disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
-    answered = StepResult(view.head, beside.outcomes(answers), line, fences, granted, disagrees=disagrees)
-    return Decision(answered, beside.with_those(changes), wake=(*_wakes(asked, view, line, requests), *beside.wakes))
+    answered = StepResult(view.head, extras.outcomes(answers), line, fences, granted, disagrees=disagrees)
+    return Decision(answered, extras.with_those(changes), wake=(*_wakes(asked, view, line, requests), *extras.wakes))
 
 
 @final
 class _Extras:
     """The extra changes in a step. A request that refuses its answer is left out, and the step is taken anew."""
 
-    __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "lacking", "requests", "seen", "served", "wakes")
+    __slots__ = ("_asked", "_at", "_changes", "_errors", "_markers", "lacking", "requests", "seen", "served", "wakes")
 
-    def __init__(self, asked: StepInput, seen: Snapshot, served: int, problems: dict[int, Exception]) -> None:
-        self._asked, self.seen, self._problems = asked, seen, problems
+    def __init__(self, asked: StepInput, seen: Snapshot, served: int, errors: dict[int, Exception]) -> None:
+        self._asked, self.seen, self._errors = asked, seen, errors
         self.served = served
-        self._at: Final = [at for at in range(served) if at not in problems]
+        self._at: Final = [at for at in range(served) if at not in errors]
         self.requests: Final = [asked.requests[at] for at in self._at]
         self._markers: Final[list[Change]] = []
         self._changes: Final[dict[RecordKey, Change]] = {}
@@ -436,8 +427,8 @@ class _Extras:
                 return False
             try:
                 self._add(extra_changes, answer, taken)
-            except Exception as problem:  # noqa: BLE001 -- the caller gets it
-                self._problems[at] = problem
+            except Exception as error:  # noqa: BLE001 -- the caller gets it
+                self._errors[at] = error
                 return False
             if self.lacking:
                 return False
@@ -472,7 +463,7 @@ class _Extras:
 
     def outcomes(self, answers: Sequence[Answer]) -> tuple[Outcome, ...]:
         """Return what becomes of each request that this step has dealt with."""
-        found: dict[int, Outcome] = {**self._problems, **dict(zip(self._at, answers, strict=True))}
+        found: dict[int, Outcome] = {**self._errors, **dict(zip(self._at, answers, strict=True))}
         return tuple([found[at] for at in range(self.served)])
 
 
@@ -539,11 +530,6 @@ def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]
     if not (head.pinned if is_pinned is None else is_pinned):
         return requests
     return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
-
-
-def _unless_refused(request: Request) -> Request:
-    """Return what is left of a request to a line of another kind."""
-    return Reap() if isinstance(request, Enter | Resize) else request
 
 
 def _kind_conflict(head: Head, spec: LockSpec) -> WrongKind | None:

@@ -269,7 +269,7 @@ def try_acquire(
     _check(holder_id, now, permits)
     length = check_lease(lease)
     ttl = max(WAITER_TTL, length) if waiter_ttl is None else check_lease(waiter_ttl, "waiter_ttl")
-    table = _Table(record, now, permits, version, ttl)
+    table = _LockTable(record, now, permits, version, ttl)
     requeued = holder_id in table.lapsed
     line, answer = algebra.enter(table.line, _entry(holder_id, later(now, length)), now)
     if isinstance(answer, Granted):
@@ -300,7 +300,7 @@ def renew(
     """
     _check(holder_id, now, permits)
     ends_at = later(now, check_lease(lease))
-    table = _Table(record, now, permits, version)
+    table = _LockTable(record, now, permits, version)
     if table.holds(holder_id, fence):
         line, _ = algebra.renew(table.line, holder_id, Until(ends_at))
         found = table.record(line)
@@ -319,7 +319,7 @@ def release(
     release does not free a successor that goes by the same id.
     """
     _check(holder_id, now)
-    table = _Table(record, now, 1, version)
+    table = _LockTable(record, now, 1, version)
     if fence is not None and not table.holds(holder_id, fence):
         return table.record(), False
     table.forget(holder_id)
@@ -329,7 +329,7 @@ def release(
 def withdraw(record: object, holder_id: str, *, now: Instant, version: int = 0) -> tuple[LockRecord, bool]:
     """Leave the line without touching a hold. Tells whether the caller waited until now."""
     _check(holder_id, now)
-    table = _Table(record, now, 1, version)
+    table = _LockTable(record, now, 1, version)
     table.forget(holder_id)
     if table.line.waiter(holder_id) is None:
         return table.record(), False
@@ -339,7 +339,7 @@ def withdraw(record: object, holder_id: str, *, now: Instant, version: int = 0) 
 def force_release(record: object, holder_id: str, *, now: Instant, version: int = 0) -> tuple[LockRecord, bool]:
     """Turn out a holder or a waiter, for an operator. The fence moves on, so that what a holder still writes is old."""
     _check(holder_id, now)
-    table = _Table(record, now, 1, version)
+    table = _LockTable(record, now, 1, version)
     if not table.holds(holder_id):
         return withdraw(record, holder_id, now=now, version=version)
     table.move_fence()
@@ -390,7 +390,7 @@ def _until(entry: Entry) -> Instant:
     return entry.anchor.at if isinstance(entry.anchor, Until) else Instant(0)
 
 
-class _Table:
+class _LockTable:
     """A record as a line, swept, and the way back."""
 
     __slots__ = ("_fence", "_fences", "_given", "_permits", "lapsed", "line")

@@ -209,7 +209,9 @@ class Holding:
         self._leaving = True  # from here on losing it cancels nothing
         by_us = bool(hold.reason) and self._on_lost == "cancel"
         try:
-            others = await self._take_back_cancellation(error) if by_us else None
+            others = None
+            if by_us and self._task is not None:  # losing the lock has cancelled it; others may have, too
+                others = await undo_cancellation(self._task, self._cancelling, error)
             left = await self._give_back(place, hold)
         finally:
             reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now is no loss
@@ -221,10 +223,6 @@ class Holding:
             return
         if reason or (left is not None and not left.was_holding):
             raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
-
-    async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
-        """Undo the cancellation that losing the lock began; return it if the task was cancelled from elsewhere, too."""
-        return None if self._task is None else await undo_cancellation(self._task, self._cancelling, error)
 
     async def _give_back(self, place: HeldEntry, hold: Hold) -> Left | None:
         hold.close()

@@ -116,7 +116,7 @@ class LockByHand:
                 " ask again; take a longer lease or a shorter poll"
             )
             warnings.warn(message, PollWarning, stacklevel=2)
-        waiting = _Waiting(holder_id, limit, partial(self._enter, holder_id, length))
+        waiting = _ManualWait(holder_id, limit, partial(self._enter, holder_id, length))
         try:
             while not (step := await transact(slot, waiting.ask)).is_over:
                 waiting.ends_at = step.ends_at
@@ -258,7 +258,7 @@ class DurableSemaphore(LockByHand):
         return await transact(slot, decide)
 
 
-class _Step(Struct, frozen=True):
+class _ManualStep(Struct, frozen=True):
     """What one try of ``acquire`` came to."""
 
     place: LockPosition
@@ -268,7 +268,7 @@ class _Step(Struct, frozen=True):
     left: float
 
 
-class _Waiting:
+class _ManualWait:
     """One call of ``acquire``: when it ends, and whether there is anything to undo."""
 
     __slots__ = ("_enter", "_holder_id", "_limit", "ends_at", "may_have_entered")
@@ -283,7 +283,7 @@ class _Waiting:
         self.ends_at: Instant | None = None
         self.may_have_entered = False
 
-    def ask(self, value: JsonValue, version: int, at: Instant) -> tuple[LockRecord, _Step]:
+    def ask(self, value: JsonValue, version: int, at: Instant) -> tuple[LockRecord, _ManualStep]:
         """Try; at the end of the time, leave the line in the same change."""
         held = read_lock_record(value).holds(self._holder_id, at)
         found, place = self._enter(value, version, at)
@@ -295,4 +295,4 @@ class _Waiting:
         if is_over and not place.acquired:
             found, _ = algebra.withdraw(found, self._holder_id, now=at, version=version)
         holders = tuple(each.holder_id for each in found.holders)
-        return found, _Step(place, is_over, holders, ends_at, left)
+        return found, _ManualStep(place, is_over, holders, ends_at, left)

@@ -54,7 +54,7 @@ MAX_ID_BYTES: Final = 128
 _NEVER_CLOSED: Final = Instant(0)
 
 
-class Rate(Struct, frozen=True, gc=False):
+class RefillRate(Struct, frozen=True, gc=False):
     """How much may pass: up to ``capacity`` at once, and one more every ``interval`` microseconds."""
 
     capacity: int
@@ -80,10 +80,10 @@ class BucketWaiter(Struct, frozen=True, gc=False, omit_defaults=True):
     lifeline: str = ""
 
 
-class Bucket(Struct, frozen=True, omit_defaults=True):
+class TokenBucket(Struct, frozen=True, omit_defaults=True):
     """The tokens that were there at ``filled_at``, and the line in front of them."""
 
-    rate: Rate
+    rate: RefillRate
     tokens: int
     filled_at: Instant
     closed_until: Instant = _NEVER_CLOSED
@@ -112,7 +112,7 @@ class Pass(Struct, frozen=True, gc=False):
 # --- what is asked for ----------------------------------------------------------------------------------------------
 
 
-def check_rate(capacity: int, interval: Duration) -> Rate:
+def check_rate(capacity: int, interval: Duration) -> RefillRate:
     """Return a rate; refuse what cannot be one.
 
     Raises:
@@ -124,10 +124,10 @@ def check_rate(capacity: int, interval: Duration) -> Rate:
         raise InvalidRateError("capacity", _shown(capacity), "it must be a whole number, at least 1")
     if capacity * length > MAX_SECONDS:
         raise InvalidRateError("capacity", f"{capacity:,}", f"at {length:g} s a token it would never be full")
-    return Rate(capacity, round(length * MICROSECONDS))
+    return RefillRate(capacity, round(length * MICROSECONDS))
 
 
-def check_cost(cost: int, rate: Rate) -> int:
+def check_cost(cost: int, rate: RefillRate) -> int:
     """Return a number of tokens; refuse what cannot be one, and what the bucket never holds."""
     if type(cost) is not int or cost < 1:
         raise InvalidRateError("cost", _shown(cost), "it must be a whole number, at least 1")
@@ -136,7 +136,7 @@ def check_cost(cost: int, rate: Rate) -> int:
     return cost
 
 
-def check_waiter_ttl(value: Duration | None, rate: Rate) -> float:
+def check_waiter_ttl(value: Duration | None, rate: RefillRate) -> float:
     """Return how long a waiter that does not ask again keeps its place: 30 s or four intervals, if not told."""
     if value is None:
         return max(WAITER_TTL, 4 * rate.seconds)
@@ -158,12 +158,12 @@ def _shown(value: object) -> str:
 # --- the bucket -----------------------------------------------------------------------------------------------------
 
 
-def full_bucket(rate: Rate, now: Instant) -> Bucket:
+def full_bucket(rate: RefillRate, now: Instant) -> TokenBucket:
     """Return a bucket that nobody has used yet."""
-    return Bucket(rate, rate.capacity, now)
+    return TokenBucket(rate, rate.capacity, now)
 
 
-def refill(bucket: Bucket, now: Instant) -> Bucket:
+def refill(bucket: TokenBucket, now: Instant) -> TokenBucket:
     """Add the tokens of every whole interval since the last one; the rest of the time counts towards the next.
 
     A full bucket earns nothing. A clock that has gone back is taken to stand still.
@@ -174,7 +174,7 @@ def refill(bucket: Bucket, now: Instant) -> Bucket:
     return replace(bucket, tokens=bucket.tokens + earned, filled_at=Instant(_clamped(bucket, now) - rest))
 
 
-def settle(bucket: Bucket, now: Instant) -> Bucket:
+def settle(bucket: TokenBucket, now: Instant) -> TokenBucket:
     """Refill, and let go of every waiter whose time is over, or whose cost the bucket can no longer hold."""
     bucket, now = refill(bucket, now), _clamped(bucket, now)
     waiters = tuple(
@@ -184,8 +184,8 @@ def settle(bucket: Bucket, now: Instant) -> Bucket:
 
 
 def ask(
-    bucket: Bucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, lifeline: str = ""
-) -> tuple[Bucket, Pass]:
+    bucket: TokenBucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, lifeline: str = ""
+) -> tuple[TokenBucket, Pass]:
     """Take ``cost`` tokens if nobody is in front and they are there; else stand in line, or keep the place there.
 
     Without ``waiter`` the caller takes the tokens or leaves: it is told where it would stand, and keeps no place.
@@ -210,38 +210,38 @@ def ask(
     return _stand(bucket, place, entry), replace(answer, keep_within=ttl)
 
 
-def withdraw(bucket: Bucket, waiter: str, now: Instant) -> tuple[Bucket, bool]:
+def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucket, bool]:
     """Leave the line. Tells whether the waiter stood in it until now."""
     bucket = settle(bucket, now)
     others = tuple(each for each in bucket.waiters if each.id != waiter)
     return replace(bucket, waiters=others), len(others) < len(bucket.waiters)
 
 
-def bury(bucket: Bucket, severed: Collection[str], now: Instant) -> Bucket:
+def bury(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBucket:
     """Let go of every waiter of the processes with those lifelines."""
     bucket = settle(bucket, now)
     return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.lifeline not in severed))
 
 
-def close(bucket: Bucket, until: Instant, now: Instant) -> Bucket:
+def close(bucket: TokenBucket, until: Instant, now: Instant) -> TokenBucket:
     """Let nobody pass before ``until``. Waiters keep their places, and what closes it for longer stays."""
     bucket = settle(bucket, now)
     return replace(bucket, closed_until=max(bucket.closed_until, until))
 
 
-def reopen(bucket: Bucket, now: Instant) -> Bucket:
+def reopen(bucket: TokenBucket, now: Instant) -> TokenBucket:
     """Let them pass again, in order, as far as there are tokens."""
     return replace(settle(bucket, now), closed_until=_NEVER_CLOSED)
 
 
-def change_rate(bucket: Bucket, rate: Rate, now: Instant) -> Bucket:
+def change_rate(bucket: TokenBucket, rate: RefillRate, now: Instant) -> TokenBucket:
     """Go on at another rate. What is earned stays as far as it fits; a larger bucket is not filled at once."""
     bucket = settle(bucket, now)
     kept = min(bucket.tokens, rate.capacity)
     return settle(replace(bucket, rate=rate, tokens=kept, filled_at=_clamped(bucket, now)), now)
 
 
-def call_first(before: Bucket, after: Bucket, now: Instant) -> tuple[Bucket, str | None]:
+def call_first(before: TokenBucket, after: TokenBucket, now: Instant) -> tuple[TokenBucket, str | None]:
     """Return who should be woken: the first in line, if it has just moved up or its turn comes sooner than it was told.
 
     Only the first needs to be on time, so nobody else is woken, however long the line is.
@@ -256,7 +256,7 @@ def call_first(before: Bucket, after: Bucket, now: Instant) -> tuple[Bucket, str
     return replace(after, waiters=(replace(first, turn_at=turn_at), *rest)), first.id
 
 
-def turn(bucket: Bucket, place: int, cost: int, now: Instant) -> Instant:
+def turn(bucket: TokenBucket, place: int, cost: int, now: Instant) -> Instant:
     """Return when there are tokens for ``cost`` and for everybody in front, if the bucket is open by then."""
     opens_at = max(now, bucket.closed_until)
     bucket = refill(bucket, opens_at)
@@ -264,33 +264,33 @@ def turn(bucket: Bucket, place: int, cost: int, now: Instant) -> Instant:
     return opens_at if missing <= 0 else Instant(bucket.filled_at + missing * bucket.rate.interval)
 
 
-def forgettable_at(bucket: Bucket) -> Instant:
+def forgettable_at(bucket: TokenBucket) -> Instant:
     """Return from when on the bucket says no more than none at all: full, open, and nobody in line."""
     full_at = Instant(bucket.filled_at + (bucket.rate.capacity - bucket.tokens) * bucket.rate.interval)
     return max(full_at, bucket.closed_until, *(waiter.expires_at for waiter in bucket.waiters))
 
 
-def _clamped(bucket: Bucket, now: Instant) -> Instant:
+def _clamped(bucket: TokenBucket, now: Instant) -> Instant:
     return max(now, bucket.filled_at)
 
 
-def _place_of(bucket: Bucket, waiter: str | None) -> int:
+def _place_of(bucket: TokenBucket, waiter: str | None) -> int:
     found = (place for place, each in enumerate(bucket.waiters) if each.id == waiter)
     return next(found, len(bucket.waiters))
 
 
-def _take(bucket: Bucket, cost: int, waiter: str | None) -> Bucket:
+def _take(bucket: TokenBucket, cost: int, waiter: str | None) -> TokenBucket:
     others = tuple(each for each in bucket.waiters if each.id != waiter)
     return replace(bucket, tokens=bucket.tokens - cost, waiters=others)
 
 
-def _told(bucket: Bucket, place: int, cost: int, now: Instant) -> Instant:
+def _told(bucket: TokenBucket, place: int, cost: int, now: Instant) -> Instant:
     """Return when to come again. Those in front who could go now and do not are given an interval each."""
     turn_at = turn(bucket, place, cost, now)
     return turn_at if turn_at > now else Instant(now + place * bucket.rate.interval)
 
 
-def _stand(bucket: Bucket, place: int, entry: BucketWaiter) -> Bucket:
+def _stand(bucket: TokenBucket, place: int, entry: BucketWaiter) -> TokenBucket:
     if place >= MAX_WAITERS:
         raise LineFullError(MAX_WAITERS)
     return replace(bucket, waiters=(*bucket.waiters[:place], entry, *bucket.waiters[place + 1 :]))
@@ -300,7 +300,7 @@ def _stand(bucket: Bucket, place: int, entry: BucketWaiter) -> Bucket:
 
 T = TypeVar("T")
 
-BUCKETS: Final[Codec[Bucket]] = Codec(Bucket, what="the bucket of a rate limiter")
+BUCKETS: Final[Codec[TokenBucket]] = Codec(TokenBucket, what="the bucket of a rate limiter")
 
 _SHORTEST_PAUSE: Final = 0.001  # two clocks never agree exactly; asking a moment early must not become a busy loop
 _UNHINTED: Final = 1.0  # a line that is late must not be asked by everybody in it
@@ -404,8 +404,8 @@ class RateLimiter:
         return await self._update(lambda bucket, now: self._ask(bucket, cost, now, waiter))
 
     def _ask(
-        self, bucket: Bucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
-    ) -> tuple[Bucket, Pass]:
+        self, bucket: TokenBucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
+    ) -> tuple[TokenBucket, Pass]:
         """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
         severed = self._severed(each.lifeline for each in bucket.waiters)
         bucket = self._agreed(bury(bucket, severed, now) if severed else bucket)
@@ -446,7 +446,7 @@ class RateLimiter:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
         loop, in_front = asyncio.get_running_loop(), frozenset[str]()
 
-        def ask(bucket: Bucket, now: Instant) -> tuple[Bucket, Pass]:
+        def ask(bucket: TokenBucket, now: Instant) -> tuple[TokenBucket, Pass]:
             nonlocal in_front
             after, answer = self._ask(bucket, cost, now, waiter, lifeline)
             in_front = frozenset(each.lifeline for each in after.waiters[: max(0, answer.position)] if each.lifeline)
@@ -532,7 +532,7 @@ class RateLimiter:
 
     # --- the record ---------------------------------------------------------------------------------------------
 
-    async def _update(self, change: Callable[[Bucket, Instant], tuple[Bucket, T]]) -> T:
+    async def _update(self, change: Callable[[TokenBucket, Instant], tuple[TokenBucket, T]]) -> T:
         def decide(seen: Snapshot) -> Decision[T]:
             record = seen.get(self._record)
             before = self._found(record, seen.at)
@@ -545,10 +545,10 @@ class RateLimiter:
 
         return (await self._scope.update((self._record,), decide)).answer
 
-    def _found(self, record: Record | None, now: Instant) -> Bucket:
+    def _found(self, record: Record | None, now: Instant) -> TokenBucket:
         return full_bucket(self._rate, now) if record is None else BUCKETS.decode(record.value)
 
-    def _written(self, record: Record | None, bucket: Bucket, now: Instant) -> tuple[Change, ...]:
+    def _written(self, record: Record | None, bucket: TokenBucket, now: Instant) -> tuple[Change, ...]:
         """Return the changes that keep a bucket until it is full and forgotten, so that none stays behind at rest."""
         expires_at = forgettable_at(bucket)
         if expires_at > now:
@@ -556,7 +556,7 @@ class RateLimiter:
             return (Put(self._record, BUCKETS.encode(bucket), version, expires_at),)
         return () if record is None else (Delete(self._record, record.version),)
 
-    def _agreed(self, bucket: Bucket) -> Bucket:
+    def _agreed(self, bucket: TokenBucket) -> TokenBucket:
         used, own = bucket.rate, self._rate
         if used != own and not self._follow:
             raise RateMismatchError(self._key, own.capacity, own.seconds, used.capacity, used.seconds)
@@ -567,6 +567,6 @@ class RateLimiter:
         return self._scope.key("rate-waiter", waiter)
 
 
-def _is_same(before: Bucket, after: Bucket, now: Instant) -> bool:
+def _is_same(before: TokenBucket, after: TokenBucket, now: Instant) -> bool:
     """Return True if only time has passed, so that there is nothing to write."""
     return after.waiters == before.waiters and after == settle(before, now)

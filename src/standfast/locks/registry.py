@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot, Watch
 
 
-LOOK_EVERY: Final = 0.5
+POLL_EVERY: Final = 0.5
 """Seconds between two polls of a line in which this process waits, if nothing wakes it earlier."""
 
-FIRST_LOOK: Final = 0.1
+FIRST_POLL: Final = 0.1
 """Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
 
-LOOKS_PER_SECOND: Final = 500
+POLLS_PER_SECOND: Final = 500
 """With very many lines to poll, the polls get rarer, so that they never cost more than this."""
 
 REMEMBERED: Final = 1_000
@@ -74,7 +74,7 @@ class Lines:
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
-        self._rounds: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._starting: asyncio.TimerHandle | None = None
         self._given_back: Final = asyncio.Event()
         self.guard: Final = ForkGuard(repr(scope))
@@ -164,47 +164,42 @@ class Lines:
 
     def poll_soon(self) -> None:
         """An entry has begun to wait: poll the line and reap those in front, unless the turn comes soon."""
-        if self._rounds is None and self._starting is None:
-            self._starting = asyncio.get_running_loop().call_later(FIRST_LOOK, self._start_rounds)
+        if self._polling is None and self._starting is None:
+            self._starting = asyncio.get_running_loop().call_later(FIRST_POLL, self._start_polling)
 
-    def _start_rounds(self) -> None:
+    def _start_polling(self) -> None:
         self._starting = None
-        if self._rounds is None and not self.is_closing:
-            rounds = self.own(self._go_round())
-            self._rounds = None if rounds.done() else rounds  # an eager task may be over by now
+        if self._polling is None and not self.is_closing:
+            polling = self.own(self._poll_lines())
+            self._polling = None if polling.done() else polling  # an eager task may be over by now
 
-    async def _go_round(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _poll_lines(self) -> None:
+        loop, store = asyncio.get_running_loop(), self.scope.store
         due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
-                due = {line: due.get(line, line.waiting_since + _first_look(line)) for line in waiting}
+                due = {line: due.get(line, line.waiting_since + _first_poll(line)) for line in waiting}
                 for line in waiting:
-                    if due[line] <= loop.time() or (line.is_near and self._has_lost_someone(line)):
+                    if due[line] <= loop.time() or (line.is_near and any(map(store.is_dead, line.lifelines.values()))):
                         await self._safely(self.reap(line))
-                        rest = max(min(line.due_in, LOOK_EVERY), len(waiting) / LOOKS_PER_SECOND)
-                        due[line] = loop.time() + rest
-                await self._rest(min(due.values()) - loop.time(), probe=any(line.is_near for line in waiting))
+                        pause = max(min(line.due_in, POLL_EVERY), len(waiting) / POLLS_PER_SECOND)
+                        due[line] = loop.time() + pause
+                probes = store.capabilities.sees_process_death and any(line.is_near for line in waiting)
+                most = PROBE_EVERY if probes else FIRST_POLL
+                await asyncio.sleep(max(0.001, min(min(due.values()) - loop.time(), most)))
         finally:
-            self._rounds = None
-
-    async def _rest(self, seconds: float, *, probe: bool) -> None:
-        most = PROBE_EVERY if probe and self.scope.store.capabilities.sees_process_death else FIRST_LOOK
-        await asyncio.sleep(max(0.001, min(seconds, most)))
-
-    def _has_lost_someone(self, line: LocalLine) -> bool:
-        return any(self.scope.store.is_dead(lifeline) for lifeline in line.lifelines.values())
+            self._polling = None
 
     async def reap(self, line: LocalLine) -> bool:
         """Read a line, and drop the entries whose presence is gone or whose time is over; return True if any."""
-        line.due_in = LOOK_EVERY
+        line.due_in = POLL_EVERY
         sight = await line.look()
         names = presences_of(_entries(sight))
         alive = await self._presences(line, sorted(names))
         dead = {name for name in names if name not in alive}
         ends = [*alive.values(), *_ends_of(sight)]
         line.next_end = min((end for end in ends if end > sight.at), default=None)
-        line.due_in = LOOK_EVERY if line.next_end is None else (line.next_end - sight.at) / MICROSECONDS
+        line.due_in = POLL_EVERY if line.next_end is None else (line.next_end - sight.at) / MICROSECONDS
         if not dead and all(end > sight.at for end in ends) and not _is_left_halfway(sight):
             return False
         await self._drop(line, dead)
@@ -313,7 +308,7 @@ class Lines:
         await self._let_bodies_end()
         if self._starting is not None:
             self._starting.cancel()
-        for task in (self._listening, self._rounds):
+        for task in (self._listening, self._polling):
             if task is not None:
                 task.cancel()
         for line in tuple(self._lines.values()):
@@ -331,9 +326,9 @@ class Lines:
             return
 
 
-def _first_look(line: LocalLine) -> float:
+def _first_poll(line: LocalLine) -> float:
     """Return for how many seconds one waits before its first poll: far back, those at the front poll for all."""
-    return FIRST_LOOK if line.is_near else LOOK_EVERY
+    return FIRST_POLL if line.is_near else POLL_EVERY
 
 
 def _is_left_halfway(sight: Sight) -> bool:

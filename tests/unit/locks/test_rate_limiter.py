@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from standfast.locks.rate_limiter import Bucket, Pass
+    from standfast.locks.rate_limiter import Pass, TokenBucket
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ class LineWatcher:
         self._ask = bucket.ask
         monkeypatch.setattr(bucket, "ask", self.ask)
 
-    def ask(self, *args: Any, waiter: str | None, ttl: float, lifeline: str) -> tuple[Bucket, Pass]:
+    def ask(self, *args: Any, waiter: str | None, ttl: float, lifeline: str) -> tuple[TokenBucket, Pass]:
         """Ask, and take a note."""
         after, answer = self._ask(*args, waiter=waiter, ttl=ttl, lifeline=lifeline)
         if waiter is not None and answer:

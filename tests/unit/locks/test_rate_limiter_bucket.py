@@ -13,10 +13,10 @@ from standfast.clock import MICROSECONDS, Instant, seconds_between
 from standfast.errors import CostTooHighError, InvalidDurationError, InvalidRateError, LineFullError
 from standfast.locks.rate_limiter import (
     MAX_WAITERS,
-    Bucket,
     BucketWaiter,
     Pass,
-    Rate,
+    RefillRate,
+    TokenBucket,
     ask,
     call_first,
     change_rate,
@@ -40,26 +40,26 @@ def at(seconds: float) -> Instant:
     return Instant(round(seconds * MICROSECONDS))
 
 
-def take(bucket: Bucket, who: str | None, now: float, cost: int = 1, ttl: float = 120) -> tuple[Bucket, Pass]:
+def take(bucket: TokenBucket, who: str | None, now: float, cost: int = 1, ttl: float = 120) -> tuple[TokenBucket, Pass]:
     """Ask at a second."""
     return ask(bucket, cost, at(now), waiter=who, ttl=ttl)
 
 
-def used(rate: Rate = SLOW, now: float = 1) -> Bucket:
+def used(rate: RefillRate = SLOW, now: float = 1) -> TokenBucket:
     """Return a bucket that has just been emptied."""
     bucket, answer = take(full_bucket(rate, at(now)), None, now, rate.capacity)
     assert answer.granted
     return bucket
 
 
-def line_of(bucket: Bucket, *names: str, now: float = 1, **options: Any) -> Bucket:
+def line_of(bucket: TokenBucket, *names: str, now: float = 1, **options: Any) -> TokenBucket:
     """Return the bucket after each of them has asked once."""
     for name in names:
         bucket, _ = take(bucket, name, now, **options)
     return bucket
 
 
-def waiting(bucket: Bucket) -> list[str]:
+def waiting(bucket: TokenBucket) -> list[str]:
     """Return who stands in line."""
     return [waiter.id for waiter in bucket.waiters]
 
@@ -120,7 +120,7 @@ def test_it_does_not_matter_how_often_a_bucket_is_looked_at(
     first: int, second: int, capacity: int, interval: int, tokens: int
 ) -> None:
     """Refilling in two steps is refilling in one."""
-    bucket = Bucket(Rate(capacity, interval), min(tokens, capacity), Instant(0))
+    bucket = TokenBucket(RefillRate(capacity, interval), min(tokens, capacity), Instant(0))
     end = Instant(first + second)
     assert refill(refill(bucket, Instant(first)), end) == refill(bucket, end)
 
@@ -196,7 +196,7 @@ def test_withdrawing_leaves_the_others_in_order() -> None:
 def test_a_full_line_takes_nobody_more() -> None:
     """A record does not grow past its limit; those who stand in it keep their places."""
     crowd = tuple(BucketWaiter(str(n), 1, at(1000), at(1000)) for n in range(MAX_WAITERS))
-    bucket = Bucket(SLOW, 0, at(0), waiters=crowd)
+    bucket = TokenBucket(SLOW, 0, at(0), waiters=crowd)
     with pytest.raises(LineFullError):
         take(bucket, "one more", 1)
     assert take(bucket, str(MAX_WAITERS - 1), 1)[1].position == MAX_WAITERS - 1
@@ -348,7 +348,7 @@ CALLS = st.lists(
 class Ledger:
     """The same bucket as a level of time: full is capacity x interval, and passing lowers it by cost x interval."""
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: RefillRate) -> None:
         self.rate = rate
         self.level, self.now = rate.capacity * rate.interval, 0
         self.line: dict[str, int] = {}
@@ -374,7 +374,7 @@ class Ledger:
 @given(st.integers(1, 4), st.integers(1, 40), CALLS)
 def test_any_program_of_calls_agrees_with_a_simple_ledger(capacity: int, interval: int, calls: list[Call]) -> None:
     """No token is lost and none is made, the line is in order of arrival, and the dead leave it."""
-    ledger, ttl = Ledger(Rate(capacity, interval)), 150
+    ledger, ttl = Ledger(RefillRate(capacity, interval)), 150
     bucket, now = full_bucket(ledger.rate, Instant(0)), 1_000_000
     for call in calls:
         now += call.after
@@ -394,7 +394,7 @@ def test_no_window_sees_more_than_the_capacity_and_what_was_earned(
     capacity: int, interval: int, calls: list[Call]
 ) -> None:
     """Between any two instants at most capacity + window / interval tokens are spent, whatever the clock does."""
-    bucket, now, latest = full_bucket(Rate(capacity, interval), Instant(0)), 1_000_000, 0
+    bucket, now, latest = full_bucket(RefillRate(capacity, interval), Instant(0)), 1_000_000, 0
     spent: Counter[int] = Counter()
     for call in calls:
         now += call.after

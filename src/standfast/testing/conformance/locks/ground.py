@@ -38,7 +38,7 @@ SHORT: Final = 0.3
 
 KEY: Final = "account-42"
 
-LOOKS: Final = {"LOOK_EVERY": lines.LOOK_EVERY, "FIRST_LOOK": lines.FIRST_LOOK}
+POLLS: Final = {"POLL_EVERY": lines.POLL_EVERY, "FIRST_POLL": lines.FIRST_POLL}
 """How often a process looks at a line by itself, where hints arrive."""
 
 
@@ -169,7 +169,7 @@ class LockGround:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes look at their lines more often than usual, unless the test has said how often already."""
-    for name, usual in LOOKS.items():
+    for name, usual in POLLS.items():
         if getattr(lines, name) == usual:
             monkeypatch.setattr(lines, name, 0.02)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from standfast.stores import Store
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
 
-LOOK = "standfast.locks.registry.LOOK_EVERY"
+LOOK = "standfast.locks.registry.POLL_EVERY"
 """How often a process looks by itself. Tests make it never happen, or soon."""
 
 
