@@ -36,7 +36,7 @@ LEASE: Final = 30.0
 """A lease that only the clock of a test lets lapse."""
 
 LOOKS: Final = (
-    (registry, "LOOK_EVERY"),
+    (registry, "POLL_EVERY"),
     (worker, "POLL_EVERY"),
     (queries, "LOOK_EVERY"),
     (messages, "LOOK_EVERY"),
