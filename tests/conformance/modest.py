@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Subscriber
+    from standfast.stores.backend import Applied, RiderBatch, Subscriber
     from standfast.stores.protocol import Snapshot, Wake
 
 MODEST: Final = Capabilities(
@@ -65,10 +65,10 @@ class ModestBackend:
         """Those of its memory."""
         return self._memory.capabilities
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Nothing is done at once."""
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch, and let the answer be on its way for a while."""
         await asyncio.sleep(ROUND_TRIP)
         applied = await self._backend.apply(batch)

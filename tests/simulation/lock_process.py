@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Subscriber
+    from standfast.stores.backend import Applied, RiderBatch, Subscriber
     from standfast.stores.memory import MemoryRecords
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
@@ -130,7 +130,7 @@ class Process:
             return had
         return self._stalled is not None and self._random.random() < 0.5
 
-    def land(self, batch: Batch) -> Applied:
+    def land(self, batch: RiderBatch) -> Applied:
         """Apply a batch, for everybody to see."""
         applied = self.memory.apply(batch)
         if applied.changed:
@@ -158,7 +158,7 @@ class Wire:
         """The name of the process."""
         return self._process.name
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply the batch on the loop, unless something is to go wrong with it."""
         process = self._process
         process.requests += 1
@@ -168,7 +168,7 @@ class Wire:
             return None
         return process.land(batch)
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch, or not, or tell a lie about it."""
         process, fate = self._process, self._fates.pop(batch.attempt, None) or self._process.dice.fate()
         await process.dice.linger()
@@ -185,7 +185,7 @@ class Wire:
             raise lost(self.name, batch.attempt)
         return applied
 
-    async def _land_late(self, batch: Batch) -> None:
+    async def _land_late(self, batch: RiderBatch) -> None:
         await asyncio.sleep(self._process.dice.moment())
         with contextlib.suppress(StoreError):  # it came too late: its attempt has been closed
             self._process.land(batch)

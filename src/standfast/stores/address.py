@@ -16,7 +16,7 @@ from standfast.redaction import mask_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# --- credentials --------------------------------------------------- -----------------------------------------------
+# --- credentials ---------------------------------------------------------------------------------------------------
 
 
 @final
@@ -77,7 +77,7 @@ def tls_error(said: str) -> str:
     return "TLS could not be agreed on; does it speak TLS there?" if any(sign in said for sign in _NO_TLS) else ""
 
 
-# --- the address of a server, read from a URL: what it says, and nothing of it in a log ----------------------------
+# --- the address of a server ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""What a server must be able to do, so that common code can make a :class:`~standfast.stores.protocol.Store` of it.
+"""What a backend must be able to do, so that common code can make a :class:`~standfast.stores.protocol.Store` of it.
 
 A backend applies a *batch* in one transaction: each rider of the batch is one commit or one update, and gets a
 verdict of its own. Group commit, folding, limits, cancellation, unknown outcomes and watches are written once, above
-the backends, in :mod:`standfast.stores.group_commit`.
+the backends, in :mod:`standfast.stores.group_commit`. A backend that has :class:`Transfer` can be moved as a whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WorkRider(Struct, frozen=True):
 Rider: TypeAlias = CommitRider | UpdateRider | WorkRider
 
 
-class Batch(Struct, frozen=True):
+class RiderBatch(Struct, frozen=True):
     """Riders that share one transaction, in the order they arrived. ``attempt`` names it, once, for ever."""
 
     attempt: str
@@ -119,11 +119,11 @@ class Backend(Protocol):
         """The store as shown to people: a URL without secrets."""
         ...
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply the batch at once, on the loop, if that takes about as long as it must; None to be asked to wait."""
         ...
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch in one durable transaction.
 
         Raises ``OutcomeUnknownError`` if it may or may not have been written, and another ``StoreError`` if it
@@ -177,7 +177,7 @@ class SubscribesElsewhere(Protocol):
         ...
 
 
-# --- what a backend must be able to do, so that everything in it can be moved to another store ---------------------
+# --- transfer: what lets everything in a backend be moved to another store -----------------------------------------
 #
 # A store that is being moved is *frozen*: from the moment that :meth:`Transfer.freeze` returns, no write
 # lands, and each is refused with :class:`~standfast.errors.StoreMovedError`. Reads go on. What freezes a store is kept

@@ -44,12 +44,12 @@ from standfast.events import NO_HOOKS, OutcomeSettled, OutcomeUnknown, SlowCommi
 from standfast.ids import new_id
 from standfast.stores.backend import (
     Applied,
-    Batch,
     Batching,
     CommitRider,
     Deferred,
     Outcome,
     Rider,
+    RiderBatch,
     UpdateRider,
     WorkRider,
     transfer_of,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from standfast.stores.user_transactions import UserTransactions
 
 
-# --- settling: finding out what became of a transaction whose answer was lost --------------------------------------
+# --- settling: what became of a transaction whose answer was lost --------------------------------------------------
 #
 # A missing trace proves nothing, because a write that timed out can still land later. So the attempt is *closed*:
 # the resolver claims the attempt's own name in the store. If it wins, the lost transaction can never land; if it
@@ -108,7 +108,7 @@ class AttemptSettler:
         self.pending: str | None = None
 
     async def apply(
-        self, batch: Batch, anew: Callable[[], Batch], unknown: OutcomeUnknownError | None = None
+        self, batch: RiderBatch, anew: Callable[[], RiderBatch], unknown: OutcomeUnknownError | None = None
     ) -> Applied:
         """Apply ``batch``; when an outcome is unknown, settle it, and if it never landed, try again ``anew``.
 
@@ -169,7 +169,7 @@ class AttemptSettler:
         raise OutcomeUnknownError(unknown.store, unknown.problem, attempt) from unknown
 
 
-# --- A group: the commits and updates that wait for the next transaction, and those under way in one ---------------
+# --- the group: riders that wait for the next transaction, and riders under way ------------------------------------
 
 T = TypeVar("T")
 
@@ -388,12 +388,12 @@ class CommitGroup:
                             size += len(change.value)
         return seats
 
-    def _batch(self, seats: list[Seat]) -> Batch:
+    def _batch(self, seats: list[Seat]) -> RiderBatch:
         self._attempts += 1
         riders = (seats[0].rider,) if len(seats) == 1 else tuple([seat.rider for seat in seats])
-        return Batch(f"{self._name}.{self._attempts}", riders)
+        return RiderBatch(f"{self._name}.{self._attempts}", riders)
 
-    async def _travel(self, seats: list[Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
+    async def _travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
         started = monotonic()
         try:
             await self.settling.settle_pending()
@@ -411,7 +411,7 @@ class CommitGroup:
         if self._under_way is seats:  # else the other half has left meanwhile
             self._under_way = None
 
-    def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
+    def _ended(self, seats: list[Seat], batch: RiderBatch, travel: asyncio.Task[None]) -> None:
         # Cancelled when the loop is shut down, perhaps before it began: then no rider may be left waiting for it.
         if travel.cancelled() or travel.exception() is not None:
             self._over(seats)
@@ -454,7 +454,7 @@ class CommitGroup:
             self._alone = 0
             self._send(seats)
 
-    def _fail(self, seats: list[Seat], batch: Batch, error: Exception) -> None:
+    def _fail(self, seats: list[Seat], batch: RiderBatch, error: Exception) -> None:
         for index, seat in enumerate(seats):
             if isinstance(error, OutcomeUnknownError):
                 attempt = f"{error.attempt or batch.attempt}/{index}"
@@ -509,7 +509,7 @@ def own_copy(error: Exception) -> Exception:
     return copied
 
 
-# --- group commit: the store that common code makes of any backend -------------------------------------------------
+# --- the store -----------------------------------------------------------------------------------------------------
 #
 # Commits and updates that arrive while a transaction is under way ride in the next one together, each with its own
 # verdict; that is where the speed comes from. What is the same for every server lives here: the rules, the order,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.errors import AttemptClosedError
 from standfast.events import NO_HOOKS
-from standfast.stores.backend import OPEN, Applied, Batch, moved_error, pages
+from standfast.stores.backend import OPEN, Applied, RiderBatch, moved_error, pages
 from standfast.stores.fold import fold, keys_of
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities, Record, Snapshot
@@ -59,7 +59,7 @@ class MemoryRecords:
         self._last_at = max(self._last_at, Instant(self._offset + self._clock.elapsed()))
         return self._last_at
 
-    def apply(self, batch: Batch) -> Applied:
+    def apply(self, batch: RiderBatch) -> Applied:
         """Apply a batch, all of it at one instant."""
         if batch.attempt in self._attempts:
             raise AttemptClosedError(self.name, f"attempt {batch.attempt} was settled as never written")
@@ -142,12 +142,12 @@ class MemoryBackend:
         """The memory's URL."""
         return self._memory.name
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply the batch at once: nothing here ever waits."""
         with self._memory.lock:
             return self._memory.apply(batch)
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch at once."""
         with self._memory.lock:
             return self._memory.apply(batch)

@@ -1,4 +1,4 @@
-"""From a URL to a store. A driver is imported only when its scheme is asked for."""
+"""Opening a store by its URL. A driver is imported only when its scheme is asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Store
 
 
-# --- from a URL to a store. A driver is imported only when its scheme is asked for ---------------------------------
+# --- opening -------------------------------------------------------------------------------------------------------
 
 _log: Final = logging.getLogger("standfast.stores")
 

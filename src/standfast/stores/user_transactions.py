@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Change, Commit, Conflict, Snapshot
 
 
-# --- taking part in a transaction that is not the store's: records that are written over a user's own connection ---
+# --- records in a transaction that is not the store's --------------------------------------------------------------
 #
 # Nothing here does I/O. A store says what to ask as a *talk*, a generator of questions; the holder of the connection
 # asks them, with or without an event loop, and the talk ends with what came of it. What was written is there if and
@@ -128,7 +128,7 @@ def converse_blocking(guest: UserConnection, talk: Talk[T]) -> T:
         return result
 
 
-# --- guests: connections that belong to the user. They are recognised without importing their libraries ------------
+# --- the user's connections ----------------------------------------------------------------------------------------
 
 _PARAMETER: Final = ":asked"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Backend, Batch, Subscriber
+    from standfast.stores.backend import Applied, Backend, RiderBatch, Subscriber
     from standfast.stores.protocol import Change, Decision, Notification, Store, Verdict, Wake, Watch
 
 
@@ -188,7 +188,7 @@ class FaultyBackend:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply the batch on the loop, unless something is to go wrong with it."""
         fate = self._fates[batch.attempt] = self._dice.fate()
         if fate is not Fate.FINE or self._turn.locked() or self._dice.happens(self._faults.delay):
@@ -198,7 +198,7 @@ class FaultyBackend:
             del self._fates[batch.attempt]
         return applied
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch, or not, or tell a lie about it."""
         fate = self._fates.pop(batch.attempt, None) or self._dice.fate()
         await self._dice.linger()
@@ -214,7 +214,7 @@ class FaultyBackend:
             raise lost(self.name, batch.attempt)
         return applied
 
-    async def _land_late(self, batch: Batch) -> None:
+    async def _land_late(self, batch: RiderBatch) -> None:
         await asyncio.sleep(self._dice.moment())
         async with self._turn:
             with contextlib.suppress(StoreError):  # it came too late: its attempt has been closed

@@ -15,7 +15,7 @@ from standfast.stores.group_commit import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_
 from standfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
-    from standfast.stores.backend import Batch
+    from standfast.stores.backend import RiderBatch
 
 
 async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:
@@ -34,7 +34,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     apply = MemoryBackend.apply_now
 
-    def note(backend: MemoryBackend, batch: Batch) -> Applied | None:
+    def note(backend: MemoryBackend, batch: RiderBatch) -> Applied | None:
         sizes.append(len(batch.riders))
         return apply(backend, batch)
 
@@ -162,7 +162,7 @@ async def test_one_who_is_cancelled_twice_while_put_off_is_not_left_waiting(monk
     """Put off to the next transaction and cancelled right then, a rider is withdrawn; nobody waits for its verdict."""
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
 
-    async def put_off(_backend: MemoryBackend, _batch: Batch) -> Applied:
+    async def put_off(_backend: MemoryBackend, _batch: RiderBatch) -> Applied:
         tasks[0].cancel()
         await asyncio.sleep(0.01)
         loop.call_soon(tasks[0].cancel)

@@ -16,7 +16,7 @@ from standfast.stores.memory import MemoryBackend, MemoryRecords
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from standfast.stores.backend import Applied, Batch, Subscriber
+    from standfast.stores.backend import Applied, RiderBatch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
 K = RecordKey("ns", "k")
@@ -28,7 +28,7 @@ class _Unsteady:
     def __init__(self, *, lands: bool, now: bool = False, deaf: int = 0) -> None:
         self.inner: Final = MemoryBackend(MemoryRecords())
         self.lands, self.now, self.deaf = lands, now, deaf
-        self.lost: list[Batch] = []
+        self.lost: list[RiderBatch] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -38,13 +38,13 @@ class _Unsteady:
     def name(self) -> str:
         return "unsteady://"
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         return self._lose_once(batch) if self.now else None
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         return self._lose_once(batch)
 
-    def _lose_once(self, batch: Batch) -> Applied:
+    def _lose_once(self, batch: RiderBatch) -> Applied:
         if self.lost:
             applied = self.inner.apply_now(batch)
             assert applied is not None

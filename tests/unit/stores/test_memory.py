@@ -8,7 +8,7 @@ import pytest
 
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.backend import Batch, CommitRider
+from standfast.stores.backend import CommitRider, RiderBatch
 from standfast.stores.memory import REMEMBERED_VERDICTS, MemoryRecords
 from standfast.stores.protocol import Record
 
@@ -21,7 +21,7 @@ def test_what_is_remembered_of_attempts_is_bounded_by_their_riders() -> None:
     memory = MemoryRecords()
     rider = CommitRider((Put(RecordKey("ns", "k"), b"", expected=1),))
     for number in range(REMEMBERED_VERDICTS // 1000 + 1):
-        memory.apply(Batch(f"many.{number + 1}", (rider,) * 1000))
+        memory.apply(RiderBatch(f"many.{number + 1}", (rider,) * 1000))
 
     assert memory.settle("many.1") is None
     assert memory.settle("many.3") is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from standfast.errors import StoreError
-from standfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from standfast.stores.backend import Applied, CommitRider, RiderBatch, UpdateRider
 from standfast.stores.protocol import Commit, Conflict, Put, Record, Snapshot
 from tests.unit.testing.flaws import flaw
 from tests.unit.testing.tiny import Tiny
@@ -44,7 +44,7 @@ class _UpdatesFirst(Tiny):
 class _LostUpdates(Tiny):
     """Updates of one group all see the records from before it."""
 
-    def apply_batch(self, batch: Batch) -> Applied:
+    def apply_batch(self, batch: RiderBatch) -> Applied:
         self.before = dict(self.rows)
         return super().apply_batch(batch)
 
@@ -81,7 +81,7 @@ class _OneFailsAll(Tiny):
 class _OneConflictForAll(Tiny):
     """One conflict makes the rest of the group lose."""
 
-    def apply_batch(self, batch: Batch) -> Applied:
+    def apply_batch(self, batch: RiderBatch) -> Applied:
         self.lost_already: Conflict | None = None
         return super().apply_batch(batch)
 
@@ -127,7 +127,7 @@ class _TornReads(Tiny):
 class _StaleReads(Tiny):
     """A read may be one commit behind."""
 
-    def apply_batch(self, batch: Batch) -> Applied:
+    def apply_batch(self, batch: RiderBatch) -> Applied:
         self.behind = dict(self.rows)
         return super().apply_batch(batch)
 
@@ -181,7 +181,7 @@ class _HintsForConflicts(Tiny):
 class _EarlyHints(Tiny):
     """Hints are sent before the commit can be seen."""
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         rows = dict(self.rows)
         applied = await super().apply(batch)
         written, self.rows = self.rows, rows
@@ -191,7 +191,7 @@ class _EarlyHints(Tiny):
         self.rows = written
         return structs.replace(applied, changed=(), wakes=())
 
-    def apply_now(self, batch: Batch) -> Applied | None:  # noqa: ARG002 -- as the rule is called
+    def apply_now(self, batch: RiderBatch) -> Applied | None:  # noqa: ARG002 -- as the rule is called
         return None
 
 
@@ -199,7 +199,7 @@ class _EarlyHints(Tiny):
 class _ClosedCanLand(Tiny):
     """An attempt that was closed can still land."""
 
-    def apply_batch(self, batch: Batch) -> Applied:
+    def apply_batch(self, batch: RiderBatch) -> Applied:
         self.attempts.pop(batch.attempt, None)
         return super().apply_batch(batch)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError
-from standfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from standfast.stores.backend import Applied, CommitRider, RiderBatch, UpdateRider
 from standfast.stores.fold import as_exception
 from standfast.stores.protocol import (
     Capabilities,
@@ -106,15 +106,15 @@ class Tiny:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply at once."""
         return self.apply_batch(batch)
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply at once."""
         return self.apply_batch(batch)
 
-    def apply_batch(self, batch: Batch) -> Applied:
+    def apply_batch(self, batch: RiderBatch) -> Applied:
         """Serve each rider, unless the attempt is closed."""
         if batch.attempt in self.attempts:
             raise AttemptClosedError(self.name, "closed")

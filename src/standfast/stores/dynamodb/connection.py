@@ -1,4 +1,4 @@
-"""Talking to the service: one client a handle, time limits, pauses, and the time of every answer.
+"""The client of DynamoDB: options, the service's time, errors, and requests with time limits and pauses.
 
 The driver's own retries are off. Whether a request may be sent again depends on what it was, and only the caller knows.
 """
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     Context = AbstractAsyncContextManager[DynamoDBClient]
 
 
-# --- where the table is, and how it is talked to: read from a URL --------------------------------------------------
+# --- options: where the table is, read from a URL ------------------------------------------------------------------
 
 SHORTEST_LEASE: Final = 10.0
 """Several times the second by which two processes may be apart in what they take for the time."""
@@ -267,7 +267,7 @@ def shared_time(service: str) -> ServiceTime:
     return _times.setdefault(service, ServiceTime())
 
 
-# --- what goes wrong with a request, in the words of this library: one table for all that the driver raises --------
+# --- errors: one table for all that the driver raises --------------------------------------------------------------
 
 _THROTTLED: Final = frozenset(
     {
@@ -410,7 +410,7 @@ def _is_unreachable(error: BotoCoreError | TimeoutError) -> bool:
     return is_connecting or isinstance(cause, socket.gaierror)
 
 
-# --- talking to the service: one client a handle, time limits, pauses, and the time of every answer ----------------
+# --- the client: time limits, pauses, and the time of every answer -------------------------------------------------
 
 FIRST_PAUSE: Final = 0.025
 LONGEST_PAUSE: Final = 1.0

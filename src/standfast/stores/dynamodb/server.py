@@ -1,4 +1,4 @@
-"""One handle on a table: intents as transactions, reads that are consistent, and everything by the service's time."""
+"""One handle on a DynamoDB table: intents as transactions, consistent reads, and everything by the service's time."""
 
 from __future__ import annotations
 
@@ -58,342 +58,7 @@ if TYPE_CHECKING:
     Now = Callable[[], Awaitable[Instant]]
 
 
-# --- reading more than one transaction of the service may read, 4 MB, and still as of one moment -------------------
-#
-# Everything is read twice, one record after the other. What is the same both times was so at every moment between the
-# end of the first look and the beginning of the second: the version of a key never comes back.
-
-AT_ONCE: Final = 8
-MOST_LOOKS: Final = 20
-
-
-async def collect(link: DynamoClient, table: str, keys: Sequence[RecordKey], store: str) -> Items:
-    """Return the items at ``keys``, all as of one moment; None where there is none."""
-    seen = await _look(link, table, keys)
-    for _ in range(MOST_LOOKS):
-        before, seen = seen, await _look(link, table, keys)
-        if [each and each["v"] for each in before] == [each and each["v"] for each in seen]:
-            return seen
-    raise StoreBusyError(store, "records that were read together kept changing; read fewer of them, or smaller ones")
-
-
-async def _look(link: DynamoClient, table: str, keys: Sequence[RecordKey]) -> Items:
-    turn = asyncio.Semaphore(AT_ONCE)
-
-    async def get(key: RecordKey) -> Mapping[str, Any] | None:
-        async with turn:
-            answer = await link.ask("get_item", {"TableName": table, "Key": key_of(key), "ConsistentRead": True})
-            return answer.get("Item")
-
-    return list(await asyncio.gather(*map(get, keys)))
-
-
-# --- dead items that this handle knows of, to be removed when their time has come ----------------------------------
-#
-# There is no index of them: a handle remembers the tombstones that it left, and what it came across in scans. What all
-# handles have forgotten, the service removes by itself, a day or two later and free of charge (``TimeToLive``).
-
-REMEMBERED: Final = 50_000
-"""How many dead items a handle remembers."""
-
-
-@final
-class Garbage:
-    """What is dead, by when it may be removed."""
-
-    __slots__ = ("_heap", "_known")
-
-    def __init__(self) -> None:
-        self._heap: Final[list[tuple[Instant, RecordKey, int]]] = []
-        self._known: Final[set[tuple[RecordKey, int]]] = set()
-
-    def add(self, key: RecordKey, version: int, removable_at: Instant) -> None:
-        """Remember an item, unless there are too many already."""
-        if len(self._heap) < REMEMBERED and (key, version) not in self._known:
-            self._known.add((key, version))
-            heapq.heappush(self._heap, (removable_at, key, version))
-
-    def take(self, at: Instant, limit: int) -> list[tuple[RecordKey, int]]:
-        """Take out what may be removed at ``at``."""
-        taken: list[tuple[RecordKey, int]] = []
-        while self._heap and self._heap[0][0] <= at and len(taken) < limit:
-            _, key, version = heapq.heappop(self._heap)
-            self._known.discard((key, version))
-            taken.append((key, version))
-        return taken
-
-
-def removal(table: str, key: RecordKey, version: int) -> dict[str, Any]:
-    """Return the request that removes a dead item, if nothing was written there since."""
-    return {
-        "TableName": table,
-        "Key": key_of(key),
-        "ConditionExpression": "v = :v AND attribute_exists(t)",
-        "ExpressionAttributeValues": {":v": {"N": str(version)}},
-    }
-
-
-# --- moving everything in a table ----------------------------------------------------------------------------------
-#
-# An item says that the store is frozen, but a transaction that read it would collide with all others. So each handle
-# announces itself before it writes: it makes sure that the item of its attempts is there, and then that the store is
-# not frozen. Freezing puts the item of the store first, and then marks those of all handles; a transaction whose
-# handle is marked fails, however long it has been on its way. A handle that found the store open had announced itself
-# before that, and is found.
-
-ANNOUNCED_FOR: Final = 86_400.0
-"""For how many seconds a handle may be sure that its item is there: the service removes it after a week."""
-
-LONGEST_WAIT: Final = 60.0
-_LOOK_EVERY: Final = 0.1
-
-_FROZEN: Final = {"p": {"B": ITS_OWN + b"frozen"}, "s": {"B": b"f"}}
-
-
-@final
-class DynamoHandles:
-    """Makes the handles known that are about to write."""
-
-    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
-        self._link, self._options, self._now = link, options, now
-        self._since: Final[dict[str, float]] = {}
-
-    async def announce(self, handle: str) -> None:
-        """Make a handle known if that was not done lately.
-
-        Raises:
-            StoreMovedError: The store is frozen.
-        """
-        before = monotonic()
-        if before - self._since.get(handle, -ANNOUNCED_FOR) < ANNOUNCED_FOR:
-            return
-        request = {
-            "TableName": self._options.table,
-            "Key": attempt_key(handle),
-            "UpdateExpression": "SET n = if_not_exists(n, :none), t = :t",
-            "ConditionExpression": "attribute_not_exists(z)",
-            "ExpressionAttributeValues": {":none": {"N": "0"}, ":t": _kept_until(await self._now())},
-        }
-        try:
-            await self._link.ask("update_item", request)
-        except ConditionError:  # it is marked; why, the item of the store tells
-            await self._check()
-            return
-        await self._check()
-        self._since[handle] = before
-
-    async def _check(self) -> None:
-        reason = await frozen(self._link, self._options.table)
-        if reason:
-            raise moved_error(self._options.name, reason)
-
-
-async def frozen(link: DynamoClient, table: str) -> int:
-    """Return why a store is frozen."""
-    answer = await link.ask("get_item", {"TableName": table, "Key": _FROZEN, "ConsistentRead": True})
-    item = answer.get("Item")
-    return int(item["z"]["N"]) if item else OPEN
-
-
-def _kept_until(now: Instant) -> dict[str, str]:
-    return {"N": str(now // MICROSECONDS + KEPT)}
-
-
-@final
-class DynamoTransfer:
-    """Everything in one table."""
-
-    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
-        self._link, self._options, self._now = link, options, now
-        self._highest = 0
-
-    async def frozen(self) -> int:
-        """Return why it is frozen."""
-        return await frozen(self._link, self._options.table)
-
-    async def freeze(self, reason: int) -> None:
-        """Refuse writes, of every handle."""
-        table = self._options.table
-        if not await self.frozen():
-            await self._link.ask("put_item", {"TableName": table, "Item": _FROZEN | {"z": {"N": str(reason)}}})
-        change = {"UpdateExpression": "SET z = :z REMOVE t", "ExpressionAttributeValues": {":z": {"N": str(reason)}}}
-        await self._each_handle(change)
-
-    async def thaw(self) -> None:
-        """Take writes again."""
-        await self._link.ask("delete_item", {"TableName": self._options.table, "Key": _FROZEN})
-        values = {":t": _kept_until(await self._now())}
-        await self._each_handle({"UpdateExpression": "SET t = :t REMOVE z", "ExpressionAttributeValues": values})
-
-    async def _each_handle(self, change: Item) -> None:
-        request = {
-            "ProjectionExpression": "p, s",
-            "FilterExpression": "begins_with(p, :own) AND s = :attempt",
-            "ExpressionAttributeValues": {":own": {"B": ITS_OWN}, ":attempt": {"B": b"a"}},
-        }
-        async for items in self._scan(request):
-            for item in items:
-                try:
-                    await self._link.ask(
-                        "update_item",
-                        {
-                            "TableName": self._options.table,
-                            "Key": {"p": item["p"], "s": item["s"]},
-                            "ConditionExpression": "attribute_exists(n)",
-                            **change,
-                        },
-                    )
-                except ConditionError:  # the service has just removed it: it was not in use
-                    continue
-
-    async def _scan(self, request: Item) -> AsyncIterator[Sequence[Item]]:
-        start: Item = {}
-        while True:
-            asked = {"TableName": self._options.table, "ConsistentRead": True, **request, **start}
-            answer = await self._link.ask("scan", asked)
-            yield answer["Items"]
-            if "LastEvaluatedKey" not in answer:
-                return
-            start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
-
-    async def last(self) -> int:
-        """Return the service's time, which versions follow, or the highest version that was seen in a dump."""
-        return max(self._highest, await self._now())
-
-    async def lift(self, version: int) -> None:
-        """Wait until the service's time is above a version: no later version is below it."""
-        until = monotonic() + LONGEST_WAIT
-        while (now := await self._now()) <= version:
-            ahead = (version - now) / MICROSECONDS
-            if monotonic() + ahead > until:
-                problem = f"the versions are {ahead:,.0f} s ahead of its time; try again when that has passed"
-                raise StoreError(self._options.name, problem)
-            await asyncio.sleep(_LOOK_EVERY)
-
-    async def dump(self) -> AsyncIterator[Sequence[Record]]:
-        """Return all records, in the order of the service's own."""
-        async for items in self._scan({}):
-            found = list(self._alive(items, await self._now()))
-            for first in range(0, len(found), PAGE):
-                yield found[first : first + PAGE]
-
-    def _alive(self, items: Sequence[Item], at: Instant) -> Iterator[Record]:
-        for item in items:
-            if bytes(item["p"]["B"]).startswith(ITS_OWN):
-                continue
-            self._highest = max(self._highest, version_of(item))
-            record = live_record(item, record_key(item), at)
-            if record is not None:
-                yield record
-
-    async def put(self, records: Sequence[Record]) -> None:
-        """Write records as they are."""
-        turn = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._put(record, turn) for record in records))
-
-    async def _put(self, record: Record, turn: asyncio.Semaphore) -> None:
-        async with turn:
-            item = full(record, record.version)
-            await self._link.ask("put_item", {"TableName": self._options.table, "Item": item})
-
-
-# --- how often to look where nothing is pushed: soon after something was written here, more and more seldom after
-# that ---
-
-FIRST: Final = 0.1
-GROWS: Final = 1.5
-LONGEST: Final = 2.0
-"""Seconds between two looks: the first, by what factor that grows, and the most."""
-
-
-@final
-class Pace:
-    """A number that changes whenever it is time to look. It costs nothing: what a look costs is what is looked at."""
-
-    __slots__ = ("_looks", "_next", "_pause")
-
-    def __init__(self) -> None:
-        self._looks, self._pause, self._next = 0, FIRST, 0.0
-
-    def mark(self) -> int:
-        """Return how often it has been time to look."""
-        now = monotonic()
-        if now >= self._next:
-            self._looks += 1
-            self._next = now + self._pause
-            self._pause = min(self._pause * GROWS, LONGEST)
-        return self._looks
-
-    def hasten(self) -> None:
-        """Look soon: something was written, and others may answer to it."""
-        self._pause = FIRST
-        self._next = min(self._next, monotonic() + FIRST)
-
-
-# --- scans: pages of live records, read past the dead ones between them --------------------------------------------
-
-MOST_A_PAGE: Final = 1_000
-
-
-async def scan(
-    link: DynamoClient,
-    table: str,
-    start: RecordKey,
-    end: RecordKey,
-    limit: int,
-    at: Instant,
-    garbage: Garbage,
-    *,
-    reverse: bool,
-) -> Snapshot:
-    """Read up to ``limit`` records that are alive at ``at``, and hand the dead ones to ``garbage``."""
-    if start >= end:
-        return Snapshot(at, {})
-    found: list[Record] = []
-    request = _request(table, start, end, reverse=reverse)
-    size = limit + 1
-    while True:
-        answer = await link.ask("query", request | {"Limit": min(size, MOST_A_PAGE)})
-        found.extend(_alive(answer["Items"], end, at, garbage))
-        last = answer.get("LastEvaluatedKey")
-        if last is None or len(found) > limit:
-            break
-        request["ExclusiveStartKey"] = last
-        size = max(2 * size, limit + 1)  # many are dead: look at more of them at a time
-    return Snapshot.page(at, found, limit, reverse=reverse)
-
-
-def _request(table: str, start: RecordKey, end: RecordKey, *, reverse: bool) -> dict[str, Any]:
-    namespace = start.namespace
-    return {
-        "TableName": table,
-        "ConsistentRead": True,
-        "ScanIndexForward": not reverse,
-        "KeyConditionExpression": "p = :p AND s BETWEEN :start AND :end",
-        "ExpressionAttributeValues": {
-            ":p": {"B": namespace},
-            ":start": {"B": sort_key(start, namespace)},
-            ":end": {"B": sort_key(end, namespace)},
-        },
-    }
-
-
-def _alive(items: list[Mapping[str, Any]], end: RecordKey, at: Instant, garbage: Garbage) -> list[Record]:
-    records: list[Record] = []
-    for item in items:
-        key = record_key(item)
-        record = live_record(item, key, at)
-        if record is None:
-            removable = removable_at(item)
-            if removable is not None:
-                garbage.add(key, version_of(item), removable)
-        elif key < end:  # the end of a range does not belong to it
-            records.append(record)
-    return records
-
-
-# --- one handle on a table: intents as transactions, reads that are consistent, and everything by the service's
-# time ---
+# --- the server ----------------------------------------------------------------------------------------------------
 
 MOST_CHANGES: Final = 99
 """A transaction has a hundred items, and the attempt is one of them."""
@@ -646,3 +311,336 @@ async def _sharpen(link: DynamoClient, options: DynamoOptions) -> None:
     while link.time.error > goal and monotonic() < deadline:
         await asyncio.sleep(ASK_EVERY)
         await probe(link, options.table)
+
+
+# --- reading more than one transaction of the service may read, 4 MB, and still as of one moment -------------------
+#
+# Everything is read twice, one record after the other. What is the same both times was so at every moment between the
+# end of the first look and the beginning of the second: the version of a key never comes back.
+
+AT_ONCE: Final = 8
+MOST_LOOKS: Final = 20
+
+
+async def collect(link: DynamoClient, table: str, keys: Sequence[RecordKey], store: str) -> Items:
+    """Return the items at ``keys``, all as of one moment; None where there is none."""
+    seen = await _look(link, table, keys)
+    for _ in range(MOST_LOOKS):
+        before, seen = seen, await _look(link, table, keys)
+        if [each and each["v"] for each in before] == [each and each["v"] for each in seen]:
+            return seen
+    raise StoreBusyError(store, "records that were read together kept changing; read fewer of them, or smaller ones")
+
+
+async def _look(link: DynamoClient, table: str, keys: Sequence[RecordKey]) -> Items:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def get(key: RecordKey) -> Mapping[str, Any] | None:
+        async with turn:
+            answer = await link.ask("get_item", {"TableName": table, "Key": key_of(key), "ConsistentRead": True})
+            return answer.get("Item")
+
+    return list(await asyncio.gather(*map(get, keys)))
+
+
+# --- dead items that this handle knows of, to be removed when their time has come ----------------------------------
+#
+# There is no index of them: a handle remembers the tombstones that it left, and what it came across in scans. What all
+# handles have forgotten, the service removes by itself, a day or two later and free of charge (``TimeToLive``).
+
+REMEMBERED: Final = 50_000
+"""How many dead items a handle remembers."""
+
+
+@final
+class Garbage:
+    """What is dead, by when it may be removed."""
+
+    __slots__ = ("_heap", "_known")
+
+    def __init__(self) -> None:
+        self._heap: Final[list[tuple[Instant, RecordKey, int]]] = []
+        self._known: Final[set[tuple[RecordKey, int]]] = set()
+
+    def add(self, key: RecordKey, version: int, removable_at: Instant) -> None:
+        """Remember an item, unless there are too many already."""
+        if len(self._heap) < REMEMBERED and (key, version) not in self._known:
+            self._known.add((key, version))
+            heapq.heappush(self._heap, (removable_at, key, version))
+
+    def take(self, at: Instant, limit: int) -> list[tuple[RecordKey, int]]:
+        """Take out what may be removed at ``at``."""
+        taken: list[tuple[RecordKey, int]] = []
+        while self._heap and self._heap[0][0] <= at and len(taken) < limit:
+            _, key, version = heapq.heappop(self._heap)
+            self._known.discard((key, version))
+            taken.append((key, version))
+        return taken
+
+
+def removal(table: str, key: RecordKey, version: int) -> dict[str, Any]:
+    """Return the request that removes a dead item, if nothing was written there since."""
+    return {
+        "TableName": table,
+        "Key": key_of(key),
+        "ConditionExpression": "v = :v AND attribute_exists(t)",
+        "ExpressionAttributeValues": {":v": {"N": str(version)}},
+    }
+
+
+# --- transfer: everything in a table -------------------------------------------------------------------------------
+#
+# An item says that the store is frozen, but a transaction that read it would collide with all others. So each handle
+# announces itself before it writes: it makes sure that the item of its attempts is there, and then that the store is
+# not frozen. Freezing puts the item of the store first, and then marks those of all handles; a transaction whose
+# handle is marked fails, however long it has been on its way. A handle that found the store open had announced itself
+# before that, and is found.
+
+ANNOUNCED_FOR: Final = 86_400.0
+"""For how many seconds a handle may be sure that its item is there: the service removes it after a week."""
+
+LONGEST_WAIT: Final = 60.0
+_LOOK_EVERY: Final = 0.1
+
+_FROZEN: Final = {"p": {"B": ITS_OWN + b"frozen"}, "s": {"B": b"f"}}
+
+
+@final
+class DynamoHandles:
+    """Makes the handles known that are about to write."""
+
+    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
+        self._link, self._options, self._now = link, options, now
+        self._since: Final[dict[str, float]] = {}
+
+    async def announce(self, handle: str) -> None:
+        """Make a handle known if that was not done lately.
+
+        Raises:
+            StoreMovedError: The store is frozen.
+        """
+        before = monotonic()
+        if before - self._since.get(handle, -ANNOUNCED_FOR) < ANNOUNCED_FOR:
+            return
+        request = {
+            "TableName": self._options.table,
+            "Key": attempt_key(handle),
+            "UpdateExpression": "SET n = if_not_exists(n, :none), t = :t",
+            "ConditionExpression": "attribute_not_exists(z)",
+            "ExpressionAttributeValues": {":none": {"N": "0"}, ":t": _kept_until(await self._now())},
+        }
+        try:
+            await self._link.ask("update_item", request)
+        except ConditionError:  # it is marked; why, the item of the store tells
+            await self._check()
+            return
+        await self._check()
+        self._since[handle] = before
+
+    async def _check(self) -> None:
+        reason = await frozen(self._link, self._options.table)
+        if reason:
+            raise moved_error(self._options.name, reason)
+
+
+async def frozen(link: DynamoClient, table: str) -> int:
+    """Return why a store is frozen."""
+    answer = await link.ask("get_item", {"TableName": table, "Key": _FROZEN, "ConsistentRead": True})
+    item = answer.get("Item")
+    return int(item["z"]["N"]) if item else OPEN
+
+
+def _kept_until(now: Instant) -> dict[str, str]:
+    return {"N": str(now // MICROSECONDS + KEPT)}
+
+
+@final
+class DynamoTransfer:
+    """Everything in one table."""
+
+    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
+        self._link, self._options, self._now = link, options, now
+        self._highest = 0
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        return await frozen(self._link, self._options.table)
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes, of every handle."""
+        table = self._options.table
+        if not await self.frozen():
+            await self._link.ask("put_item", {"TableName": table, "Item": _FROZEN | {"z": {"N": str(reason)}}})
+        change = {"UpdateExpression": "SET z = :z REMOVE t", "ExpressionAttributeValues": {":z": {"N": str(reason)}}}
+        await self._each_handle(change)
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._link.ask("delete_item", {"TableName": self._options.table, "Key": _FROZEN})
+        values = {":t": _kept_until(await self._now())}
+        await self._each_handle({"UpdateExpression": "SET t = :t REMOVE z", "ExpressionAttributeValues": values})
+
+    async def _each_handle(self, change: Item) -> None:
+        request = {
+            "ProjectionExpression": "p, s",
+            "FilterExpression": "begins_with(p, :own) AND s = :attempt",
+            "ExpressionAttributeValues": {":own": {"B": ITS_OWN}, ":attempt": {"B": b"a"}},
+        }
+        async for items in self._scan(request):
+            for item in items:
+                try:
+                    await self._link.ask(
+                        "update_item",
+                        {
+                            "TableName": self._options.table,
+                            "Key": {"p": item["p"], "s": item["s"]},
+                            "ConditionExpression": "attribute_exists(n)",
+                            **change,
+                        },
+                    )
+                except ConditionError:  # the service has just removed it: it was not in use
+                    continue
+
+    async def _scan(self, request: Item) -> AsyncIterator[Sequence[Item]]:
+        start: Item = {}
+        while True:
+            asked = {"TableName": self._options.table, "ConsistentRead": True, **request, **start}
+            answer = await self._link.ask("scan", asked)
+            yield answer["Items"]
+            if "LastEvaluatedKey" not in answer:
+                return
+            start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    async def last(self) -> int:
+        """Return the service's time, which versions follow, or the highest version that was seen in a dump."""
+        return max(self._highest, await self._now())
+
+    async def lift(self, version: int) -> None:
+        """Wait until the service's time is above a version: no later version is below it."""
+        until = monotonic() + LONGEST_WAIT
+        while (now := await self._now()) <= version:
+            ahead = (version - now) / MICROSECONDS
+            if monotonic() + ahead > until:
+                problem = f"the versions are {ahead:,.0f} s ahead of its time; try again when that has passed"
+                raise StoreError(self._options.name, problem)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records, in the order of the service's own."""
+        async for items in self._scan({}):
+            found = list(self._alive(items, await self._now()))
+            for first in range(0, len(found), PAGE):
+                yield found[first : first + PAGE]
+
+    def _alive(self, items: Sequence[Item], at: Instant) -> Iterator[Record]:
+        for item in items:
+            if bytes(item["p"]["B"]).startswith(ITS_OWN):
+                continue
+            self._highest = max(self._highest, version_of(item))
+            record = live_record(item, record_key(item), at)
+            if record is not None:
+                yield record
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        turn = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(self._put(record, turn) for record in records))
+
+    async def _put(self, record: Record, turn: asyncio.Semaphore) -> None:
+        async with turn:
+            item = full(record, record.version)
+            await self._link.ask("put_item", {"TableName": self._options.table, "Item": item})
+
+
+# --- polling: soon after something was written here, then more and more seldom -------------------------------------
+
+FIRST: Final = 0.1
+GROWS: Final = 1.5
+LONGEST: Final = 2.0
+"""Seconds between two looks: the first, by what factor that grows, and the most."""
+
+
+@final
+class Pace:
+    """A number that changes whenever it is time to look. It costs nothing: what a look costs is what is looked at."""
+
+    __slots__ = ("_looks", "_next", "_pause")
+
+    def __init__(self) -> None:
+        self._looks, self._pause, self._next = 0, FIRST, 0.0
+
+    def mark(self) -> int:
+        """Return how often it has been time to look."""
+        now = monotonic()
+        if now >= self._next:
+            self._looks += 1
+            self._next = now + self._pause
+            self._pause = min(self._pause * GROWS, LONGEST)
+        return self._looks
+
+    def hasten(self) -> None:
+        """Look soon: something was written, and others may answer to it."""
+        self._pause = FIRST
+        self._next = min(self._next, monotonic() + FIRST)
+
+
+# --- scans: pages of live records, read past the dead ones between them --------------------------------------------
+
+MOST_A_PAGE: Final = 1_000
+
+
+async def scan(
+    link: DynamoClient,
+    table: str,
+    start: RecordKey,
+    end: RecordKey,
+    limit: int,
+    at: Instant,
+    garbage: Garbage,
+    *,
+    reverse: bool,
+) -> Snapshot:
+    """Read up to ``limit`` records that are alive at ``at``, and hand the dead ones to ``garbage``."""
+    if start >= end:
+        return Snapshot(at, {})
+    found: list[Record] = []
+    request = _request(table, start, end, reverse=reverse)
+    size = limit + 1
+    while True:
+        answer = await link.ask("query", request | {"Limit": min(size, MOST_A_PAGE)})
+        found.extend(_alive(answer["Items"], end, at, garbage))
+        last = answer.get("LastEvaluatedKey")
+        if last is None or len(found) > limit:
+            break
+        request["ExclusiveStartKey"] = last
+        size = max(2 * size, limit + 1)  # many are dead: look at more of them at a time
+    return Snapshot.page(at, found, limit, reverse=reverse)
+
+
+def _request(table: str, start: RecordKey, end: RecordKey, *, reverse: bool) -> dict[str, Any]:
+    namespace = start.namespace
+    return {
+        "TableName": table,
+        "ConsistentRead": True,
+        "ScanIndexForward": not reverse,
+        "KeyConditionExpression": "p = :p AND s BETWEEN :start AND :end",
+        "ExpressionAttributeValues": {
+            ":p": {"B": namespace},
+            ":start": {"B": sort_key(start, namespace)},
+            ":end": {"B": sort_key(end, namespace)},
+        },
+    }
+
+
+def _alive(items: list[Mapping[str, Any]], end: RecordKey, at: Instant, garbage: Garbage) -> list[Record]:
+    records: list[Record] = []
+    for item in items:
+        key = record_key(item)
+        record = live_record(item, key, at)
+        if record is None:
+            removable = removable_at(item)
+            if removable is not None:
+                garbage.add(key, version_of(item), removable)
+        elif key < end:  # the end of a range does not belong to it
+            records.append(record)
+    return records

@@ -37,9 +37,9 @@ from standfast.stores.libsql.hrana import (
     read_failure,
     read_reply,
 )
-from standfast.stores.remote.connection import Backoff
+from standfast.stores.remote.connection import ConnectBackoff
 
-# --- what the URL of a libSQL server says --------------------------------------------------------------------------
+# --- options: what a URL says --------------------------------------------------------------------------------------
 
 SECURE_PORT: Final = 443
 PLAIN_PORT: Final = 8080
@@ -98,8 +98,7 @@ def _authorization(address: Address, secret: str) -> str | None:
     return f"Basic {b64encode(f'{address.user}:{secret}'.encode()).decode()}" if address.user else f"Bearer {secret}"
 
 
-# --- streams that are open on a server: each is a database connection there, and making one costs a third of a call
-# ---
+# --- streams: each is a database connection on the server, and making one costs a third of a call ------------------
 #
 # A server has few of them, 128 by default. So a stream is left open only in a row of calls that follow close upon each
 # other; a handle that calls now and then opens and closes one with every call.
@@ -162,7 +161,7 @@ class Streams:
         self._idle.clear()
 
 
-# --- errors of a libSQL server, translated once, at the edge -------- ----------------------------------------------
+# --- errors of a libSQL server, translated once, at the edge -------------------------------------------------------
 
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
@@ -296,7 +295,7 @@ class LibsqlConnection:
     def __init__(self, options: LibsqlOptions) -> None:
         self._options: Final = options
         self._name: Final = options.name
-        self._backoff: Final = Backoff()
+        self._backoff: Final = ConnectBackoff()
         self._streams: Final = Streams()
         self._version = _VERSIONS[0]
         self._authorization = options.authorization()

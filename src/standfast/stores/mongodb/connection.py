@@ -1,4 +1,4 @@
-"""Connecting: the driver's client, and commands with a time limit each.
+"""The connection to MongoDB: options, errors, and commands with a time limit each.
 
 The driver keeps the connections, finds the primary and comes back after a failure. It tries nothing twice here,
 except a read and the commit of a transaction, which the server does once however often it is asked.
@@ -125,7 +125,7 @@ def _for_the_driver(address: Address) -> dict[str, Any]:
     return given
 
 
-# --- errors of MongoDB and its driver, translated once, at the edge ------- ----------------------------------------
+# --- errors of MongoDB and its driver, translated once, at the edge ------------------------------------------------
 
 DRIVER_ERRORS: Final = (errors.PyMongoError, TimeoutError, OSError)
 """What a call of the driver raises."""
@@ -229,7 +229,7 @@ def may_have_happened(error: BaseException) -> bool:
     return code_of(error) == 0
 
 
-# --- connecting: the driver's client, and commands with a time limit each ------------------------------------------
+# --- the client, and commands with a time limit each ---------------------------------------------------------------
 
 SNAPSHOT: Final = ReadConcern("snapshot")
 MAJORITY: Final = WriteConcern("majority", j=True)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Document = dict[str, Any]
 
 
-# --- transactions whose process has died or stands still: they keep their records from all others ------------------
+# --- abandoned transactions: their process has died or stands still, and they block others -------------------------
 #
 # The server ends them after a minute, unless it is set otherwise. A handle that is kept waiting by one for a while ends
 # it sooner: every user may see and end the sessions of its own. Nothing is lost by that: a process that wakes up again
@@ -240,7 +240,7 @@ def in_commands(statements: Iterable[Document]) -> Iterator[list[Document]]:
         yield some
 
 
-# --- moving everything in a database -------------------------------------------------------------------------------
+# --- transfer: everything in a database ----------------------------------------------------------------------------
 #
 # The document of the store says that it is frozen, and every transaction reads it along with the counter. But one that
 # has begun before would still see the store open. So each handle has a document for its attempts before it begins its

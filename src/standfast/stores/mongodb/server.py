@@ -1,4 +1,4 @@
-"""One handle on a MongoDB replica set."""
+"""One handle on a MongoDB replica set: its collections, the change stream that notifies it, attempts and upkeep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from standfast.stores.mongodb.records import (
     salt,
 )
 from standfast.stores.protocol import Capabilities, Snapshot
-from standfast.stores.remote.connection import Backoff
+from standfast.stores.remote.connection import ConnectBackoff
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults
 
 if TYPE_CHECKING:
@@ -55,162 +55,7 @@ if TYPE_CHECKING:
     Stream = AsyncChangeStream[dict[str, Any]]
 
 
-# --- the collections: made at the first opening, and checked at every one ------------------------------------------
-
-SCHEMA: Final = 1
-"""The number of the layout. It only grows; a store with a larger one is refused."""
-
-OLDEST_WIRE_VERSION: Final = 13
-"""MongoDB 5.0: the first one that reads several documents in one snapshot outside of transactions."""
-
-
-async def prepare(connection: MongoConnection) -> None:
-    """See that the server is suitable and the collections are there; make them if that is wanted."""
-    try:
-        async with asyncio.timeout(connection.options.connect_timeout + connection.options.timeout):
-            _check_server(connection.name, await connection.command({"hello": 1}))
-            if connection.options.migrate and await _layout(connection) < SCHEMA:
-                await _create(connection)
-            await _check(connection)
-    except DRIVER_ERRORS as error:
-        raise translate(connection.name, error) from error
-
-
-def _check_server(name: str, hello: Document) -> None:
-    problem = ""
-    if hello.get("msg") == "isdbgrid":
-        problem = "this is a router of a sharded cluster, which goes by its own time; name a replica set"
-    elif "setName" not in hello:
-        problem = (
-            "this server is no member of a replica set, and so has no transactions; "
-            "start it with --replSet and initiate it (one member is enough)"
-        )
-    elif hello.get("maxWireVersion", 0) < OLDEST_WIRE_VERSION:
-        problem = "MongoDB 5.0 or newer is needed"
-    if problem:
-        raise UnsuitableStoreError(name, problem)
-
-
-async def _layout(connection: MongoConnection) -> int:
-    reply = await connection.command({"find": connection.records, "filter": {"_id": STORE}, "singleBatch": True})
-    found = reply["cursor"]["firstBatch"]
-    return int(found[0]["schema"]) if found else 0
-
-
-async def _create(connection: MongoConnection) -> None:
-    """Create what is missing, also if others do it at the same time."""
-    for name in (connection.records, connection.messages, connection.listeners):
-        await _ignoring(NAMESPACE_EXISTS, connection, {"create": name})
-    index: Document = {"key": {"expires_at": 1}, "name": "expires_at", "sparse": True}
-    await connection.command({"createIndexes": connection.records, "indexes": [index], "writeConcern": DURABLE})
-    first = {"schema": SCHEMA, "last": 0, "drawn_by": "", "generation": 1}
-    statement = {"q": {"_id": STORE}, "u": {"$setOnInsert": first}, "upsert": True}
-    await _ignoring(
-        DUPLICATE_KEY, connection, {"update": connection.records, "updates": [statement], "writeConcern": DURABLE}
-    )
-
-
-async def _ignoring(code: int, connection: MongoConnection, command: Document) -> None:
-    try:
-        await connection.command(command)
-    except DRIVER_ERRORS as error:
-        if code_of(error) != code:
-            raise
-
-
-async def _check(connection: MongoConnection) -> None:
-    layout = await _layout(connection)
-    if layout > SCHEMA:
-        raise UnsuitableStoreError(
-            connection.name,
-            f"its layout has number {layout}, this version of Standfast knows {SCHEMA}; upgrade Standfast",
-        )
-    if layout < SCHEMA:
-        raise UnsuitableStoreError(
-            connection.name, "its collections are not there yet; open it once with migrate=true, by a user who may"
-        )
-    reply = await connection.command({"listIndexes": connection.records})
-    if any("collation" in index for index in reply["cursor"]["firstBatch"]):
-        raise UnsuitableStoreError(
-            connection.name,
-            f"the collection {connection.records} sorts by a language; drop it and let Standfast make it",
-        )
-
-
-# --- listening: notifications arrive by a change stream on the messages that transactions leave behind -------------
-
-QUIET: Final = 10.0
-"""How many seconds the server waits for a message before it says that there is none."""
-
-_INSERTED: Final[list[dict[str, Any]]] = [
-    {"$match": {"operationType": "insert"}},
-    {"$project": {"fullDocument.topic": 1, "fullDocument.data": 1}},
-]
-
-
-@final
-class MongoSubscriber:
-    """The change stream of one handle. It is opened when there is something to listen to."""
-
-    def __init__(self, connection: MongoConnection) -> None:
-        self._connection: Final = connection
-        self._messages: Final = connection.collection(connection.messages)
-        self._backoff: Final = Backoff()
-        self._is_open: Final = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self.listener: Listener | None = None
-        self.topics: frozenset[bytes] = frozenset()
-
-    async def start(self) -> None:
-        """Return when messages arrive; raises ``StoreUnavailableError`` if that takes too long."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep_listening())
-        try:
-            async with asyncio.timeout(self._connection.options.timeout):
-                await self._is_open.wait()
-        except TimeoutError as error:
-            raise StoreUnavailableError(self._connection.name, "its change stream could not be opened") from error
-
-    async def _keep_listening(self) -> None:
-        was_open = False
-        while True:
-            await self._backoff.wait()
-            try:
-                async with await self._open() as stream:
-                    self._is_open.set()
-                    self._backoff.succeeded()
-                    if was_open and self.listener is not None:
-                        self.listener.take_loss()  # it begins with what comes now: what was sent meanwhile is lost
-                    was_open = True
-                    await self._hear(stream)
-            except DRIVER_ERRORS:  # writes and reads meet it too, and report it
-                self._is_open.clear()
-                self._backoff.failed()
-
-    async def _open(self) -> Stream:
-        async with asyncio.timeout(self._connection.options.timeout):
-            return await self._messages.watch(_INSERTED, max_await_time_ms=int(QUIET * 1000))
-
-    async def _hear(self, stream: Stream) -> None:
-        """Hand over what arrives. A connection that says nothing for too long is broken, whatever it looks like."""
-        patience = QUIET + self._connection.options.timeout
-        while True:
-            async with asyncio.timeout(patience):
-                change = await stream.try_next()
-            if change is not None and self.listener is not None:
-                message = change["fullDocument"]
-                if message["topic"] in self.topics:
-                    self.listener.take(message["data"])
-
-    async def aclose(self) -> None:
-        """Stop listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-
-# --- one handle on a MongoDB replica set ---------------------------------------------------------------------------
+# --- the server ----------------------------------------------------------------------------------------------------
 
 CAPABILITIES: Final = Capabilities(
     backend="mongodb",
@@ -428,3 +273,158 @@ class MongoServer(ServerDefaults):
         """Close every connection."""
         await self._listening.aclose()
         await self._connection.aclose()
+
+
+# --- the collections: made at the first opening, and checked at every one ------------------------------------------
+
+SCHEMA: Final = 1
+"""The number of the layout. It only grows; a store with a larger one is refused."""
+
+OLDEST_WIRE_VERSION: Final = 13
+"""MongoDB 5.0: the first one that reads several documents in one snapshot outside of transactions."""
+
+
+async def prepare(connection: MongoConnection) -> None:
+    """See that the server is suitable and the collections are there; make them if that is wanted."""
+    try:
+        async with asyncio.timeout(connection.options.connect_timeout + connection.options.timeout):
+            _check_server(connection.name, await connection.command({"hello": 1}))
+            if connection.options.migrate and await _layout(connection) < SCHEMA:
+                await _create(connection)
+            await _check(connection)
+    except DRIVER_ERRORS as error:
+        raise translate(connection.name, error) from error
+
+
+def _check_server(name: str, hello: Document) -> None:
+    problem = ""
+    if hello.get("msg") == "isdbgrid":
+        problem = "this is a router of a sharded cluster, which goes by its own time; name a replica set"
+    elif "setName" not in hello:
+        problem = (
+            "this server is no member of a replica set, and so has no transactions; "
+            "start it with --replSet and initiate it (one member is enough)"
+        )
+    elif hello.get("maxWireVersion", 0) < OLDEST_WIRE_VERSION:
+        problem = "MongoDB 5.0 or newer is needed"
+    if problem:
+        raise UnsuitableStoreError(name, problem)
+
+
+async def _layout(connection: MongoConnection) -> int:
+    reply = await connection.command({"find": connection.records, "filter": {"_id": STORE}, "singleBatch": True})
+    found = reply["cursor"]["firstBatch"]
+    return int(found[0]["schema"]) if found else 0
+
+
+async def _create(connection: MongoConnection) -> None:
+    """Create what is missing, also if others do it at the same time."""
+    for name in (connection.records, connection.messages, connection.listeners):
+        await _ignoring(NAMESPACE_EXISTS, connection, {"create": name})
+    index: Document = {"key": {"expires_at": 1}, "name": "expires_at", "sparse": True}
+    await connection.command({"createIndexes": connection.records, "indexes": [index], "writeConcern": DURABLE})
+    first = {"schema": SCHEMA, "last": 0, "drawn_by": "", "generation": 1}
+    statement = {"q": {"_id": STORE}, "u": {"$setOnInsert": first}, "upsert": True}
+    await _ignoring(
+        DUPLICATE_KEY, connection, {"update": connection.records, "updates": [statement], "writeConcern": DURABLE}
+    )
+
+
+async def _ignoring(code: int, connection: MongoConnection, command: Document) -> None:
+    try:
+        await connection.command(command)
+    except DRIVER_ERRORS as error:
+        if code_of(error) != code:
+            raise
+
+
+async def _check(connection: MongoConnection) -> None:
+    layout = await _layout(connection)
+    if layout > SCHEMA:
+        raise UnsuitableStoreError(
+            connection.name,
+            f"its layout has number {layout}, this version of Standfast knows {SCHEMA}; upgrade Standfast",
+        )
+    if layout < SCHEMA:
+        raise UnsuitableStoreError(
+            connection.name, "its collections are not there yet; open it once with migrate=true, by a user who may"
+        )
+    reply = await connection.command({"listIndexes": connection.records})
+    if any("collation" in index for index in reply["cursor"]["firstBatch"]):
+        raise UnsuitableStoreError(
+            connection.name,
+            f"the collection {connection.records} sorts by a language; drop it and let Standfast make it",
+        )
+
+
+# --- notifications: a change stream on the messages that transactions leave behind ---------------------------------
+
+QUIET: Final = 10.0
+"""How many seconds the server waits for a message before it says that there is none."""
+
+_INSERTED: Final[list[dict[str, Any]]] = [
+    {"$match": {"operationType": "insert"}},
+    {"$project": {"fullDocument.topic": 1, "fullDocument.data": 1}},
+]
+
+
+@final
+class MongoSubscriber:
+    """The change stream of one handle. It is opened when there is something to listen to."""
+
+    def __init__(self, connection: MongoConnection) -> None:
+        self._connection: Final = connection
+        self._messages: Final = connection.collection(connection.messages)
+        self._backoff: Final = ConnectBackoff()
+        self._is_open: Final = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.listener: Listener | None = None
+        self.topics: frozenset[bytes] = frozenset()
+
+    async def start(self) -> None:
+        """Return when messages arrive; raises ``StoreUnavailableError`` if that takes too long."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_listening())
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                await self._is_open.wait()
+        except TimeoutError as error:
+            raise StoreUnavailableError(self._connection.name, "its change stream could not be opened") from error
+
+    async def _keep_listening(self) -> None:
+        was_open = False
+        while True:
+            await self._backoff.wait()
+            try:
+                async with await self._open() as stream:
+                    self._is_open.set()
+                    self._backoff.succeeded()
+                    if was_open and self.listener is not None:
+                        self.listener.take_loss()  # it begins with what comes now: what was sent meanwhile is lost
+                    was_open = True
+                    await self._hear(stream)
+            except DRIVER_ERRORS:  # writes and reads meet it too, and report it
+                self._is_open.clear()
+                self._backoff.failed()
+
+    async def _open(self) -> Stream:
+        async with asyncio.timeout(self._connection.options.timeout):
+            return await self._messages.watch(_INSERTED, max_await_time_ms=int(QUIET * 1000))
+
+    async def _hear(self, stream: Stream) -> None:
+        """Hand over what arrives. A connection that says nothing for too long is broken, whatever it looks like."""
+        patience = QUIET + self._connection.options.timeout
+        while True:
+            async with asyncio.timeout(patience):
+                change = await stream.try_next()
+            if change is not None and self.listener is not None:
+                message = change["fullDocument"]
+                if message["topic"] in self.topics:
+                    self.listener.take(message["data"])
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task

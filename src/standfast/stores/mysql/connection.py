@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from standfast.stores.address import Address
 
 
-# --- what a URL says about a MySQL or MariaDB server, and the names of the tables there ----------------------------
+# --- options: what a URL says, and the names of the tables ---------------------------------------------------------
 
 PORT: Final = 3306
 KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls", "tls_ca")
@@ -116,7 +116,7 @@ def read_options(address: Address) -> MysqlOptions:
     return options
 
 
-# --- what a server or its driver complains of, in the words of Standfast -------------------------------------------
+# --- errors of the server and its driver, translated once, at the edge ---------------------------------------------
 
 NULL_REFUSED: Final = 1048
 """A column that cannot be NULL was to become NULL: how a guarded statement stops a transaction."""
@@ -199,7 +199,7 @@ def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-# --- links: connections with a time limit on everything, opened again with growing pauses, never too many of them --
+# --- connections ---------------------------------------------------------------------------------------------------
 
 Rows: TypeAlias = "tuple[tuple[Any, ...], ...]"
 

@@ -1,4 +1,4 @@
-"""A MySQL or MariaDB server, as common code asks for it."""
+"""One handle on a MySQL or MariaDB server: guarded writes, the user's own SQL, reads, attempts and upkeep."""
 
 from __future__ import annotations
 
@@ -49,13 +49,165 @@ if TYPE_CHECKING:
     from standfast.stores.mysql.connection import MysqlConnection, MysqlOptions, MysqlTables, Rows
     from standfast.stores.protocol import Change
 
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
-# --- moving everything in a database -------------------------------------------------------------------------------
+
+# --- the server ----------------------------------------------------------------------------------------------------
+
+
+LONGEST_PACKET: Final = 8_000_000
+TIME_IS_GOOD_FOR: Final = 5_000_000
+"""For how many microseconds the server's time is extrapolated from its last answer."""
+
+BATCHING: Final = Batching(max_riders=500, max_weight=500, max_bytes=2_000_000)
+
+
+async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlServer:
+    """Connect, make the tables if they are not there, and look at the settings.
+
+    Raises:
+        StoreError: The server cannot be reached, or cannot be used; the message says why.
+    """
+    links = MysqlPool(options, options.pool)
+    try:
+        async with links.borrow() as link:
+            settings = await settings_of(link, options)
+            check(settings, options.name)
+            await schema.prepare(link, options)
+    except BaseException:
+        await links.aclose()
+        raise
+    if weakness := weakness_of(settings):
+        settings_at_fault = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
+        warn_not_durable(options.name, settings_at_fault, hooks)
+    return MysqlServer(options, links, settings)
+
+
+@final
+class MysqlServer(ServerDefaults):
+    """One handle: a connection to write on, and a few for everything else."""
+
+    def __init__(self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str]) -> None:
+        self._options, self._links, self._settings = options, links, settings
+        self._names: Final = options.names
+        self.name = options.name
+        self.batching: Final = BATCHING
+        self.capabilities: Final = Capabilities(
+            backend="mysql",
+            atomic=True,
+            durable=not weakness_of(settings),
+            reach="network",
+            wakes="poll",
+            shortest_lease=0.5,
+            commit_with=True,
+        )
+        longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
+        self._writer: Final = MysqlPool(options, 1)
+        self._writing: Final = MysqlWriter(options, self._writer, longest)
+        self._working: Final = MysqlWorkRunner(options, self._writer, longest, self.capabilities)
+        self._last_reserved = 0
+        self._said_at = Instant(0)
+        self._heard_at = Instant(0)
+
+    def __repr__(self) -> str:
+        return f"<MysqlServer {self.name}>"
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    async def write(self, intent: Intent) -> Written | WriteRefused:
+        """Do all of ``intent`` or nothing, durably."""
+        answer = await self._writing.write(intent)
+        self._hear(answer.at)
+        if isinstance(answer, Written) and answer.versions:
+            self._last_reserved = max(self._last_reserved, answer.versions[-1])
+        return answer
+
+    def _hear(self, at: Instant) -> None:
+        self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Take versions from the server's time on, without asking it if it answered lately.
+
+        Nothing is kept for them on the server. They are compared, under the locks, with the versions of the very rows
+        that are written and with those of rows that were swept; if they are not higher, the intent is stale.
+        """
+        del namespace
+        passed = SYSTEM_CLOCK.elapsed() - self._heard_at
+        if not self._said_at or passed > TIME_IS_GOOD_FOR:
+            [[[at]]] = await self._links.ask(f"SELECT {NOW}")
+            self._hear(Instant(at))
+            passed = 0
+        first = max(self._said_at + passed, self._last_reserved + 1)
+        self._last_reserved = first + count - 1
+        return tuple(range(first, first + count))
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
+        """Do the caller's own SQL and a commit in one transaction."""
+        return await self._working.work(rider, handle, number, note)
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Make sure that an attempt can never be written any more; if it was, say with which versions."""
+        del namespace
+        return await close_attempt(self._links, self._names, handle, number, self.name)
+
+    async def forget(self, handle: str) -> None:
+        """Remove what was counted for a handle that is being closed."""
+        await self._links.ask(f"DELETE FROM {self._names.attempts} WHERE handle={handle_literal(handle)}")
+
+    async def sweep(self, limit: int) -> int:
+        """Delete up to ``limit`` rows that are dead, and old attempts."""
+        return await sweep(self._links, self._names, limit)
+
+    def transfer(self) -> MysqlTransfer:
+        """Return what moves everything in the tables."""
+        return MysqlTransfer(self._links, self._names, self.scan)
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read the live records at ``keys``."""
+        (((at,),), rows) = await self._links.ask(f"SELECT {NOW};{fetch(self._names, sorted(keys))}")
+        self._hear(Instant(at))
+        return Snapshot(Instant(at), live(rows, Instant(at)))
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records in the order of the bytes of their keys."""
+        where = f"k>={literal(start)} AND k<{literal(end)} AND (expires_at IS NULL OR expires_at>@sf_t)"
+        page = f"ORDER BY k {'DESC' if reverse else 'ASC'} LIMIT {limit + 1}"
+        found = f"SELECT {COLUMNS} FROM {self._names.records} FORCE INDEX (PRIMARY) WHERE {where} {page}"
+        _, ((at,),), rows = await self._links.ask(f"SET @sf_t={NOW};SELECT @sf_t;{found}")
+        return Snapshot.page(Instant(at), list(map(record_of, rows)), limit, reverse=reverse)
+
+    # --- notifications ---------------------------------------------------------------------------------------
+
+    async def mark(self) -> int:
+        """Return a number that is another one after every transaction: each moves on the attempt of its handle."""
+        crc = "CRC32(CONCAT(handle,':',number))"
+        [[[mark]]] = await self._links.ask(f"SELECT CAST(COALESCE(SUM({crc}),0) AS SIGNED) FROM {self._names.attempts}")
+        return int(mark)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    async def another(self) -> MysqlServer:
+        """Open another handle on the same server, on the running loop."""
+        links = MysqlPool(self._options, self._options.pool)
+        try:
+            await links.ask("DO 1")
+        except BaseException:
+            await links.aclose()
+            raise
+        return MysqlServer(self._options, links, self._settings)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._writer.aclose()
+        await self._links.aclose()
+
+
+# --- transfer: everything in a database ----------------------------------------------------------------------------
 #
 # A fact says that the store is frozen. Every write reads it under a shared lock, which lasts until it is over, in the
 # statement that reads the time; so setting it waits for all writes under way, and all later ones see it.
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
 
 @final
@@ -118,9 +270,7 @@ def live(rows: Iterable[tuple[Any, ...]], at: Instant) -> dict[RecordKey, Record
     return {record.key: record for record in found if not record.is_expired(at)}
 
 
-# --- what is kept beside the records: attempts that are settled and forgotten, and rows that are swept away --------
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+# --- attempts that are settled and forgotten, and rows that are swept away -----------------------------------------
 
 
 GRACE: Final = 5_000_000
@@ -180,8 +330,6 @@ async def _sweep_attempts(links: MysqlPool, names: MysqlTables) -> None:
 
 
 # --- writing: an intent in one round trip, tried again while it is certain that nothing landed ---------------------
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
 
 TRIES: Final = 30
@@ -524,157 +672,3 @@ class MysqlWorkRunner:
                 raise
             unknown = translated(error, self._options.name)
             raise OutcomeUnknownError(self._options.name, unknown.problem, job.attempt) from error
-
-
-# --- A MySQL or MariaDB server, as common code asks for it ---------------------------------------------------------
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
-
-
-LONGEST_PACKET: Final = 8_000_000
-TIME_IS_GOOD_FOR: Final = 5_000_000
-"""For how many microseconds the server's time is extrapolated from its last answer."""
-
-BATCHING: Final = Batching(max_riders=500, max_weight=500, max_bytes=2_000_000)
-
-
-async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlServer:
-    """Connect, make the tables if they are not there, and look at the settings.
-
-    Raises:
-        StoreError: The server cannot be reached, or cannot be used; the message says why.
-    """
-    links = MysqlPool(options, options.pool)
-    try:
-        async with links.borrow() as link:
-            settings = await settings_of(link, options)
-            check(settings, options.name)
-            await schema.prepare(link, options)
-    except BaseException:
-        await links.aclose()
-        raise
-    if weakness := weakness_of(settings):
-        settings_at_fault = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
-        warn_not_durable(options.name, settings_at_fault, hooks)
-    return MysqlServer(options, links, settings)
-
-
-@final
-class MysqlServer(ServerDefaults):
-    """One handle: a connection to write on, and a few for everything else."""
-
-    def __init__(self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str]) -> None:
-        self._options, self._links, self._settings = options, links, settings
-        self._names: Final = options.names
-        self.name = options.name
-        self.batching: Final = BATCHING
-        self.capabilities: Final = Capabilities(
-            backend="mysql",
-            atomic=True,
-            durable=not weakness_of(settings),
-            reach="network",
-            wakes="poll",
-            shortest_lease=0.5,
-            commit_with=True,
-        )
-        longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
-        self._writer: Final = MysqlPool(options, 1)
-        self._writing: Final = MysqlWriter(options, self._writer, longest)
-        self._working: Final = MysqlWorkRunner(options, self._writer, longest, self.capabilities)
-        self._last_reserved = 0
-        self._said_at = Instant(0)
-        self._heard_at = Instant(0)
-
-    def __repr__(self) -> str:
-        return f"<MysqlServer {self.name}>"
-
-    # --- writing ---------------------------------------------------------------------------------------------
-
-    async def write(self, intent: Intent) -> Written | WriteRefused:
-        """Do all of ``intent`` or nothing, durably."""
-        answer = await self._writing.write(intent)
-        self._hear(answer.at)
-        if isinstance(answer, Written) and answer.versions:
-            self._last_reserved = max(self._last_reserved, answer.versions[-1])
-        return answer
-
-    def _hear(self, at: Instant) -> None:
-        self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
-
-    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
-        """Take versions from the server's time on, without asking it if it answered lately.
-
-        Nothing is kept for them on the server. They are compared, under the locks, with the versions of the very rows
-        that are written and with those of rows that were swept; if they are not higher, the intent is stale.
-        """
-        del namespace
-        passed = SYSTEM_CLOCK.elapsed() - self._heard_at
-        if not self._said_at or passed > TIME_IS_GOOD_FOR:
-            [[[at]]] = await self._links.ask(f"SELECT {NOW}")
-            self._hear(Instant(at))
-            passed = 0
-        first = max(self._said_at + passed, self._last_reserved + 1)
-        self._last_reserved = first + count - 1
-        return tuple(range(first, first + count))
-
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
-        """Do the caller's own SQL and a commit in one transaction."""
-        return await self._working.work(rider, handle, number, note)
-
-    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
-        """Make sure that an attempt can never be written any more; if it was, say with which versions."""
-        del namespace
-        return await close_attempt(self._links, self._names, handle, number, self.name)
-
-    async def forget(self, handle: str) -> None:
-        """Remove what was counted for a handle that is being closed."""
-        await self._links.ask(f"DELETE FROM {self._names.attempts} WHERE handle={handle_literal(handle)}")
-
-    async def sweep(self, limit: int) -> int:
-        """Delete up to ``limit`` rows that are dead, and old attempts."""
-        return await sweep(self._links, self._names, limit)
-
-    def transfer(self) -> MysqlTransfer:
-        """Return what moves everything in the tables."""
-        return MysqlTransfer(self._links, self._names, self.scan)
-
-    # --- reading ---------------------------------------------------------------------------------------------
-
-    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
-        """Read the live records at ``keys``."""
-        (((at,),), rows) = await self._links.ask(f"SELECT {NOW};{fetch(self._names, sorted(keys))}")
-        self._hear(Instant(at))
-        return Snapshot(Instant(at), live(rows, Instant(at)))
-
-    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
-        """Read a page of live records in the order of the bytes of their keys."""
-        where = f"k>={literal(start)} AND k<{literal(end)} AND (expires_at IS NULL OR expires_at>@sf_t)"
-        page = f"ORDER BY k {'DESC' if reverse else 'ASC'} LIMIT {limit + 1}"
-        found = f"SELECT {COLUMNS} FROM {self._names.records} FORCE INDEX (PRIMARY) WHERE {where} {page}"
-        _, ((at,),), rows = await self._links.ask(f"SET @sf_t={NOW};SELECT @sf_t;{found}")
-        return Snapshot.page(Instant(at), list(map(record_of, rows)), limit, reverse=reverse)
-
-    # --- notifications ---------------------------------------------------------------------------------------
-
-    async def mark(self) -> int:
-        """Return a number that is another one after every transaction: each moves on the attempt of its handle."""
-        crc = "CRC32(CONCAT(handle,':',number))"
-        [[[mark]]] = await self._links.ask(f"SELECT CAST(COALESCE(SUM({crc}),0) AS SIGNED) FROM {self._names.attempts}")
-        return int(mark)
-
-    # --- life ------------------------------------------------------------------------------------------------
-
-    async def another(self) -> MysqlServer:
-        """Open another handle on the same server, on the running loop."""
-        links = MysqlPool(self._options, self._options.pool)
-        try:
-            await links.ask("DO 1")
-        except BaseException:
-            await links.aclose()
-            raise
-        return MysqlServer(self._options, links, self._settings)
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._writer.aclose()
-        await self._links.aclose()

@@ -1,4 +1,4 @@
-"""The SQL of one guarded write, all of it for one round trip.
+"""The SQL of the MySQL store: its tables, and one guarded write in one round trip.
 
 The server runs one statement after another and stops at the first that fails. So the statement that counts the attempt
 also judges the guards, and fails if they do not hold: it sets a column to NULL that must not be. Everything that comes
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Record
     from standfast.stores.remote.server import Row
 
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+
 
 # --- the tables: made once, however many processes start at the same time, and changed only forward ----------------
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
 
 PATIENCE: Final = 60
@@ -137,8 +137,6 @@ async def _check_engine(link: MysqlConnection, options: MysqlOptions) -> None:
 
 
 # --- the SQL of one guarded write, all of it for one round trip ----------------------------------------------------
-
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
 
 NOW: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
@@ -263,7 +261,7 @@ def load(names: MysqlTables, records: Sequence[Record]) -> Iterator[str]:
         f"({literal(each.key)},{each.version},{_expiry(each)},{literal(each.value)})"
         for each in sorted(records, key=attrgetter("key"))
     )
-    for some in _joined(rows):
+    for some in _filled(rows, LONGEST_STATEMENT, ","):
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
 
@@ -293,20 +291,22 @@ def fetch(names: MysqlTables, keys: Iterable[RecordKey]) -> str:
 
 
 def _chunks(rows: Sequence[Row]) -> Iterator[str]:
-    return _joined(f"({literal(row.key)},@sf_b+{row.draw},{_expiry(row)},{literal(row.value)})" for row in rows)
+    values = (f"({literal(row.key)},@sf_b+{row.draw},{_expiry(row)},{literal(row.value)})" for row in rows)
+    return _filled(values, LONGEST_STATEMENT, ",")
 
 
-def _joined(rows: Iterable[str]) -> Iterator[str]:
+def _filled(texts: Iterable[str], longest: int, mark: str) -> Iterator[str]:
+    """Join texts with a mark to as few as possible that are not longer than ``longest``, or have one text each."""
     some: list[str] = []
     size = 0
-    for text in rows:
-        if some and size + len(text) > LONGEST_STATEMENT:
-            yield ",".join(some)
+    for text in texts:
+        if some and size + len(text) > longest:
+            yield mark.join(some)
             some, size = [], 0
         some.append(text)
-        size += len(text)
+        size += len(text) + len(mark)
     if some:
-        yield ",".join(some)
+        yield mark.join(some)
 
 
 def _expiry(row: Row | Record) -> str:
@@ -315,12 +315,4 @@ def _expiry(row: Row | Record) -> str:
 
 def packets(statements: Iterable[str], longest: int) -> Iterator[str]:
     """Join statements to packets that the server takes; almost always it is one."""
-    some: list[str] = []
-    size = 0
-    for statement in statements:
-        if some and size + len(statement) > longest:
-            yield ";".join(some)
-            some, size = [], 0
-        some.append(statement)
-        size += len(statement) + 1
-    yield ";".join(some)
+    return _filled(statements, longest, ";")

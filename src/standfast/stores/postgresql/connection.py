@@ -26,7 +26,7 @@ from standfast.errors import (
 from standfast.stores.address import Address, is_identifier, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
 from standfast.stores.postgresql.statements import channels, data_of
-from standfast.stores.remote.connection import Backoff
+from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     """A row, as any driver returns it."""
 
 
-# --- where a PostgreSQL server is, and how it is to be used: what a URL says ---------------------------------------
+# --- options: where the server is, and how it is to be used --------------------------------------------------------
 
 PORT: Final = 5432
 KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls", "tls_ca")
@@ -58,6 +58,17 @@ class PostgresTarget(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"PostgresTarget({self.host}:{self.port}/{self.database})"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the driver needs to connect there."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "database": self.database,
+            "ssl": self.tls or False,
+        }
 
 
 class PostgresOptions(Struct, frozen=True):
@@ -247,12 +258,7 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
     try:
         async with asyncio.timeout(options.connect_timeout):
             connection: Connection = await asyncpg.connect(
-                host=target.host,
-                port=target.port,
-                user=target.user,
-                password=target.password,
-                database=target.database,
-                ssl=target.tls or False,
+                **target.arguments(),
                 timeout=options.connect_timeout,
                 command_timeout=options.timeout,  # for whatever the driver sends by itself
                 statement_cache_size=0,
@@ -301,7 +307,7 @@ class PostgresConnection:
         self._waiting = 0
         self._session: PostgresSession | None = None
         self._prepared: dict[str, Run] = {}
-        self._backoff: Final = Backoff()
+        self._backoff: Final = ConnectBackoff()
         self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
 
@@ -461,7 +467,7 @@ class PostgresSubscriber:
     ) -> None:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
-        self._backoff: Final = Backoff()
+        self._backoff: Final = ConnectBackoff()
         self._lock: Final = asyncio.Lock()
         self._wanted: frozenset[str] = frozenset()
         self._heard: set[str] = set()

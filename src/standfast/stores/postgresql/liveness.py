@@ -131,12 +131,7 @@ async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGe
     within = min(options.connect_timeout, CONNECTED_WITHIN)
     async with asyncio.timeout(within):
         connection: Connection = await asyncpg.connect(
-            host=target.host,
-            port=target.port,
-            user=target.user,
-            password=target.password,
-            database=target.database,
-            ssl=target.tls or False,
+            **target.arguments(),
             timeout=within,
             command_timeout=SILENT_FOR,
             statement_cache_size=10,

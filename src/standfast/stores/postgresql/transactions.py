@@ -269,7 +269,7 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-# --- A user's own transaction takes records of the store along -----------------------------------------------------
+# --- records of the store in the user's own transaction ------------------------------------------------------------
 
 _WRITTEN: Final = 0
 _APART: Final = 2

@@ -1,4 +1,4 @@
-"""Calling scripts: by hash, at the right server, and again only where that does no harm."""
+"""Calls of scripts: which server has a namespace, when a call may be repeated, what was seen, and what is published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from standfast.stores.redis.connection import (
     translate,
 )
 from standfast.stores.redis.scripts import pack
-from standfast.stores.remote.connection import Backoff
+from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -369,7 +369,7 @@ def _range(entry: list[Any], asked: Place) -> tuple[int, int, Place]:
     return first, last, (asked[0] if host in {"", "?"} else host, primary[1])
 
 
-# --- listening: one connection for what the server publishes, watched by pings and opened again when it breaks -----
+# --- notifications: one connection for what is published, opened again when it breaks ------------------------------
 
 PING_EVERY: Final = 10.0
 _PARTS: Final = 3  # of what is published: the kind, the channel, the data
@@ -387,7 +387,7 @@ class RedisSubscriber:
         self._line: RedisConnection | None = None
         self._moved: Final = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self._backoff: Final = Backoff()
+        self._backoff: Final = ConnectBackoff()
         self._heard_at = 0.0
         self._was_cut = False
 

@@ -1,4 +1,4 @@
-"""Connections: a bounded pool of them for one server, opened anew with growing pauses when they break."""
+"""Connections to Redis and Valkey: options, errors, and a bounded pool for one server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _database(address: Address) -> int:
     return int(path)
 
 
-# --- from what the driver and the server say to the errors of this library -----------------------------------------
+# --- errors of the driver and of the server, translated once, at the edge ------------------------------------------
 
 
 class NotSentError(Exception):
@@ -186,7 +186,7 @@ def translate(store: str, error: BaseException) -> StoreError:
     return StoreError(store, f"the server refused: {str(error)[:300]}")
 
 
-# --- connections: a bounded pool of them for one server, opened anew with growing pauses when they break -----------
+# --- connections ---------------------------------------------------------------------------------------------------
 
 Reply: TypeAlias = Any
 """What a server answers: bytes, a number, None, a list of those, or an exception for a refusal."""

@@ -1,4 +1,4 @@
-"""The scripts that the server runs: the files in ``lua/``, each behind the common head."""
+"""The names of the keys in Redis, and the scripts that the server runs: the files in ``lua/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One handle on a Redis or Valkey server, or on a cluster of them."""
+"""One handle on a Redis or Valkey server, or on a cluster of them: records, topics, attempts, transfer and upkeep."""
 
 from __future__ import annotations
 
@@ -47,373 +47,7 @@ if TYPE_CHECKING:
     from standfast.stores.remote.server import Intent, Listener, Message
 
 
-# --- looking at a server when it is opened: whether it would drop records, and what it keeps through a power cut ---
-
-
-class RedisFacts(Struct, frozen=True):
-    """What a server has told of itself."""
-
-    is_cluster: bool
-    durable: bool
-
-    def capabilities(self) -> Capabilities:
-        """Return what the store can do on it."""
-        return Capabilities(backend="redis", atomic=True, durable=self.durable, reach="network", wakes="push")
-
-
-_SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
-_SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
-_UNTOLD: Final = "it does not say if it syncs its append-only file before it answers"
-
-
-async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
-    """Look at a server, refuse it where it would drop records, and warn where it would lose them."""
-    info = await _info(calls, pool, name, options)
-    if info.get("role", "master") != "master":
-        raise StoreReadOnlyError(name, "this server is a replica; the URL must name the primary")
-    _check_eviction(info, name, options)
-    problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
-    if problem and options.durable == "check":
-        warn_not_durable(name, problem, hooks)
-    return RedisFacts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
-
-
-async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:
-    answer = await calls.ask(pool, "INFO")
-    if isinstance(answer, bytes):
-        pairs = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
-        return {pair[0]: pair[2] for pair in pairs if pair[1]}
-    if code_of(answer) != "NOPERM":
-        raise calls.refused(answer)
-    if options.unchecked:
-        return {}
-    raise UnsuitableStoreError(
-        name, "this user may not see INFO, which tells the eviction policy: ACL SETUSER ... +info, or ?unchecked=true"
-    )
-
-
-def _check_eviction(info: dict[str, str], name: str, options: RedisOptions) -> None:
-    """Refuse a policy that drops any key. One that drops keys with a time to live has none of ours to drop."""
-    policy = info.get("maxmemory_policy", "")
-    if policy.startswith("allkeys"):
-        raise UnsuitableStoreError(
-            name,
-            f"with {policy} the server drops records when memory runs short: CONFIG SET maxmemory-policy noeviction",
-        )
-    if not policy and not options.unchecked:
-        raise UnsuitableStoreError(
-            name, "the server does not tell its eviction policy; if it drops no keys, say so by ?unchecked=true"
-        )
-
-
-async def _persistence(calls: ScriptCaller, pool: RedisPool, info: dict[str, str]) -> str:
-    """Return what may get lost; empty if nothing that was answered does."""
-    if info.get("aof_enabled", "0") == "0":
-        return f"{_SINCE_SNAPSHOT}: CONFIG SET appendonly yes, and CONFIG SET appendfsync always"
-    answer: Any = await calls.ask(pool, "CONFIG", "GET", "appendfsync")
-    if not isinstance(answer, list) or not answer:
-        return f"{_UNTOLD}: ?durable=true if you know that it does"
-    return "" if answer[1] == b"always" else f"{_SOMETIMES}: CONFIG SET appendfsync always"
-
-
-async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
-    """Find out before anything is written whether this user may do all that is needed: no script stops half-way."""
-    names = RedisKeys(b"", options.prefix, options.database, one_slot=True)
-    keys = (names.head, names.records, names.order)
-    try:
-        await calls.run(PROBE, names, keys, (names.channel,))
-    except UnsuitableStoreError as error:
-        raise UnsuitableStoreError(error.store, error.problem) from None
-
-
-# --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
-
-NEVER: Final = b"9" * 16
-"""The expiry of a record that has none: later than every instant."""
-
-
-def digits(number: int) -> bytes:
-    """Return a version as the scripts compare it."""
-    return b"%016d" % number
-
-
-def expiry(instant: Instant | None) -> bytes:
-    """Return an expiry as it is stored."""
-    return NEVER if instant is None else b"%016d" % instant
-
-
-def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
-    """Return the record that lies at ``key``, if it is there and alive."""
-    if raw is None:
-        return None
-    expires = raw[16:32]
-    if expires == NEVER:
-        return Record(key, raw[32:], int(raw[:16]))
-    expires_at = Instant(int(expires))
-    return None if expires_at <= at else Record(key, raw[32:], int(raw[:16]), expires_at)
-
-
-# --- moving everything under a prefix ------------------------------------------------------------------------------
-#
-# There is no one place that all writes come by: each namespace has a head of its own, in a cluster on a server of its
-# own. So one key says of the whole store why it is frozen and above which version it goes on, and each head is marked.
-# A write looks at the head alone, and is refused if that is frozen. If the head was never marked it is created, then
-# the key is read, and then the head is marked in the write itself, unless it is frozen by then.
-#
-# Freezing sets the key first, and then marks every head there is. A head that was there before the key was read
-# to be open is there for all of that search; and one that comes later finds the key set.
-
-_END: Final = b"\x00\x01"
-_SEARCHED: Final = 1_000
-_FIELD: Final = 16
-_MARKED_FROZEN, _OPENED, _AS_IT_IS = "!", "+", ""
-
-
-class Notice(Struct, frozen=True):
-    """What is said of the whole store."""
-
-    reason: int = OPEN
-    floor: int = 0
-
-
-@final
-class RedisTransfer:
-    """Everything under one prefix."""
-
-    def __init__(self, calls: ScriptCaller, prefix: str, names: Callable[[bytes], RedisKeys], scan: Scan) -> None:
-        self._calls, self._names, self._scan = calls, names, scan
-        self._key: Final = f"{prefix}:store".encode()
-        self._head: Final = (f"{{{prefix}:".encode(), b"}:head")
-
-    # --- the store -------------------------------------------------------------------------------------------
-
-    async def notice(self) -> Notice:
-        """Read what is said of the whole store."""
-        found = await self._ask("GET", self._key)
-        if found is None:
-            return Notice()
-        text = cast("bytes", found)
-        return Notice(int(text[:_FIELD]), int(text[_FIELD:]))
-
-    async def _tell(self, notice: Notice) -> None:
-        await self._ask("SET", self._key, digits(notice.reason) + digits(notice.floor))
-
-    async def _ask(self, *command: Argument) -> Reply:
-        pool = await self._calls.routes.pool(slot_of(self._key))
-        answer = await self._calls.ask(pool, *command)
-        if isinstance(answer, Exception):
-            raise self._calls.refused(answer)
-        return answer
-
-    async def refusal(self, name: str) -> StoreMovedError:
-        """Return the error for a write to a frozen namespace."""
-        return moved_error(name, (await self.notice()).reason or EXPORTED)
-
-    # --- all namespaces --------------------------------------------------------------------------------------
-
-    async def _namespaces(self) -> list[RedisKeys]:
-        """Find every namespace that has a head, on every server; keys of others are passed over."""
-        first, last = self._head
-        found: set[bytes] = set()
-        for pool in await self._calls.routes.pools():
-            cursor: Argument = b"0"
-            while True:
-                answer = await self._calls.ask(pool, "SCAN", cursor, "MATCH", first + b"*" + last, "COUNT", _SEARCHED)
-                if isinstance(answer, Exception):
-                    raise self._calls.refused(answer)
-                cursor, keys = cast("tuple[bytes, list[bytes]]", answer)
-                found.update(key[len(first) : -len(last)] + _END for key in keys)
-                if cursor == b"0":
-                    break
-        return [self._names(namespace) for namespace in sorted(found) if namespace != _END]
-
-    async def _mark(self, mark: str, least: int = 0) -> None:
-        for names in await self._namespaces():
-            await self._calls.run(MARK, names, (names.head,), (mark, least), replicated=True)
-
-    async def frozen(self) -> int:
-        """Return why it is frozen."""
-        return (await self.notice()).reason
-
-    async def freeze(self, reason: int) -> None:
-        """Refuse writes, in every namespace."""
-        notice = await self.notice()
-        await self._tell(Notice(notice.reason or reason, notice.floor))
-        await self._mark(_MARKED_FROZEN)
-
-    async def thaw(self) -> None:
-        """Take writes again."""
-        await self._tell(Notice(OPEN, (await self.notice()).floor))
-        await self._mark(_OPENED)
-
-    async def last(self) -> int:
-        """Return the highest of the last versions of all namespaces."""
-        last = (await self.notice()).floor
-        for names in await self._namespaces():
-            last = max(last, (await self._calls.run(MARK, names, (names.head,), (_AS_IT_IS, 0)))[2])
-        return last
-
-    async def lift(self, version: int) -> None:
-        """Go on above a version, also in namespaces to come."""
-        notice = await self.notice()
-        await self._tell(Notice(notice.reason, max(notice.floor, version)))
-        await self._mark(_AS_IT_IS, version)
-
-    async def dump(self) -> AsyncIterator[Sequence[Record]]:
-        """Return all records, one namespace after the other."""
-        for names in await self._namespaces():
-            start = RecordKey.from_encoded(names.namespace)
-            async for page in pages(self._scan, *start.within()):
-                yield page
-
-    async def put(self, records: Sequence[Record]) -> None:
-        """Write records as they are."""
-        by_namespace: dict[bytes, list[Argument]] = {}
-        for record in records:
-            fields = (record.key, digits(record.version), expiry(record.expires_at), record.value)
-            by_namespace.setdefault(record.key.namespace, []).extend(fields)
-        for namespace, arguments in by_namespace.items():
-            names = self._names(namespace)
-            keys = (names.head, names.records, names.order, names.expiries)
-            await self._calls.run(LOAD, names, keys, arguments, replicated=True)
-
-
-# --- A page of a range, in as many calls as it takes: one, unless there is a lot that has expired ------------------
-
-PAGE_BYTES: Final = 4_000_000
-"""A page with about this many bytes ends there, and tells where to go on."""
-
-LOOKED_AT: Final = 2_000
-"""How many keys one call looks at, so that others do not wait for long."""
-
-
-async def scan(
-    calls: ScriptCaller, names: RedisKeys, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool
-) -> Snapshot:
-    """Read a page of live records."""
-    lower, upper = b"[" + start, b"(" + end
-    found: dict[RecordKey, Record] = {}
-    size = 0
-    while True:
-        arguments = (lower, upper, int(reverse), limit + 1 - len(found), PAGE_BYTES - size, LOOKED_AT)
-        answer = await calls.run(SCAN, names, (names.head, names.records, names.order), arguments)
-        at, raws, stopped = Instant(answer[1]), answer[3], answer[4]
-        for raw_key, raw in zip(raws[::2], raws[1::2], strict=True):
-            key = RecordKey.from_encoded(raw_key)
-            record = unpack(key, raw, at)
-            if record is not None:
-                found[key] = record
-                size += len(raw)
-        if stopped is None or len(found) > limit or size >= PAGE_BYTES:
-            return _page(at, found, limit, stopped, reverse=reverse)
-        lower, upper = (lower, b"(" + stopped) if reverse else (b"(" + stopped, upper)
-
-
-def _page(at: Instant, found: dict[RecordKey, Record], limit: int, stopped: bytes | None, *, reverse: bool) -> Snapshot:
-    records = [record for record in found.values() if not record.is_expired(at)]
-    if len(records) > limit:
-        last: RecordKey | None = records[limit - 1].key
-    else:
-        last = None if stopped is None else RecordKey.from_encoded(stopped)
-    more = last if last is None or reverse else last.successor()
-    return Snapshot(at, {record.key: record for record in records[:limit]}, more)
-
-
-# --- topics on Redis: who listens to what lies in each namespace, and each has its own generation ------------------
-#
-# A handle counts the generations that it meets as one: it grows whenever that of any namespace has changed.
-
-LIVES_FOR: Final = 60_000_000
-"""For how many microseconds a topic stays that is not refreshed."""
-
-_HANDLE: Final = 36
-
-
-@final
-class Topics:
-    """What one handle listens to, and what it knows of others."""
-
-    def __init__(self, calls: ScriptCaller, listening: RedisSubscriber, names: Callable[[bytes], RedisKeys]) -> None:
-        self._calls, self._listening, self._names = calls, listening, names
-        self._handle: Final = new_id().encode()
-        self._mine: dict[bytes, frozenset[bytes]] = {}
-        self._generations: Final[dict[bytes, int]] = {}
-        self._fetched: Final[dict[bytes, tuple[int, frozenset[bytes]]]] = {}
-        self._epoch = 1
-
-    # --- listening -------------------------------------------------------------------------------------------
-
-    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
-        """Hear more and fewer channels, and let committers know."""
-        mine, before = self._by_namespace(all_topics), self._mine
-        self._mine = mine
-        await self._listening.change(map(self.channel, added), map(self.channel, removed))
-        gone = self._by_namespace(removed)
-        for namespace in mine.keys() | before.keys() | gone.keys():
-            topics = mine.get(namespace, frozenset())
-            await self._tell(self._names(namespace), topics, gone.get(namespace, frozenset()) - topics)
-
-    async def _tell(self, names: RedisKeys, topics: frozenset[bytes], removed: frozenset[bytes]) -> None:
-        members = [self._handle + topic for topic in (*removed, *topics)]
-        arguments: list[Argument] = [LIVES_FOR, len(removed), *members]
-        await self._calls.run(SUBSCRIBE, names, (names.head, names.topics), arguments)
-
-    async def leave(self) -> None:
-        """Let committers know that this handle listens no more."""
-        mine, self._mine = self._mine, {}
-        for namespace, topics in mine.items():
-            await self._tell(self._names(namespace), frozenset(), topics)
-
-    def _by_namespace(self, topics: Iterable[bytes]) -> dict[bytes, frozenset[bytes]]:
-        found: dict[bytes, set[bytes]] = {}
-        for topic in topics:
-            found.setdefault(_namespace(topic), set()).add(topic)
-        return {namespace: frozenset(each) for namespace, each in found.items()}
-
-    def channel(self, topic: bytes) -> bytes:
-        """Return the channel of a topic."""
-        return self._names(_namespace(topic)).channel + topic
-
-    # --- sending ---------------------------------------------------------------------------------------------
-
-    def meet(self, namespace: bytes, generation: int) -> int:
-        """Take the generation that a write has met; return what it comes to for this handle."""
-        if generation != self._generations.get(namespace, 0):
-            self._generations[namespace] = generation
-            self._epoch += 1
-        return self._epoch
-
-    async def audience(self) -> Audience:
-        """Return the topics of all namespaces that this handle has written to."""
-        epoch = self._epoch
-        for namespace, generation in tuple(self._generations.items()):
-            if self._fetched.get(namespace, (0, None))[0] != generation:
-                names = self._names(namespace)
-                answer = await self._calls.run(AUDIENCE, names, (names.head, names.topics), ())
-                members: list[bytes] = answer[4]
-                self._fetched[namespace] = (answer[3], frozenset([member[_HANDLE:] for member in members]))
-        return Audience(epoch, frozenset[bytes]().union(*(topics for _, topics in self._fetched.values())))
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Publish messages."""
-        for message in messages:
-            channel = self.channel(message.topic)
-            pool = await self._calls.routes.pool(self._names(_namespace(message.topic)).slot)
-            try:
-                await pool.call(pack(b"PUBLISH", channel, message.data))
-            except (NotSentError, ReplyLostError):
-                return  # polling finds what it was about
-
-    def namespaces(self) -> Iterable[bytes]:
-        """Return the namespaces that this handle listens to something in."""
-        return tuple(self._mine)
-
-
-def _namespace(topic: bytes) -> bytes:
-    return RecordKey.from_encoded(topic).namespace
-
-
-# --- one handle on a Redis or Valkey server, or on a cluster of them -----------------------------------------------
+# --- the server ----------------------------------------------------------------------------------------------------
 
 BATCHING: Final = Batching(
     max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False, in_halves=True
@@ -650,3 +284,369 @@ def _current(intent: Intent, lost: list[Any], at: Instant) -> dict[RecordKey, Re
         key = keys[int(index)]
         found[key] = unpack(key, raw, at)
     return found
+
+
+# --- checks of a server when it is opened: eviction, persistence, permissions --------------------------------------
+
+
+class RedisFacts(Struct, frozen=True):
+    """What a server has told of itself."""
+
+    is_cluster: bool
+    durable: bool
+
+    def capabilities(self) -> Capabilities:
+        """Return what the store can do on it."""
+        return Capabilities(backend="redis", atomic=True, durable=self.durable, reach="network", wakes="push")
+
+
+_SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
+_SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
+_UNTOLD: Final = "it does not say if it syncs its append-only file before it answers"
+
+
+async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
+    """Look at a server, refuse it where it would drop records, and warn where it would lose them."""
+    info = await _info(calls, pool, name, options)
+    if info.get("role", "master") != "master":
+        raise StoreReadOnlyError(name, "this server is a replica; the URL must name the primary")
+    _check_eviction(info, name, options)
+    problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
+    if problem and options.durable == "check":
+        warn_not_durable(name, problem, hooks)
+    return RedisFacts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
+
+
+async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:
+    answer = await calls.ask(pool, "INFO")
+    if isinstance(answer, bytes):
+        pairs = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
+        return {pair[0]: pair[2] for pair in pairs if pair[1]}
+    if code_of(answer) != "NOPERM":
+        raise calls.refused(answer)
+    if options.unchecked:
+        return {}
+    raise UnsuitableStoreError(
+        name, "this user may not see INFO, which tells the eviction policy: ACL SETUSER ... +info, or ?unchecked=true"
+    )
+
+
+def _check_eviction(info: dict[str, str], name: str, options: RedisOptions) -> None:
+    """Refuse a policy that drops any key. One that drops keys with a time to live has none of ours to drop."""
+    policy = info.get("maxmemory_policy", "")
+    if policy.startswith("allkeys"):
+        raise UnsuitableStoreError(
+            name,
+            f"with {policy} the server drops records when memory runs short: CONFIG SET maxmemory-policy noeviction",
+        )
+    if not policy and not options.unchecked:
+        raise UnsuitableStoreError(
+            name, "the server does not tell its eviction policy; if it drops no keys, say so by ?unchecked=true"
+        )
+
+
+async def _persistence(calls: ScriptCaller, pool: RedisPool, info: dict[str, str]) -> str:
+    """Return what may get lost; empty if nothing that was answered does."""
+    if info.get("aof_enabled", "0") == "0":
+        return f"{_SINCE_SNAPSHOT}: CONFIG SET appendonly yes, and CONFIG SET appendfsync always"
+    answer: Any = await calls.ask(pool, "CONFIG", "GET", "appendfsync")
+    if not isinstance(answer, list) or not answer:
+        return f"{_UNTOLD}: ?durable=true if you know that it does"
+    return "" if answer[1] == b"always" else f"{_SOMETIMES}: CONFIG SET appendfsync always"
+
+
+async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
+    """Find out before anything is written whether this user may do all that is needed: no script stops half-way."""
+    names = RedisKeys(b"", options.prefix, options.database, one_slot=True)
+    keys = (names.head, names.records, names.order)
+    try:
+        await calls.run(PROBE, names, keys, (names.channel,))
+    except UnsuitableStoreError as error:
+        raise UnsuitableStoreError(error.store, error.problem) from None
+
+
+# --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
+
+NEVER: Final = b"9" * 16
+"""The expiry of a record that has none: later than every instant."""
+
+
+def digits(number: int) -> bytes:
+    """Return a version as the scripts compare it."""
+    return b"%016d" % number
+
+
+def expiry(instant: Instant | None) -> bytes:
+    """Return an expiry as it is stored."""
+    return NEVER if instant is None else b"%016d" % instant
+
+
+def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
+    """Return the record that lies at ``key``, if it is there and alive."""
+    if raw is None:
+        return None
+    expires = raw[16:32]
+    if expires == NEVER:
+        return Record(key, raw[32:], int(raw[:16]))
+    expires_at = Instant(int(expires))
+    return None if expires_at <= at else Record(key, raw[32:], int(raw[:16]), expires_at)
+
+
+# --- transfer: everything under a prefix ---------------------------------------------------------------------------
+#
+# There is no one place that all writes come by: each namespace has a head of its own, in a cluster on a server of its
+# own. So one key says of the whole store why it is frozen and above which version it goes on, and each head is marked.
+# A write looks at the head alone, and is refused if that is frozen. If the head was never marked it is created, then
+# the key is read, and then the head is marked in the write itself, unless it is frozen by then.
+#
+# Freezing sets the key first, and then marks every head there is. A head that was there before the key was read
+# to be open is there for all of that search; and one that comes later finds the key set.
+
+_END: Final = b"\x00\x01"
+_SEARCHED: Final = 1_000
+_FIELD: Final = 16
+_MARKED_FROZEN, _OPENED, _AS_IT_IS = "!", "+", ""
+
+
+class Notice(Struct, frozen=True):
+    """What is said of the whole store."""
+
+    reason: int = OPEN
+    floor: int = 0
+
+
+@final
+class RedisTransfer:
+    """Everything under one prefix."""
+
+    def __init__(self, calls: ScriptCaller, prefix: str, names: Callable[[bytes], RedisKeys], scan: Scan) -> None:
+        self._calls, self._names, self._scan = calls, names, scan
+        self._key: Final = f"{prefix}:store".encode()
+        self._head: Final = (f"{{{prefix}:".encode(), b"}:head")
+
+    # --- the store -------------------------------------------------------------------------------------------
+
+    async def notice(self) -> Notice:
+        """Read what is said of the whole store."""
+        found = await self._ask("GET", self._key)
+        if found is None:
+            return Notice()
+        text = cast("bytes", found)
+        return Notice(int(text[:_FIELD]), int(text[_FIELD:]))
+
+    async def _tell(self, notice: Notice) -> None:
+        await self._ask("SET", self._key, digits(notice.reason) + digits(notice.floor))
+
+    async def _ask(self, *command: Argument) -> Reply:
+        pool = await self._calls.routes.pool(slot_of(self._key))
+        answer = await self._calls.ask(pool, *command)
+        if isinstance(answer, Exception):
+            raise self._calls.refused(answer)
+        return answer
+
+    async def refusal(self, name: str) -> StoreMovedError:
+        """Return the error for a write to a frozen namespace."""
+        return moved_error(name, (await self.notice()).reason or EXPORTED)
+
+    # --- all namespaces --------------------------------------------------------------------------------------
+
+    async def _namespaces(self) -> list[RedisKeys]:
+        """Find every namespace that has a head, on every server; keys of others are passed over."""
+        first, last = self._head
+        found: set[bytes] = set()
+        for pool in await self._calls.routes.pools():
+            cursor: Argument = b"0"
+            while True:
+                answer = await self._calls.ask(pool, "SCAN", cursor, "MATCH", first + b"*" + last, "COUNT", _SEARCHED)
+                if isinstance(answer, Exception):
+                    raise self._calls.refused(answer)
+                cursor, keys = cast("tuple[bytes, list[bytes]]", answer)
+                found.update(key[len(first) : -len(last)] + _END for key in keys)
+                if cursor == b"0":
+                    break
+        return [self._names(namespace) for namespace in sorted(found) if namespace != _END]
+
+    async def _mark(self, mark: str, least: int = 0) -> None:
+        for names in await self._namespaces():
+            await self._calls.run(MARK, names, (names.head,), (mark, least), replicated=True)
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        return (await self.notice()).reason
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes, in every namespace."""
+        notice = await self.notice()
+        await self._tell(Notice(notice.reason or reason, notice.floor))
+        await self._mark(_MARKED_FROZEN)
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._tell(Notice(OPEN, (await self.notice()).floor))
+        await self._mark(_OPENED)
+
+    async def last(self) -> int:
+        """Return the highest of the last versions of all namespaces."""
+        last = (await self.notice()).floor
+        for names in await self._namespaces():
+            last = max(last, (await self._calls.run(MARK, names, (names.head,), (_AS_IT_IS, 0)))[2])
+        return last
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version, also in namespaces to come."""
+        notice = await self.notice()
+        await self._tell(Notice(notice.reason, max(notice.floor, version)))
+        await self._mark(_AS_IT_IS, version)
+
+    async def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records, one namespace after the other."""
+        for names in await self._namespaces():
+            start = RecordKey.from_encoded(names.namespace)
+            async for page in pages(self._scan, *start.within()):
+                yield page
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        by_namespace: dict[bytes, list[Argument]] = {}
+        for record in records:
+            fields = (record.key, digits(record.version), expiry(record.expires_at), record.value)
+            by_namespace.setdefault(record.key.namespace, []).extend(fields)
+        for namespace, arguments in by_namespace.items():
+            names = self._names(namespace)
+            keys = (names.head, names.records, names.order, names.expiries)
+            await self._calls.run(LOAD, names, keys, arguments, replicated=True)
+
+
+# --- scans: a page in one call, unless much of it has expired ------------------------------------------------------
+
+PAGE_BYTES: Final = 4_000_000
+"""A page with about this many bytes ends there, and tells where to go on."""
+
+LOOKED_AT: Final = 2_000
+"""How many keys one call looks at, so that others do not wait for long."""
+
+
+async def scan(
+    calls: ScriptCaller, names: RedisKeys, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool
+) -> Snapshot:
+    """Read a page of live records."""
+    lower, upper = b"[" + start, b"(" + end
+    found: dict[RecordKey, Record] = {}
+    size = 0
+    while True:
+        arguments = (lower, upper, int(reverse), limit + 1 - len(found), PAGE_BYTES - size, LOOKED_AT)
+        answer = await calls.run(SCAN, names, (names.head, names.records, names.order), arguments)
+        at, raws, stopped = Instant(answer[1]), answer[3], answer[4]
+        for raw_key, raw in zip(raws[::2], raws[1::2], strict=True):
+            key = RecordKey.from_encoded(raw_key)
+            record = unpack(key, raw, at)
+            if record is not None:
+                found[key] = record
+                size += len(raw)
+        if stopped is None or len(found) > limit or size >= PAGE_BYTES:
+            return _page(at, found, limit, stopped, reverse=reverse)
+        lower, upper = (lower, b"(" + stopped) if reverse else (b"(" + stopped, upper)
+
+
+def _page(at: Instant, found: dict[RecordKey, Record], limit: int, stopped: bytes | None, *, reverse: bool) -> Snapshot:
+    records = [record for record in found.values() if not record.is_expired(at)]
+    if len(records) > limit:
+        last: RecordKey | None = records[limit - 1].key
+    else:
+        last = None if stopped is None else RecordKey.from_encoded(stopped)
+    more = last if last is None or reverse else last.successor()
+    return Snapshot(at, {record.key: record for record in records[:limit]}, more)
+
+
+# --- topics on Redis: who listens to what lies in each namespace, and each has its own generation ------------------
+#
+# A handle counts the generations that it meets as one: it grows whenever that of any namespace has changed.
+
+LIVES_FOR: Final = 60_000_000
+"""For how many microseconds a topic stays that is not refreshed."""
+
+_HANDLE: Final = 36
+
+
+@final
+class Topics:
+    """What one handle listens to, and what it knows of others."""
+
+    def __init__(self, calls: ScriptCaller, listening: RedisSubscriber, names: Callable[[bytes], RedisKeys]) -> None:
+        self._calls, self._listening, self._names = calls, listening, names
+        self._handle: Final = new_id().encode()
+        self._mine: dict[bytes, frozenset[bytes]] = {}
+        self._generations: Final[dict[bytes, int]] = {}
+        self._fetched: Final[dict[bytes, tuple[int, frozenset[bytes]]]] = {}
+        self._epoch = 1
+
+    # --- listening -------------------------------------------------------------------------------------------
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Hear more and fewer channels, and let committers know."""
+        mine, before = self._by_namespace(all_topics), self._mine
+        self._mine = mine
+        await self._listening.change(map(self.channel, added), map(self.channel, removed))
+        gone = self._by_namespace(removed)
+        for namespace in mine.keys() | before.keys() | gone.keys():
+            topics = mine.get(namespace, frozenset())
+            await self._tell(self._names(namespace), topics, gone.get(namespace, frozenset()) - topics)
+
+    async def _tell(self, names: RedisKeys, topics: frozenset[bytes], removed: frozenset[bytes]) -> None:
+        members = [self._handle + topic for topic in (*removed, *topics)]
+        arguments: list[Argument] = [LIVES_FOR, len(removed), *members]
+        await self._calls.run(SUBSCRIBE, names, (names.head, names.topics), arguments)
+
+    async def leave(self) -> None:
+        """Let committers know that this handle listens no more."""
+        mine, self._mine = self._mine, {}
+        for namespace, topics in mine.items():
+            await self._tell(self._names(namespace), frozenset(), topics)
+
+    def _by_namespace(self, topics: Iterable[bytes]) -> dict[bytes, frozenset[bytes]]:
+        found: dict[bytes, set[bytes]] = {}
+        for topic in topics:
+            found.setdefault(_namespace(topic), set()).add(topic)
+        return {namespace: frozenset(each) for namespace, each in found.items()}
+
+    def channel(self, topic: bytes) -> bytes:
+        """Return the channel of a topic."""
+        return self._names(_namespace(topic)).channel + topic
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def meet(self, namespace: bytes, generation: int) -> int:
+        """Take the generation that a write has met; return what it comes to for this handle."""
+        if generation != self._generations.get(namespace, 0):
+            self._generations[namespace] = generation
+            self._epoch += 1
+        return self._epoch
+
+    async def audience(self) -> Audience:
+        """Return the topics of all namespaces that this handle has written to."""
+        epoch = self._epoch
+        for namespace, generation in tuple(self._generations.items()):
+            if self._fetched.get(namespace, (0, None))[0] != generation:
+                names = self._names(namespace)
+                answer = await self._calls.run(AUDIENCE, names, (names.head, names.topics), ())
+                members: list[bytes] = answer[4]
+                self._fetched[namespace] = (answer[3], frozenset([member[_HANDLE:] for member in members]))
+        return Audience(epoch, frozenset[bytes]().union(*(topics for _, topics in self._fetched.values())))
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Publish messages."""
+        for message in messages:
+            channel = self.channel(message.topic)
+            pool = await self._calls.routes.pool(self._names(_namespace(message.topic)).slot)
+            try:
+                await pool.call(pack(b"PUBLISH", channel, message.data))
+            except (NotSentError, ReplyLostError):
+                return  # polling finds what it was about
+
+    def namespaces(self) -> Iterable[bytes]:
+        """Return the namespaces that this handle listens to something in."""
+        return tuple(self._mine)
+
+
+def _namespace(topic: bytes) -> bytes:
+    return RecordKey.from_encoded(topic).namespace

@@ -1,4 +1,4 @@
-"""The backend that common code makes of any server."""
+"""The backend that common code makes of any server: one writer, grouped reads, subscriptions and sweeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Batching, Subscriber, Transfer
+    from standfast.stores.backend import Applied, Batching, RiderBatch, Subscriber, Transfer
     from standfast.stores.protocol import Capabilities, Wake
     from standfast.stores.remote.server import DatabaseServer
     from standfast.stores.user_transactions import UserTransactions
@@ -33,89 +33,7 @@ if TYPE_CHECKING:
     Asked = tuple[Sequence[RecordKey], asyncio.Future[Snapshot]]
 
 
-# --- reads that are asked for while another one is under way travel together, in one round trip --------------------
-
-
-@final
-class ReadGroup:
-    """Reads of one handle, on one event loop."""
-
-    __slots__ = ("_asked", "_batching", "_loop", "_read", "_task")
-
-    def __init__(self, read: Read, batching: Batching) -> None:
-        self._read, self._batching = read, batching
-        self._loop: Final = asyncio.get_running_loop()
-        self._asked: list[Asked] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
-        """Read records in one snapshot, perhaps together with what others ask for."""
-        if self._task is None:
-            self._task = self._loop.create_task(self._travel())
-        answer: asyncio.Future[Snapshot] = self._loop.create_future()
-        self._asked.append((keys, answer))
-        return await answer
-
-    async def _travel(self) -> None:
-        try:
-            while self._asked:
-                asked, self._asked = self._asked, []
-                for some in self._packed([each for each in asked if not each[1].done()]):
-                    await self._read_together(some)
-        finally:
-            self._task = None
-
-    def _packed(self, asked: list[Asked]) -> list[list[Asked]]:
-        packs: list[_Pack] = []
-        latest: dict[bytes, _Pack] = {}
-        for each in asked:
-            namespace = b"" if self._batching.spans_namespaces else each[0][0].namespace
-            pack = latest.get(namespace)
-            if pack is None or pack.size_with(each[0]) > self._batching.max_reads:
-                pack = latest[namespace] = _Pack()
-                packs.append(pack)
-            pack.asked.append(each)
-            pack.keys.update(each[0])
-        return [pack.asked for pack in packs]
-
-    async def _read_together(self, asked: list[Asked]) -> None:
-        keys = list({key: None for each in asked for key in each[0]})
-        try:
-            seen = await self._read(keys)
-        except asyncio.CancelledError:
-            for _, answer in asked:
-                answer.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 -- each of them gets it
-            for _, answer in asked:
-                if not answer.done():
-                    answer.set_exception(own_copy(error))
-            return
-        for wanted, answer in asked:
-            if not answer.done():
-                found = {key: record for key in wanted if (record := seen.get(key)) is not None}
-                answer.set_result(Snapshot(seen.at, found))
-
-    async def drain(self) -> None:
-        """Wait until nothing is under way."""
-        while self._task is not None:
-            await asyncio.wait({self._task})
-
-
-class _Pack:
-    """Calls that travel together, and the keys that they name."""
-
-    __slots__ = ("asked", "keys")
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.keys: set[RecordKey] = set()
-
-    def size_with(self, more: Sequence[RecordKey]) -> int:
-        return len(self.keys) + sum(key not in self.keys for key in more)
-
-
-# --- the backend that common code makes of any server --------------------------------------------------------------
+# --- the backend ---------------------------------------------------------------------------------------------------
 
 SWEEP_EVERY: Final = 10.0
 """How many seconds lie between two sweeps of one handle, give or take a half: those of others are spread out."""
@@ -169,11 +87,11 @@ class RemoteBackend:
 
     # --- writing ---------------------------------------------------------------------------------------------
 
-    def apply_now(self, batch: Batch) -> Applied | None:  # noqa: ARG002 -- as the protocol has it
+    def apply_now(self, batch: RiderBatch) -> Applied | None:  # noqa: ARG002 -- as the protocol has it
         """Return None: a network is never at once."""
         return None
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch in one guarded write, or in as many as it takes until the guards hold."""
         applied, generation = await self._writer.apply(batch)
         if generation:
@@ -276,3 +194,85 @@ class RemoteBackend:
             pass
         finally:
             await self._server.aclose()
+
+
+# --- grouped reads: calls that arrive while a read is under way travel together ------------------------------------
+
+
+@final
+class ReadGroup:
+    """Reads of one handle, on one event loop."""
+
+    __slots__ = ("_asked", "_batching", "_loop", "_read", "_task")
+
+    def __init__(self, read: Read, batching: Batching) -> None:
+        self._read, self._batching = read, batching
+        self._loop: Final = asyncio.get_running_loop()
+        self._asked: list[Asked] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records in one snapshot, perhaps together with what others ask for."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._travel())
+        answer: asyncio.Future[Snapshot] = self._loop.create_future()
+        self._asked.append((keys, answer))
+        return await answer
+
+    async def _travel(self) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                for some in self._packed([each for each in asked if not each[1].done()]):
+                    await self._read_together(some)
+        finally:
+            self._task = None
+
+    def _packed(self, asked: list[Asked]) -> list[list[Asked]]:
+        packs: list[_Pack] = []
+        latest: dict[bytes, _Pack] = {}
+        for each in asked:
+            namespace = b"" if self._batching.spans_namespaces else each[0][0].namespace
+            pack = latest.get(namespace)
+            if pack is None or pack.size_with(each[0]) > self._batching.max_reads:
+                pack = latest[namespace] = _Pack()
+                packs.append(pack)
+            pack.asked.append(each)
+            pack.keys.update(each[0])
+        return [pack.asked for pack in packs]
+
+    async def _read_together(self, asked: list[Asked]) -> None:
+        keys = list({key: None for each in asked for key in each[0]})
+        try:
+            seen = await self._read(keys)
+        except asyncio.CancelledError:
+            for _, answer in asked:
+                answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 -- each of them gets it
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(own_copy(error))
+            return
+        for wanted, answer in asked:
+            if not answer.done():
+                found = {key: record for key in wanted if (record := seen.get(key)) is not None}
+                answer.set_result(Snapshot(seen.at, found))
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+
+
+class _Pack:
+    """Calls that travel together, and the keys that they name."""
+
+    __slots__ = ("asked", "keys")
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.keys: set[RecordKey] = set()
+
+    def size_with(self, more: Sequence[RecordKey]) -> int:
+        return len(self.keys) + sum(key not in self.keys for key in more)

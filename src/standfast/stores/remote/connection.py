@@ -38,7 +38,7 @@ def warn_not_durable(name: str, problem: str, hooks: Hooks) -> None:
 
 
 @final
-class Backoff:
+class ConnectBackoff:
     """The pause before the next attempt to connect: twice as long after each failure, and random in part.
 
     Of many clients that lost the same server, not all come back at the same moment.
@@ -104,7 +104,7 @@ class ConnectionPool(Generic[C]):
         self._name, self._dial = name, dial
         self.room: Final = asyncio.Semaphore(size)
         self._idle: Final[list[C]] = []
-        self._backoff: Final = Backoff()
+        self._backoff: Final = ConnectBackoff()
         self._is_closed = False
 
     @contextlib.asynccontextmanager

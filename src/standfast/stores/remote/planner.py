@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Capabilities, Change
 
 
-# --- what a handle believes of the records and of the time on its server -------------------------------------------
+# --- cached records, and the time of the server --------------------------------------------------------------------
 #
 # Cached records save a round trip and are never trusted: what is decided on them is guarded by them, in the server's
 # own transaction. *Fresh* ones came from the server since the batch at hand was begun, and need no guard to be an
@@ -377,7 +377,7 @@ def _drawn(keys: dict[RecordKey, int], versions: Sequence[int]) -> dict[RecordKe
     return keys
 
 
-# --- riders that have nothing to do with each other: their plan needs no fold, as each holds if its own guards do --
+# --- independent riders: their plan needs no fold, as each holds if its own guards do ------------------------------
 #
 # Most batches are made of such riders alone. Their plan is what :func:`~standfast.stores.remote.planner.plan` comes to,
 # in less time; a test compares the two. Whatever is not so simple is folded.

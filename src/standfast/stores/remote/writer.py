@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Batch, Outcome, Rider
+    from standfast.stores.backend import Outcome, Rider, RiderBatch
     from standfast.stores.protocol import Capabilities, Record, Wake
     from standfast.stores.remote.planner import WritePlan
     from standfast.stores.remote.server import DatabaseServer, Landed, Message
@@ -60,7 +60,7 @@ class RemoteWriter:
 
     # --- applying --------------------------------------------------------------------------------------------
 
-    async def apply(self, batch: Batch) -> tuple[Applied, int]:
+    async def apply(self, batch: RiderBatch) -> tuple[Applied, int]:
         """Apply a batch; also return which generation of topics the server has."""
         if self._closed == batch.attempt:
             raise AttemptClosedError(self._server.name, f"attempt {batch.attempt} was settled as never written")
@@ -70,7 +70,7 @@ class RemoteWriter:
             self._doubtful.add(split(batch.attempt)[0])
             raise
 
-    async def _apply(self, batch: Batch) -> tuple[Applied, int]:
+    async def _apply(self, batch: RiderBatch) -> tuple[Applied, int]:
         if isinstance(batch.riders[0], WorkRider):
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
@@ -110,7 +110,7 @@ class RemoteWriter:
         self.cache.learn_time(seen.at)
         race.learn({key: seen.get(key) for key in keys}, keys, seen.at)
 
-    async def _only_look(self, batch: Batch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
+    async def _only_look(self, batch: RiderBatch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
         """Answer a batch that writes nothing: what it rests on is compared with what is there."""
         at = race.at
         if plan_.guards:
@@ -128,7 +128,7 @@ class RemoteWriter:
             await self._server.send(self._address((), plan_.wakes))
         return self._answer(batch, plan_.applied(at, plan_.exact)), 0
 
-    async def _write(self, batch: Batch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
+    async def _write(self, batch: RiderBatch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
         if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
             race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
             return None
@@ -171,7 +171,7 @@ class RemoteWriter:
             self.cache.learn({key: record for key, record in records.items() if key in race.updated})
         return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
 
-    def _answer(self, batch: Batch, applied: Applied) -> Applied:
+    def _answer(self, batch: RiderBatch, applied: Applied) -> Applied:
         applied = _padded(applied, len(batch.riders))
         if applied.changed:
             self._known = (batch.attempt, applied)
@@ -185,7 +185,7 @@ class RemoteWriter:
             await asyncio.sleep(self._random.uniform(0, longest))
             race.at = None  # look again: what the server showed is old by now, and would lose again
 
-    async def _work(self, batch: Batch, rider: WorkRider) -> tuple[Applied, int]:
+    async def _work(self, batch: RiderBatch, rider: WorkRider) -> tuple[Applied, int]:
         handle, number = split(batch.attempt)
         self._handles.add(handle)
         outcome = await self._server.work(rider, handle, number, lambda outcome: self._worked(batch, rider, outcome))
@@ -198,7 +198,7 @@ class RemoteWriter:
                 await self._server.send(messages)
         return applied, UNKNOWN_GENERATION
 
-    def _worked(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> Applied:
+    def _worked(self, batch: RiderBatch, rider: WorkRider, outcome: Outcome) -> Applied:
         self.cache.forget(change.key for change in rider.commit.changes)
         applied = Applied((outcome,), ())
         if isinstance(outcome, Worked):

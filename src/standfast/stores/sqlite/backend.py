@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Subscriber
+    from standfast.stores.backend import Applied, RiderBatch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
     from standfast.stores.sqlite.database import ClockStep, Database
@@ -296,7 +296,7 @@ class SqliteBackend:
 
     # --- writing ---------------------------------------------------------------------------------------------
 
-    def apply_now(self, batch: Batch) -> Applied | None:
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
         """Apply the batch on the loop if the last commit was quick and the turn is free."""
         database, turn = self._database, self._turn
         if self._jobs or database.quickest_of_two > self._quick or type(batch.riders[0]) is WorkRider:
@@ -311,7 +311,7 @@ class SqliteBackend:
             turn.give()
             self._upkeep.consider(self._loop.time())
 
-    async def apply(self, batch: Batch) -> Applied:
+    async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch on the writer's thread, when the turn comes."""
         patience = self._options.busy_seconds
         applied = await self._in_turn(lambda: self._database.apply(batch, patience=patience), batch.attempt)

@@ -1,7 +1,8 @@
-"""One handle's database: transactions, reads and scans, all of them blocking and short.
+"""One handle's database: transactions, reads and scans, the store's time, the user's SQL, and transfer.
 
-Writing needs the turn (see :mod:`~standfast.stores.sqlite.locks`). The writer's connection is used either on the event
-loop or on the writer's thread, never on both at once; reads have a connection of their own.
+All of it blocks, and is short. Writing needs the turn (see :mod:`~standfast.stores.sqlite.locks`). The writer's
+connection is used either on the event loop or on the writer's thread, never on both at once; reads have a connection of
+their own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import OPEN, Applied, Batch, WorkRider, moved_error, pages
+from standfast.stores.backend import OPEN, Applied, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
@@ -440,7 +441,7 @@ class Database:
 
     # --- writing, with the turn ------------------------------------------------------------------------------
 
-    def apply(self, batch: Batch, *, patience: float = 0.0) -> Applied:
+    def apply(self, batch: RiderBatch, *, patience: float = 0.0) -> Applied:
         """Apply a batch in one durable transaction, waiting up to ``patience`` for programs that take no turns."""
         self._file.check()
         try:
@@ -708,7 +709,7 @@ def _split(attempt: str) -> tuple[str, int]:
     return handle, int(number)
 
 
-# --- moving everything in a file: a trigger freezes it, in every process and for good ------------------------------
+# --- transfer: a trigger freezes the file, in every process and for good -------------------------------------------
 #
 # It stands on the row that every commit counts in, and so costs nothing while it is not there. Making it is a write
 # like any other: what was before it is durable, and what comes after it is refused.

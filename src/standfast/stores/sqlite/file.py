@@ -1,4 +1,4 @@
-"""The database file: where it may lie, who may read it, and whether it is still the one that was opened."""
+"""The database file: options, where it may lie, if it is still the same, and keeping other libraries off it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lifelines: a locked byte that falls with its process, so that others see a death at once.
+"""File locks: the liveness token of a process, and the turn to write.
 
-Each process that is asked for its token locks one byte, far out and chosen at random, of an empty file beside the
-database. The kernel gives it back when the process dies, whatever it dies of; a stopped or a busy process keeps it.
+A process that is asked for its token locks one byte, far out and chosen at random, of an empty file beside the
+database. The kernel gives it back when the process dies, in any way; a stopped or a busy process keeps it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ else:
         return None if kind == fcntl.F_UNLCK else holder
 
 
-# --- tokens: a locked byte that falls with its process, so that others see a death at once ----------------------
+# --- liveness: a locked byte that falls with its process, so that others see a death at once -----------------------
 
 SUPPORTED: Final = sys.platform == "linux" and sys.maxsize > 2**32
 """Whether this platform tells who has a lock, in a layout that we know."""
@@ -303,7 +303,7 @@ def _liveness_in_child() -> None:
 run_in_forked_child(_liveness_in_child)
 
 
-# --- A fair turn to write, between processes and between the handles of one process --------------------------------
+# --- the turn to write: fair between processes and between the handles of one process ------------------------------
 #
 # SQLite's own busy handler lets a process that has just committed take the lock again before all others. Here two
 # file locks make a turnstile: a writer takes *next*, then *active*, then lets *next* go. One that

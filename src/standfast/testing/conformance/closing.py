@@ -10,7 +10,7 @@ import pytest
 
 from standfast.errors import InvalidChangeError, StoreClosedError, StoreError
 from standfast.stores import Commit, Conflict, Decided, Decision, GroupedStore, Put
-from standfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
+from standfast.stores.backend import CommitRider, Deferred, RiderBatch, UpdateRider
 from standfast.testing.conformance.ground import Ground, another, create, increment, value_of
 from standfast.testing.faults import FaultyBackend
 
@@ -113,7 +113,7 @@ class SettlingCases(Ground):
         assert await backend.settle(attempt) is None
 
         with pytest.raises(StoreError):
-            await backend.apply(Batch(attempt, (CommitRider((Put(key("a"), b"late"),)),)))
+            await backend.apply(RiderBatch(attempt, (CommitRider((Put(key("a"), b"late"),)),)))
 
         assert await value_of(store, key("a")) is None
         assert await backend.settle(attempt) is None
@@ -127,7 +127,7 @@ class SettlingCases(Ground):
             CommitRider((Put(key("taken"), b""),)),
             UpdateRider((key("a"),), lambda seen: Decision(7, (Put(key("a"), b"2", seen.version(key("a"))),))),
         )
-        applied = await backend.apply(Batch(attempt, riders))
+        applied = await backend.apply(RiderBatch(attempt, riders))
 
         settled = await backend.settle(attempt)
 
@@ -140,10 +140,10 @@ class SettlingCases(Ground):
     async def test_an_attempt_lands_once(self, store: Store, key: MakeKey, attempt: str) -> None:
         """The same attempt a second time is refused and writes nothing."""
         backend = backend_of(store)
-        await backend.apply(Batch(attempt, (CommitRider((Put(key("a"), b""),)),)))
+        await backend.apply(RiderBatch(attempt, (CommitRider((Put(key("a"), b""),)),)))
 
         with pytest.raises(StoreError):
-            await backend.apply(Batch(attempt, (CommitRider((Put(key("b"), b""),)),)))
+            await backend.apply(RiderBatch(attempt, (CommitRider((Put(key("b"), b""),)),)))
 
         assert await value_of(store, key("b")) is None
 
@@ -155,7 +155,7 @@ class SettlingCases(Ground):
             assert await backend_of(other).settle(attempt) is None
 
             with pytest.raises(StoreError):
-                await backend_of(store).apply(Batch(attempt, (CommitRider((Put(key("a"), b""),)),)))
+                await backend_of(store).apply(RiderBatch(attempt, (CommitRider((Put(key("a"), b""),)),)))
             assert await value_of(other, key("a")) is None
 
     async def test_another_handle_never_says_that_a_landed_attempt_was_lost(
@@ -163,7 +163,7 @@ class SettlingCases(Ground):
     ) -> None:
         """It has the verdicts, or says that it cannot tell."""
         async with another(open_another) as other:
-            applied = await backend_of(store).apply(Batch(attempt, (CommitRider((Put(key("a"), b""),)),)))
+            applied = await backend_of(store).apply(RiderBatch(attempt, (CommitRider((Put(key("a"), b""),)),)))
 
             try:
                 settled = await backend_of(other).settle(attempt)

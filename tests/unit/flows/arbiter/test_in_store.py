@@ -20,7 +20,7 @@ from tests.conformance.arbiter_visits import QUEUE, REJECT, SOON, Visit, ask, pu
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.stores.backend import Applied, Batch
+    from standfast.stores.backend import Applied, RiderBatch
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ async def test_one_that_comes_and_goes_takes_two_commits(
     """Record and place are one, the end and leaving the other."""
     async with arbiter.hold(ask("r0")):
         pass  # the first one makes this process's presence
-    commits: list[Batch] = []
+    commits: list[RiderBatch] = []
     apply = memory.apply
 
-    def counted(batch: Batch) -> Applied:
+    def counted(batch: RiderBatch) -> Applied:
         commits.append(batch)
         return apply(batch)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
-from standfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
+from standfast.stores.backend import CommitRider, Deferred, RiderBatch, UpdateRider
 from standfast.stores.fold import fold_in_order
 from standfast.stores.protocol import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record
 from standfast.stores.remote import RemoteBackend
@@ -245,7 +245,7 @@ async def test_riders_fare_as_if_folded_where_the_records_are(
         number += 1
         if puts_off:
             table.version += 5  # as if others had drawn
-        applied = await backend.apply(Batch(f"h.{number}", tuple(rider for _, rider in left)))
+        applied = await backend.apply(RiderBatch(f"h.{number}", tuple(rider for _, rider in left)))
         outcomes |= {index: each for (index, _), each in zip(left, applied.outcomes, strict=True)}
         left = [pair for pair in left if isinstance(outcomes[pair[0]], Deferred)]
     await backend.aclose()

@@ -10,7 +10,7 @@ import pytest
 from standfast.errors import OutcomeUnknownError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.backend import Batch, CommitRider
+from standfast.stores.backend import CommitRider, RiderBatch
 from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def test_an_attempt_that_was_not_written_is_settled_so_however_often_it_ta
 ) -> None:
     """When closing an attempt fails as well, whether it was written or not, the answer stays: never written."""
     database = make_unlucky(store, "before", settling)
-    batch = Batch("handle.1", (CommitRider((Put(KEY, b"lost"),)),))
+    batch = RiderBatch("handle.1", (CommitRider((Put(KEY, b"lost"),)),))
     with pytest.raises(OutcomeUnknownError):
         database.apply(batch)
     with pytest.raises(StoreUnavailableError):
@@ -102,7 +102,7 @@ async def test_an_attempt_that_was_not_written_is_settled_so_however_often_it_ta
 async def test_an_attempt_that_was_written_is_settled_so(store: GroupedStore) -> None:
     """When the commit was written before the failure, settling returns its verdict, again and again."""
     database = make_unlucky(store, "after")
-    batch = Batch("handle.1", (CommitRider((Put(KEY, b"kept"),)),))
+    batch = RiderBatch("handle.1", (CommitRider((Put(KEY, b"kept"),)),))
     with pytest.raises(OutcomeUnknownError):
         database.apply(batch)
 
