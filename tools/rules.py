@@ -6,6 +6,7 @@ A line that must break one says why: ``# rule: the reason``.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 import subprocess
@@ -64,6 +65,7 @@ def imported(node: ast.AST) -> set[str]:
             return set()
 
 
+@functools.cache
 def inside(path: Path, *places: str) -> bool:
     """Tell whether a file is one of the named ones of the package, or lies in one of its folders."""
     return any(path.is_relative_to(SOURCE / place) for place in places)
@@ -258,6 +260,8 @@ def broken_rules(path: Path, tree: ast.Module, lines: list[str]) -> Iterator[str
 
 def bare_directives(path: Path) -> Iterator[str]:
     """Yield the comments that switch a check off without saying why, beside it or on the line above."""
+    if not DIRECTIVE.search((ROOT / path).read_text(encoding="utf-8")):
+        return
     with (ROOT / path).open("rb") as file:
         comments = {t.start[0]: t for t in tokenize.tokenize(file.readline) if t.type == tokenize.COMMENT}
     for number, comment in comments.items():
