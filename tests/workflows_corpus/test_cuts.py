@@ -12,7 +12,7 @@ from msgspec import structs
 from standfast.errors import InvalidWorkflowError
 from standfast.events import Event, RunCodeDiffers, RunConflicts
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.testing.workflows.observing import outcome_of
+from standfast.testing.workflows.observations import outcome_of
 from standfast.workflows.activation import Activation
 from standfast.workflows.context import Context
 from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, events_of

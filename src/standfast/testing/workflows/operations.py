@@ -10,11 +10,11 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import NondeterminismError, RunDivergedError, RunNotFoundError, RunStuckError, StandfastError
 from standfast.ids import new_id
 from standfast.keys import KeyFamily
-from standfast.testing.workflows.disturbing import AFTERWARDS, RUN_ID, Disturbances, Given, Trial
+from standfast.testing.workflows.disturbances import AFTERWARDS, RUN_ID, Disturbances, Given, Trial
 from standfast.testing.workflows.environment import WorkflowEnvironment
+from standfast.testing.workflows.histories import replay_history, save_history
 from standfast.testing.workflows.mortal_store import Death
-from standfast.testing.workflows.observing import all_events, left_in, recorded_attempts
-from standfast.testing.workflows.replaying import replay_history, save_history
+from standfast.testing.workflows.observations import all_events, left_in, recorded_attempts
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from standfast.locks.inspect import Explanation
     from standfast.locks.locks import Mutex
     from standfast.stores.protocol import Store
-    from standfast.testing.workflows.disturbing import OpenStore, Script
+    from standfast.testing.workflows.disturbances import OpenStore, Script
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.run import Run
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.errors import RunDivergedError
 from standfast.testing.simulation import VirtualClock, simulate
-from standfast.testing.workflows.disturbing import Disturbances, Given, Trial
+from standfast.testing.workflows.disturbances import Disturbances, Given, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from standfast.testing.workflows.disturbing import Script
+    from standfast.testing.workflows.disturbances import Script
     from standfast.testing.workflows.environment import WorkflowEnvironment
-    from standfast.testing.workflows.observing import Observation
+    from standfast.testing.workflows.observations import Observation
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.run import Run
 

@@ -14,7 +14,7 @@ from standfast.ids import new_id
 from standfast.stores.protocol import Store
 from standfast.testing.workflows.environment import WorkflowEnvironment
 from standfast.testing.workflows.mortal_store import Death
-from standfast.testing.workflows.observing import (
+from standfast.testing.workflows.observations import (
     Observation,
     all_events,
     by_branch,
