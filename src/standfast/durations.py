@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from standfast.errors import InvalidDurationError
+from standfast.errors import InvalidArgumentError
 
 Duration: TypeAlias = str | float | timedelta
 """A length of time: ``"5 seconds"``, ``"1.5 hours"``, a ``timedelta``, or a number of seconds."""
@@ -65,7 +65,7 @@ def seconds(
             90 seconds in milliseconds than a little over a day: with ``maximum_bare=DAY`` it needs a unit.
 
     Raises:
-        InvalidDurationError: The value cannot be read, or lies outside the limits.
+        InvalidArgumentError: The value cannot be read, or lies outside the limits.
     """
     if type(value) is float and minimum <= value <= maximum and value <= maximum_bare:
         return value
@@ -74,7 +74,7 @@ def seconds(
     if length > maximum_bare and isinstance(value, int | float) and length < float("inf"):
         problem = f"a bare number above {maximum_bare:g} is probably milliseconds, so it needs a unit"
     if problem:
-        raise InvalidDurationError(_shown(value), problem, what)
+        raise _invalid(value, problem, what)
     return length
 
 
@@ -112,19 +112,25 @@ def _length(value: object, what: str) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidDurationError(_shown(value), "that is no length of time", what)
+        raise _invalid(value, "that is no length of time", what)
     try:
         return float(value)
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
 
 
+def _invalid(value: object, problem: str, what: str) -> InvalidArgumentError:
+    article = "" if what.startswith("the ") else "an " if what[:1] in "aeiou" else "a "
+    advice = 'write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
+    return InvalidArgumentError(f"{article}{what}", f"{problem}; {advice}", _shown(value))
+
+
 def _read_text(text: str, what: str) -> float:
     if len(text) > _MAX_TEXT:
-        raise InvalidDurationError(_shown(text), f"the text is {len(text):,} characters long", what)
+        raise _invalid(text, f"the text is {len(text):,} characters long", what)
     length = _parse(text)
     if isinstance(length, str):
-        raise InvalidDurationError(_shown(text), length, what)
+        raise _invalid(text, length, what)
     return length
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from standfast.codec import Codec
-from standfast.errors import InvalidFenceError, InvalidFenceGuardError, InvalidFenceHeaderError, StaleFenceError
+from standfast.errors import InvalidArgumentError, StaleFenceError
 from standfast.stores.protocol import Decision, Delete, Put
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ MAX_RESOURCE: Final = 200
 def check_fence(fence: int) -> int:
     """Return a fence; refuse what cannot be one, above all None and 0 from code that never held anything."""
     if type(fence) is not int:
-        raise InvalidFenceError(f"a {type(fence).__name__}", "it must be a whole number")
+        raise InvalidArgumentError("a fence", "it must be a whole number", f"a {type(fence).__name__}")
     if not 1 <= fence <= MAX_FENCE:
         shown = str(fence) if abs(fence) <= MAX_FENCE else f"a number of {fence.bit_length()} bits"
-        raise InvalidFenceError(shown, "it must lie between 1 and 2**53 - 1")
+        raise InvalidArgumentError("a fence", "it must lie between 1 and 2**53 - 1", shown)
     return fence
 
 
@@ -56,9 +56,9 @@ def check_resource(resource: str) -> str:
     """Return the name of what is guarded; refuse what cannot be one."""
     problem = f"it must be 1 to {MAX_RESOURCE} printable characters"
     if type(resource) is not str:
-        raise InvalidFenceGuardError("resource", f"a {type(resource).__name__}", problem)
+        raise InvalidArgumentError("the resource of a fence guard", problem, f"a {type(resource).__name__}")
     if not 0 < len(resource) <= MAX_RESOURCE or not resource.isprintable():
-        raise InvalidFenceGuardError("resource", ascii(resource[:40]), problem)
+        raise InvalidArgumentError("the resource of a fence guard", problem, ascii(resource[:40]))
     return resource
 
 
@@ -101,7 +101,7 @@ class FenceGate:
 
         Raises:
             StaleFenceError: The resource has seen a higher fence. Refuse the request, for example with status 409.
-            InvalidFenceError: The fence is no whole number from 1 to 2**53 - 1.
+            InvalidArgumentError: The fence is no whole number from 1 to 2**53 - 1.
         """
         record, fence = self._record(resource), check_fence(fence)
 
@@ -159,8 +159,8 @@ def fence_header(resource: str, fence: int) -> dict[str, str]:
     {'Standfast-Fence': 'invoice%207;42'}
 
     Raises:
-        InvalidFenceError: The fence is no whole number from 1 to 2**53 - 1.
-        InvalidFenceGuardError: The name of the resource is empty, too long or not printable.
+        InvalidArgumentError: The fence is no whole number from 1 to 2**53 - 1.
+        InvalidArgumentError: The name of the resource is empty, too long or not printable.
     """
     return {FENCE_HEADER: f"{quote(check_resource(resource), safe='')};{check_fence(fence)}"}
 
@@ -172,29 +172,33 @@ def parse_fence_header(value: str | None) -> FenceHeader:
     FenceHeader(resource='invoice 7', fence=42)
 
     Raises:
-        InvalidFenceHeaderError: It is missing, too long, or not what :func:`fence_header` writes.
+        InvalidArgumentError: It is missing, too long, or not what :func:`fence_header` writes.
     """
     if value is None:
-        raise InvalidFenceHeaderError("is missing")
+        raise _bad_header("is missing")
     if len(value) > _MAX_TEXT:
-        raise InvalidFenceHeaderError(f"is {len(value):,} characters long")
+        raise _bad_header(f"is {len(value):,} characters long")
     match = _VALUE.fullmatch(value.strip(" \t"))
     if match is None:
-        raise InvalidFenceHeaderError("is not a resource, a semicolon and a number")
+        raise _bad_header("is not a resource, a semicolon and a number")
     fence = int(match[2])
     if fence > MAX_FENCE:
-        raise InvalidFenceHeaderError("has a number above 2**53 - 1")
+        raise _bad_header("has a number above 2**53 - 1")
     return FenceHeader(_resource(match[1]), fence)
+
+
+def _bad_header(problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError("the Standfast-Fence header", f"it {problem}; write 'Standfast-Fence: invoice-7;42'")
 
 
 def _resource(text: str) -> str:
     """Undo the escapes; what another spelling could stand for is refused."""
     try:
         resource = check_resource(unquote(text, errors="strict"))
-    except (UnicodeDecodeError, InvalidFenceGuardError):
-        raise InvalidFenceHeaderError("names no resource in printable text") from None
+    except (UnicodeDecodeError, InvalidArgumentError):
+        raise _bad_header("names no resource in printable text") from None
     if quote(resource, safe="") != text:
-        raise InvalidFenceHeaderError("has a resource that is escaped in another way")
+        raise _bad_header("has a resource that is escaped in another way")
     return resource
 
 
@@ -257,7 +261,7 @@ async def guard_redis(
 
     Raises:
         StaleFenceError: The key was written with a higher fence. Nothing was written.
-        InvalidFenceError: The fence is no whole number from 1 to 2**53 - 1.
+        InvalidArgumentError: The fence is no whole number from 1 to 2**53 - 1.
     """
     call = _call(command, key, arguments, fence, fence_key)
     return _reply(key, fence, await client.eval(*call))  # rule: a script of our own, run by the server
@@ -280,10 +284,10 @@ def _call(
     command: str, key: str, arguments: tuple[RedisValue, ...], fence: int, fence_key: str | None
 ) -> tuple[Any, ...]:
     if type(key) is not str or not key:
-        raise InvalidFenceGuardError("key", ascii(key)[:40], "it must be a text that is not empty")
+        raise InvalidArgumentError("the key of a fence guard", "it must be a text that is not empty", ascii(key)[:40])
     beside = fence_key or _beside(key)
     if beside == key:
-        raise InvalidFenceGuardError("fence_key", ascii(key)[:40], "the fence would be written over")
+        raise InvalidArgumentError("the fence_key of a fence guard", "the fence would be written over", ascii(key)[:40])
     return (GUARDED_COMMAND, 2, beside, key, str(check_fence(fence)), command, *arguments)
 
 
@@ -383,7 +387,7 @@ class SqlFenceGuard:
         highest_statement: Selects the highest fence of a resource.
 
     Raises:
-        InvalidFenceGuardError: A name is not lower-case letters, digits and underscores, or the style is unknown.
+        InvalidArgumentError: A name is not lower-case letters, digits and underscores, or the style is unknown.
     """
 
     __slots__ = ("_style", "create_statement", "highest_statement", "raise_statement")
@@ -398,7 +402,9 @@ class SqlFenceGuard:
     ) -> None:
         name, key, number = _quoted("table", table), _quoted("column", resource_column), _quoted("column", fence_column)
         if style not in _PLACEHOLDERS:
-            raise InvalidFenceGuardError("style", ascii(style)[:40], f"it is one of {', '.join(_PLACEHOLDERS)}")
+            raise InvalidArgumentError(
+                "the style of a fence guard", f"it is one of {', '.join(_PLACEHOLDERS)}", ascii(style)[:40]
+            )
         resource, fence = _PLACEHOLDERS[style]
         self._style: Final = style
         # The names are checked and quoted above; values are always parameters.
@@ -416,7 +422,7 @@ class SqlFenceGuard:
 
         Raises:
             StaleFenceError: The resource has seen a higher fence; roll the transaction back.
-            InvalidFenceError: The fence is no whole number from 1 to 2**53 - 1.
+            InvalidArgumentError: The fence is no whole number from 1 to 2**53 - 1.
         """
         cursor.execute(self.raise_statement, self.raise_parameters(resource, fence))
         if cursor.rowcount != 1:
@@ -452,5 +458,5 @@ def _refuse_stale(resource: str, fence: int, row: Any) -> None:  # noqa: ANN401 
 def _quoted(what: str, name: str) -> str:
     if type(name) is not str or not _IDENTIFIER.fullmatch(name):
         problem = "it must be a lower-case letter or underscore and up to 30 of those and digits"
-        raise InvalidFenceGuardError(what, ascii(name)[:40], problem)
+        raise InvalidArgumentError(f"the {what} of a fence guard", problem, ascii(name)[:40])
     return f'"{name}"'

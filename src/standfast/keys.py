@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, final
 
-from standfast.errors import DuplicateFamilyError, InvalidKeyError, KeyTooLongError, NotAKeyError
+from standfast.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -34,11 +34,13 @@ def encode_parts(parts: tuple[str, ...]) -> bytes:
 
 def _encode_part(part: str) -> bytes:
     if not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise NotAKeyError(type(part).__name__, "str as a key part (choose its text yourself, with str(...))")
+        raise ArgumentTypeError("a str as a key part (choose its text yourself, with str(...))", type(part).__name__)
     try:
         data = str.encode(part)  # not part.encode(): a subclass could have its own
     except UnicodeEncodeError:
-        raise InvalidKeyError(_short(ascii(part)), "it holds half of a surrogate pair, which is not text") from None
+        raise InvalidArgumentError(
+            "part of a key", "it holds half of a surrogate pair, which is not text", _short(ascii(part))
+        ) from None
     if b"\x00" in data:
         data = data.replace(b"\x00", _ESCAPED_NUL)
     return data + _END
@@ -52,7 +54,7 @@ def decode_parts(encoded: bytes) -> tuple[str, ...]:
     except UnicodeDecodeError:
         parts = ()
     if encode_parts(parts) != encoded:
-        raise InvalidKeyError(_short(repr(bytes(encoded))), "it is not an encoded key")
+        raise InvalidArgumentError("part of a key", "it is not an encoded key", _short(repr(bytes(encoded))))
     return parts
 
 
@@ -140,17 +142,21 @@ def _declare(
 ) -> KeyFamily:
     _check_name(name, "a family name")
     if isinstance(modes, str) or isinstance(alone, str):
-        raise InvalidKeyError(repr(modes or alone), 'modes are a tuple of names; write modes=("pull",)')
+        raise InvalidArgumentError(
+            "part of a key", 'modes are a tuple of names; write modes=("pull",)', repr(modes or alone)
+        )
     if isinstance(after, KeyFamily):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidKeyError(f"after={after!r}", "families are given as a tuple; write after=(FIRST,)")
+        raise InvalidArgumentError(
+            "part of a key", "families are given as a tuple; write after=(FIRST,)", f"after={after!r}"
+        )
     modes, alone, after = tuple(modes), tuple(alone), tuple(after)
     for mode in (*modes, *alone):
         _check_name(mode, "a mode")
     for earlier in after:
         if type(earlier) is not KeyFamily:
-            raise NotAKeyError(_described(earlier), "KeyFamily in after=")
+            raise ArgumentTypeError("a KeyFamily in after=", _described(earlier))
     if len({*modes, *alone}) != len(modes) + len(alone):
-        raise InvalidKeyError(repr((*modes, *alone)), "each mode is declared once")
+        raise InvalidArgumentError("part of a key", "each mode is declared once", repr((*modes, *alone)))
     family = object.__new__(KeyFamily)
     family.name, family.modes, family.alone = name, modes, alone
     family.after, family.place = after, place
@@ -161,9 +167,9 @@ def _declare(
 
 def _check_name(name: str, what: str) -> None:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise NotAKeyError(type(name).__name__, f"str as {what}")
+        raise ArgumentTypeError(f"a str as {what}", type(name).__name__)
     if not name or not name.isprintable():
-        raise InvalidKeyError(_short(ascii(name)), f"{what} is printable text and not empty")
+        raise InvalidArgumentError("part of a key", f"{what} is printable text and not empty", _short(ascii(name)))
 
 
 _PROMPTS: Final = ("<stdin>", "<ipython-input-", "<python-input-")
@@ -171,10 +177,27 @@ _PROMPTS: Final = ("<stdin>", "<ipython-input-", "<python-input-")
 _families: dict[str, KeyFamily] = {}
 
 
+def _duplicate(name: str, first: str, second: str) -> DeclarationError:
+    if first == second:
+        problem = f"it was declared again at {first} with other modes or order; restart the process"
+    else:
+        problem = f"it is declared at {first} and again at {second}; rename one, or import the first"
+    return DeclarationError(f"key family {name!r}", problem)
+
+
+def unknown_mode(name: str, mode: str | None, known: tuple[str, ...]) -> InvalidArgumentError:
+    """Return the error for a mode that a key family or a lock does not declare, or for the lack of one."""
+    if not known:
+        problem = "it declares no modes; leave the mode out, or declare modes=..."
+    else:
+        problem = f"choose one of {', '.join(map(repr, known))}"
+    return InvalidArgumentError(f"the mode of {name!r}", problem, "no mode" if mode is None else f"mode {mode!r}")
+
+
 def _register(family: KeyFamily) -> KeyFamily:
     known = _families.setdefault(family.name, family)  # atomic: of several threads, one is the first
     if _declaration(known) != _declaration(family):
-        raise DuplicateFamilyError(family.name, known.place, family.place)
+        raise _duplicate(family.name, known.place, family.place)
     return known
 
 
@@ -192,7 +215,9 @@ def _family_named(name: str) -> KeyFamily:
     try:
         return _families[name]
     except KeyError:
-        raise InvalidKeyError(repr(name), "no key family of that name is declared in this process") from None
+        raise InvalidArgumentError(
+            "part of a key", "no key family of that name is declared in this process", repr(name)
+        ) from None
 
 
 @final
@@ -206,7 +231,7 @@ class Key:
 
     def __init__(self, family: KeyFamily, parts: tuple[str, ...]) -> None:
         if type(family) is not KeyFamily:
-            raise NotAKeyError(_described(family), "KeyFamily")
+            raise ArgumentTypeError("a KeyFamily", _described(family))
         self.family: Final = family
         self.parts: Final = parts
         self.encoded: Final = family.encoded_name + encode_parts(parts)
@@ -234,7 +259,11 @@ def require_key(value: object) -> Key:
     """Return ``value`` if a family made it; a look-alike or raw text is refused, with the fix in the message."""
     if type(value) is Key:
         return value
-    raise NotAKeyError(_described(value))
+    raise ArgumentTypeError(
+        "a Key",
+        _described(value),
+        'declare a family once, FAMILY = KeyFamily("what-it-protects"), and make the key with FAMILY(...)',
+    )
 
 
 def _described(value: object) -> str:
@@ -258,7 +287,8 @@ class RecordKey(bytes):
     @classmethod
     def _sized(cls, encoded: bytes) -> RecordKey:
         if len(encoded) > MAX_KEY_BYTES:
-            raise KeyTooLongError(len(encoded), MAX_KEY_BYTES)
+            problem = f"it takes {len(encoded):,} bytes encoded, and at most {MAX_KEY_BYTES:,} are allowed"
+            raise InvalidArgumentError("a key", f"{problem}; put a digest of its long part into it")
         return bytes.__new__(cls, encoded)
 
     @classmethod
@@ -295,7 +325,7 @@ class RecordKey(bytes):
     def __str__(self) -> str:
         try:
             return display(self.parts)
-        except InvalidKeyError:  # the bound of a range is not itself a key
+        except InvalidArgumentError:  # the bound of a range is not itself a key
             return repr(bytes(self))
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast, final, get_args
 
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError, InvalidRateError
+from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.locks.entry import MOST_HOLDERS
 from standfast.locks.rate_limiter import check_rate
 
@@ -51,14 +51,14 @@ def length(policy: str, what: str, given: Duration) -> float:
 def checked_count(policy: str, what: str, given: int, most: int) -> int:
     """Return a whole number in its limits."""
     if type(given) is not int or not 1 <= given <= most:
-        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
+        raise DeclarationError(policy, f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
     return given
 
 
 def checked_choice(policy: str, what: str, given: T, choices: object) -> T:
     """Return one of the texts that a literal type lists."""
     if given not in (known := get_args(choices)):
-        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be {' or '.join(map(repr, known))}")
+        raise DeclarationError(policy, f"{what} is {given!r:.60}; it must be {' or '.join(map(repr, known))}")
     return given
 
 
@@ -68,20 +68,20 @@ def checked_key(policy: str, key: Key) -> Key:
         return key
     if not callable(key):
         forms = ", ".join(map(repr, KEY_FORMS))
-        raise InvalidFlowError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the call")
+        raise DeclarationError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the call")
     if inspect.iscoroutinefunction(key):
-        raise InvalidFlowError(policy, "the key function is async; it must be a plain function, which does no I/O")
+        raise DeclarationError(policy, "the key function is async; it must be a plain function, which does no I/O")
     try:
         inspect.signature(key).bind(None)
     except (TypeError, ValueError):  # ValueError: a builtin that does not say what it takes
-        raise InvalidFlowError(policy, "the key function must take one argument, the call") from None
+        raise DeclarationError(policy, "the key function must take one argument, the call") from None
     return key
 
 
 def checked_shared_key(policy: str, key: Key, problem: str) -> Key:
     """Return the key of a policy that means nothing without one."""
     if key == "none":
-        raise InvalidFlowError(policy, f"without a key there is {problem}; use sf.Allow(), or another key")
+        raise DeclarationError(policy, f"without a key there is {problem}; use sf.Allow(), or another key")
     return checked_key(policy, key)
 
 
@@ -166,7 +166,7 @@ class Limit(Value):
             Not for workflows.
 
     Raises:
-        InvalidFlowError: An option has a value that it cannot have.
+        DeclarationError: An option has a value that it cannot have.
     """
 
     __slots__ = ("key", "max", "max_queued", "name", "on_limit", "ttl")
@@ -183,10 +183,10 @@ class Limit(Value):
     ) -> None:
         if type(max) is int and max > MOST_HOLDERS:
             problem = f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all holders share one record"
-            raise InvalidFlowError("Limit", f"{problem}; split it by a key, with a part for each, or leave it out")
+            raise DeclarationError("Limit", f"{problem}; split it by a key, with a part for each, or leave it out")
         self.max: Final = checked_count("Limit", "max", max, MOST_HOLDERS)
         if key is not None and key not in KEY_FORMS and not callable(key):
-            raise InvalidFlowError("Limit", f"the key {key!r:.60} is none; {_KEYS_OF_LIMITS}")
+            raise DeclarationError("Limit", f"the key {key!r:.60} is none; {_KEYS_OF_LIMITS}")
         self.key: Final = key
         self.on_limit: Final = None if on_limit is None else checked_choice("Limit", "on_limit", on_limit, OnLimit)
         most = None if max_queued is None else checked_count("Limit", "max_queued", max_queued, MOST_QUEUED)
@@ -218,7 +218,7 @@ class Rate(Value):
         name: Rates of one name count together, whichever actions of the app they belong to. They must be alike.
 
     Raises:
-        InvalidFlowError: It cannot be meant; the error says why.
+        DeclarationError: It cannot be meant; the error says why.
     """
 
     __slots__ = ("burst", "key", "max", "name", "per")
@@ -239,8 +239,8 @@ class Rate(Value):
         self.name: Final = _checked_name("Rate", name)
         try:
             check_rate(self.burst, self.interval)
-        except InvalidRateError as error:
-            raise InvalidFlowError("Rate", str(error)) from None
+        except InvalidArgumentError as error:
+            raise DeclarationError("Rate", str(error)) from None
 
     @property
     def interval(self) -> timedelta:
@@ -251,7 +251,7 @@ class Rate(Value):
 def _checked_name(where: str, name: str) -> str:
     if not isinstance(name, str) or (name and not _NAME.fullmatch(name)):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = "a name must be 1 to 64 letters, digits, _ . or -, and begin with a letter"
-        raise InvalidFlowError(where, f"name is {name!a:.80}; {problem}")
+        raise DeclarationError(where, f"name is {name!a:.80}; {problem}")
     return name
 
 
@@ -350,7 +350,7 @@ class Debounce(PolicyValue):
         self.window: Final = length("Debounce", "window", window)
         self.max_wait: Final = None if max_wait is None else length("Debounce", "max_wait", max_wait)
         if self.max_wait is not None and self.max_wait < self.window:
-            raise InvalidFlowError("Debounce", "max_wait is shorter than window; it must be at least as long")
+            raise DeclarationError("Debounce", "max_wait is shorter than window; it must be at least as long")
         self.key: Final = checked_shared_key("Debounce", key, "no burst to wait for")
         self.edge: Final = checked_choice("Debounce", "edge", edge, Edge)
         self.collapse: Final = checked_choice("Debounce", "collapse", collapse, Collapse)
@@ -462,13 +462,13 @@ def as_policy(given: Policy | PolicyName, where: str) -> Policy:
         where: The place, as an error names it: ``"flow 'support-chat', action 'respond'"``.
 
     Raises:
-        InvalidFlowError: It is none. The error lists those that there are.
+        DeclarationError: It is none. The error lists those that there are.
     """
     if isinstance(given, get_args(Policy)):
         return cast("Policy", given)
     if isinstance(given, str) and given in _PLAIN:
         return _PLAIN[given]()
-    raise InvalidFlowError(where, _not_a_policy(given))
+    raise DeclarationError(where, _not_a_policy(given))
 
 
 def _not_a_policy(given: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from standfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, UnsuitableStoreError
+from standfast.errors import ArgumentTypeError, InvalidArgumentError, InvalidChangeError, UnsuitableStoreError
 from standfast.ids import new_id
 from standfast.keys import Key, RecordKey
 from standfast.stores.protocol import Check, Delete, Put, SharesTransactions, Wake
@@ -163,7 +163,7 @@ class Scope:
         root = self._root
         for key in keys:
             if type(key) is not RecordKey:
-                raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
+                raise ArgumentTypeError("a RecordKey (made by space.key(...))", type(key).__name__)
             if not key.startswith(root):
                 raise InvalidChangeError(
                     f"{key} does not lie in {self.namespace}/{self.tenant}; make it with space.key(...)"
@@ -186,13 +186,15 @@ def address_of(key: Key | str) -> tuple[str, ...]:
         return str(len(key.parts)), key.family.name, *key.parts
     if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return "1", "", key
-    raise NotAKeyError(type(key).__name__, "Key or str")
+    raise ArgumentTypeError("a Key or str", type(key).__name__)
 
 
 def checked_name(what: str, name: str) -> str:
     """Return the name of a namespace or a tenant; refuse what cannot be one."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidKeyError(f"{what} {name!r}", "it must be text")
+        raise InvalidArgumentError("part of a key", "it must be text", f"{what} {name!r}")
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise InvalidKeyError(f"{what} {name!a}", f"it must be 1 to {LONGEST_NAME} printable characters")
+        raise InvalidArgumentError(
+            "part of a key", f"it must be 1 to {LONGEST_NAME} printable characters", f"{what} {name!a}"
+        )
     return name

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import standfast as sf
-from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
+from standfast.errors import DeclarationError, DecodeError, NondeterminismError
 from standfast.testing.workflows import WorkflowEnvironment, load_history, replay_history, save_history
 from tests.replay.golden import FOLDER, WORKFLOWS, double
 
@@ -92,7 +92,7 @@ async def test_changed_code_does_not_fit_a_saved_history(changed: Workflow[..., 
 
 async def test_a_history_of_another_workflow_is_refused() -> None:
     """It would fit nothing."""
-    with pytest.raises(InvalidWorkflowError):
+    with pytest.raises(DeclarationError):
         await replay_history(WORKFLOWS["golden.steps"], await saved_history())
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds, typed
-from standfast.errors import InvalidDurationError
+from standfast.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_duration_is_read_as_people_write_it(written: Duration, expected: floa
 )
 def test_a_mistake_is_refused_with_what_to_write(mistake: Duration, problem: str) -> None:
     """What is no duration is refused, and the message says what is wrong and what to write."""
-    with pytest.raises(InvalidDurationError, match=problem) as caught:
+    with pytest.raises(InvalidArgumentError, match=problem) as caught:
         seconds(mistake)
     assert '"5 seconds"' in str(caught.value)
     assert len(str(caught.value)) < 250
@@ -96,7 +96,7 @@ def test_a_mistake_is_refused_with_what_to_write(mistake: Duration, problem: str
 
 def test_a_bare_number_that_is_probably_milliseconds_is_refused() -> None:
     """A lease of 90000 means 90 seconds more often than a day; with a unit it is taken at its word."""
-    with pytest.raises(InvalidDurationError, match=r"90000 cannot be a lease: .* milliseconds"):
+    with pytest.raises(InvalidArgumentError, match=r"90000 cannot be a lease: .* milliseconds"):
         seconds(90_000, what="lease", maximum_bare=DAY)
     assert seconds("90000 s", what="lease", maximum_bare=DAY) == 90_000
     assert seconds(timedelta(seconds=90_000), maximum_bare=DAY) == 90_000
@@ -112,7 +112,7 @@ def test_a_number_that_was_typed_is_in_seconds(text: str, expected: float) -> No
 @pytest.mark.parametrize("text", ["", "five", "5 bananas", "-5", "9" * 65])
 def test_what_was_typed_and_is_no_duration_is_refused(text: str) -> None:
     """As it is in code."""
-    with pytest.raises(InvalidDurationError):
+    with pytest.raises(InvalidArgumentError):
         seconds(typed(text))
 
 
@@ -120,9 +120,9 @@ def test_a_duration_below_the_minimum_or_above_the_maximum_is_refused() -> None:
     """The limits themselves are allowed."""
     assert seconds("10ms", minimum=0.01, maximum=1) == 0.01
     assert seconds(1.0, minimum=0.01, maximum=1) == 1
-    with pytest.raises(InvalidDurationError, match=r"a lease: it is shorter than 0.01 seconds"):
+    with pytest.raises(InvalidArgumentError, match=r"a lease: it is shorter than 0.01 seconds"):
         seconds(0, what="lease", minimum=0.01)
-    with pytest.raises(InvalidDurationError, match="longer than 1 seconds"):
+    with pytest.raises(InvalidArgumentError, match="longer than 1 seconds"):
         seconds(1.1, maximum=1)
 
 
@@ -135,13 +135,13 @@ def test_no_duration_means_no_limit() -> None:
     """None stays None where a duration is optional, and is refused where it is not."""
     assert optional_seconds(None) is None
     assert optional_seconds("1s") == 1
-    with pytest.raises(InvalidDurationError, match="a timeout"):
+    with pytest.raises(InvalidArgumentError, match="a timeout"):
         optional_seconds(-1, what="timeout")
 
 
 def test_a_huge_text_is_refused_without_being_read() -> None:
     """Megabytes of digits are neither parsed nor repeated in the message."""
-    with pytest.raises(InvalidDurationError, match="10,000,000 characters") as caught:
+    with pytest.raises(InvalidArgumentError, match="10,000,000 characters") as caught:
         seconds("9" * 10_000_000)
     assert len(str(caught.value)) < 200
 
@@ -152,7 +152,7 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:
         assert 0 <= seconds(text) <= MAX_SECONDS
         message = ""
-    except InvalidDurationError as error:
+    except InvalidArgumentError as error:
         message = str(error)
     assert message.isascii()
     assert message.isprintable()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import DecodeError, InvalidFenceError, StaleFenceError
+from standfast.errors import DecodeError, InvalidArgumentError, StaleFenceError
 from standfast.fencing import FenceGate
 from standfast.stores import Put
 
@@ -90,5 +90,5 @@ async def test_a_damaged_record_admits_nobody(space: sf.Space) -> None:
 @pytest.mark.parametrize("fence", [0, 2**53, True, "12"])
 async def test_what_is_no_fence_is_refused(space: sf.Space, fence: Any) -> None:
     """Before anything is read."""
-    with pytest.raises(InvalidFenceError):
+    with pytest.raises(InvalidArgumentError):
         await FenceGate(space).admit("invoice-7", fence)

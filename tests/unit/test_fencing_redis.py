@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from standfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
+from standfast.errors import InvalidArgumentError, StaleFenceError
 from standfast.fencing import GUARDED_COMMAND, guard_redis, guard_redis_blocking
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_the_fence_lies_in_the_same_slot_of_a_cluster(key: str, fence_key: str) 
 def test_what_is_no_fence_is_not_sent(fence: Any) -> None:
     """Nothing goes to the server."""
     canned = Canned(1)
-    with pytest.raises(InvalidFenceError):
+    with pytest.raises(InvalidArgumentError):
         guard_redis_blocking(canned, "SET", "k", 1, fence=fence)
     assert not canned.asked
 
@@ -91,7 +91,7 @@ def test_what_is_no_fence_is_not_sent(fence: Any) -> None:
 @pytest.mark.parametrize("keys", [{"key": ""}, {"key": 7}, {"key": "k", "fence_key": "k"}])
 def test_keys_that_cannot_work_are_refused(keys: Any) -> None:
     """A fence needs a place of its own, and so does what it guards."""
-    with pytest.raises(InvalidFenceGuardError):
+    with pytest.raises(InvalidArgumentError):
         guard_redis_blocking(Canned(1), "SET", keys["key"], 1, fence=1, fence_key=keys.get("fence_key"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from standfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
+from standfast.errors import InvalidArgumentError, StaleFenceError
 from standfast.fencing import SqlFenceGuard
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ async def test_an_asynchronous_cursor_is_guarded_the_same(database: sqlite3.Conn
 @pytest.mark.parametrize("where", ["table", "resource_column", "fence_column"])
 def test_a_name_that_could_be_sql_is_refused(name: Any, where: str) -> None:
     """Names of tables and columns are plain words."""
-    with pytest.raises(InvalidFenceGuardError, match="lower-case"):
+    with pytest.raises(InvalidArgumentError, match="lower-case"):
         SqlFenceGuard(**{where: name})
 
 
@@ -191,14 +191,14 @@ def test_a_word_of_sql_is_fine_as_a_name() -> None:
 
 def test_an_unknown_style_is_refused() -> None:
     """The message lists those there are."""
-    with pytest.raises(InvalidFenceGuardError, match="qmark, numeric"):
+    with pytest.raises(InvalidArgumentError, match="qmark, numeric"):
         SqlFenceGuard(style="perl")  # type: ignore[arg-type] # an unknown one is what is tested
 
 
 @pytest.mark.parametrize("fence", [0, -1, 2**53, 10**400, True, 1.0, "7", None])
 def test_what_is_no_fence_is_refused(database: sqlite3.Connection, fence: Any) -> None:
     """Only a whole number from 1 to 2^53 - 1 reaches the table; above all not the 0 of somebody who holds nothing."""
-    with pytest.raises(InvalidFenceError, match="cannot be a fence"):
+    with pytest.raises(InvalidArgumentError, match="cannot be a fence"):
         GUARD.admit(database.cursor(), "invoice-7", fence)
     assert not database.in_transaction
 
@@ -206,7 +206,7 @@ def test_what_is_no_fence_is_refused(database: sqlite3.Connection, fence: Any) -
 @pytest.mark.parametrize("resource", ["", "x" * 201, "a\nb", 7])
 def test_what_is_no_resource_is_refused(database: sqlite3.Connection, resource: Any) -> None:
     """A resource is short printable text."""
-    with pytest.raises(InvalidFenceGuardError, match="resource"):
+    with pytest.raises(InvalidArgumentError, match="resource"):
         GUARD.admit(database.cursor(), resource, 1)
 
 

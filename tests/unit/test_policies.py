@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidDurationError, InvalidFlowError
+from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.policies import POLICIES, as_policy
 
 if TYPE_CHECKING:
@@ -63,21 +63,21 @@ def test_a_policy_without_options_can_be_given_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(("name", "example"), [("debounce", r"sf\.Debounce"), ("batch", r"sf\.Batch")])
 def test_a_policy_that_needs_options_is_not_taken_by_its_name(name: str, example: str) -> None:
     """The error shows how it is written."""
-    with pytest.raises(InvalidFlowError, match=f"action 'respond'.*needs options.*{example}"):
+    with pytest.raises(DeclarationError, match=f"action 'respond'.*needs options.*{example}"):
         as_policy(cast("Any", name), WHERE)
 
 
 @pytest.mark.parametrize("given", ["queued", "", 3, {"policy": "queue"}, None])
 def test_what_is_no_policy_is_refused_with_a_list_of_those_there_are(given: object) -> None:
     """The error names the place, and all eight."""
-    with pytest.raises(InvalidFlowError, match="action 'respond'") as refused:
+    with pytest.raises(DeclarationError, match="action 'respond'") as refused:
         as_policy(cast("Any", given), WHERE)
     assert [name for name in POLICIES if f"'{name}'" not in str(refused.value)] == []
 
 
 def test_a_policy_that_was_not_called_is_refused_with_the_fix() -> None:
     """``concurrency=sf.Queue`` lacks its brackets."""
-    with pytest.raises(InvalidFlowError, match=r"given as a class; call it, as in sf\.Queue"):
+    with pytest.raises(DeclarationError, match=r"given as a class; call it, as in sf\.Queue"):
         as_policy(cast("Any", sf.Queue), WHERE)
 
 
@@ -93,14 +93,14 @@ def test_every_policy_takes_every_form_of_key(name: str, form: str) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_an_unknown_form_of_key_is_refused_with_a_list_of_those_there_are(name: str, key: object) -> None:
     """Not at the first request."""
-    with pytest.raises(InvalidFlowError, match="'session', 'user', 'tenant', 'none', or a function"):
+    with pytest.raises(DeclarationError, match="'session', 'user', 'tenant', 'none', or a function"):
         MAKE[name](key=key)
 
 
 @pytest.mark.parametrize("name", ["debounce", "restart", "batch", "join", "latest"])
 def test_a_policy_that_means_nothing_without_a_key_refuses_to_have_none(name: str) -> None:
     """There would be nothing to collapse, restart or share, and ``Allow`` says so better."""
-    with pytest.raises(InvalidFlowError, match=r"without a key there is no.*use sf\.Allow"):
+    with pytest.raises(DeclarationError, match=r"without a key there is no.*use sf\.Allow"):
         MAKE[name](key="none")
 
 
@@ -115,7 +115,7 @@ def test_queue_and_reject_may_have_no_key(name: str) -> None:
 )
 def test_a_function_that_cannot_give_a_key_is_refused(key: Any, problem: str) -> None:
     """It has to be a plain function of the arrival."""
-    with pytest.raises(InvalidFlowError, match=problem):
+    with pytest.raises(DeclarationError, match=problem):
         sf.Queue(key=key)
 
 
@@ -135,7 +135,7 @@ def test_a_function_that_cannot_give_a_key_is_refused(key: Any, problem: str) ->
 )
 def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Policy]) -> None:
     """Sizes are whole numbers in their limits, and choices are among those there are."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         make()
 
 
@@ -152,7 +152,7 @@ def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Policy]) ->
 )
 def test_a_length_of_time_that_makes_no_sense_is_refused(make: Callable[[], Policy], what: str) -> None:
     """The error says which one."""
-    with pytest.raises(InvalidDurationError, match=what):
+    with pytest.raises(InvalidArgumentError, match=what):
         make()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from msgspec import structs
 
-from standfast.errors import InvalidWorkflowError
+from standfast.errors import DeclarationError
 from standfast.events import Event, RunCodeDiffers, RunConflicts
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.observations import outcome_of
@@ -135,7 +135,7 @@ async def or_elsewhere(step: S, cut: Callable[[S | str], Awaitable[T]]) -> T:
     """Cut at a step; if that is refused, where the refusal says."""
     try:
         return await cut(step)
-    except InvalidWorkflowError as refused:
+    except DeclarationError as refused:
         return await cut(named_in(refused))
 
 
@@ -143,11 +143,11 @@ def cut_or_elsewhere(run_id: str, events: list[HistoryEvent], cut: Cut) -> list[
     """Cut a history; if that is refused, cut it where the refusal says."""
     try:
         return cut()
-    except InvalidWorkflowError as refused:
+    except DeclarationError as refused:
         return cut_at(run_id, events, named_in(refused), fork=False)
 
 
-def named_in(refused: InvalidWorkflowError) -> str:
+def named_in(refused: DeclarationError) -> str:
     """Return the step that a refusal tells to go on from."""
     named = GO_ON_FROM.search(str(refused))
     if named is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidWorkflowError, RunDivergedError, RunFailedError, RunStuckError
+from standfast.errors import DeclarationError, RunDivergedError, RunFailedError, RunStuckError
 from standfast.testing import VirtualClock, simulate
 from standfast.testing.workflows import (
     OPERATIONS,
@@ -129,7 +129,7 @@ async def test_without_a_process_there_is_no_engine() -> None:
     """It is said how to get one."""
     async with WorkflowEnvironment([naps]) as env:
         await env.crash()
-        with pytest.raises(InvalidWorkflowError, match="restart"):
+        with pytest.raises(DeclarationError, match="restart"):
             _ = env.engine
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Final
 
-from standfast.errors import BlockingInLoopError, PatchedThreadsError
+from standfast.errors import UsageError
 
 _LIBRARIES: Final = {
     "gevent": ("gevent.monkey", "is_module_patched", ("threading", "thread", "select")),
@@ -20,7 +20,11 @@ def refuse_running_loop(instead: str = "async with standfast.open(...)") -> None
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise BlockingInLoopError("standfast.blocking", instead)
+    raise UsageError(
+        "standfast.blocking",
+        "blocks, and an event loop runs in this thread",
+        f"use {instead}, or call it through asyncio.to_thread",
+    )
 
 
 def refuse_green_threads() -> None:
@@ -29,4 +33,9 @@ def refuse_green_threads() -> None:
         is_patched = getattr(sys.modules.get(home), question, None)
         patched = [module for module in modules if is_patched is not None and is_patched(module)]
         if patched:
-            raise PatchedThreadsError(library, patched[0])
+            workers = "gunicorn --worker-class gthread, celery --pool prefork or threads"
+            raise UsageError(
+                library,
+                f"has replaced the module {patched[0]}, so the background event loop could not run beside this code",
+                f"use a worker with real threads ({workers}), or a process without it",
+            )

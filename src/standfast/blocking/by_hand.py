@@ -32,7 +32,7 @@ class _ByHand:
         """Take a permit if one is free and nobody is in front; else stand in line, or keep the place there.
 
         Raises:
-            PermitsDisagreeError: The lock is in use with another number of permits.
+            LockMismatchError: The lock is in use with another number of permits.
             LineFullError: 1,000 wait already.
         """
         return slot.bound.call(lambda state: self._lock.try_acquire(state, holder_id, lease=lease))

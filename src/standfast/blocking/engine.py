@@ -80,7 +80,7 @@ class Engine(Overseer):
         address: Which store, without secrets; empty if a space was given.
 
     Raises:
-        BlockingInLoopError: When it is used: an event loop runs in this thread. Use :class:`standfast.Engine`.
+        UsageError: When it is used: an event loop runs in this thread. Use :class:`standfast.Engine`.
     """
 
     def __init__(  # noqa: PLR0913 -- keyword options

@@ -118,7 +118,7 @@ class Client:
         Raises:
             WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
             UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
-            WorkflowMismatchError: This engine has another workflow under that name.
+            DeclarationError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.

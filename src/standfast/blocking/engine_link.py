@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from standfast.blocking._background import Background, BackgroundCall, call
 from standfast.blocking._refusals import refuse_running_loop
-from standfast.errors import EngineNotOpenError, InvalidWorkflowError
+from standfast.errors import DeclarationError, EngineNotOpenError
 from standfast.stores.liveness import run_in_forked_child
 from standfast.workflows.engine import Engine as AsyncEngine
 
@@ -111,7 +111,7 @@ class EngineLink:
         told = tuple(hooks)
         with _opening:
             if self._is_open:
-                raise InvalidWorkflowError("the engine", "it is open already")
+                raise DeclarationError("the engine", "it is open already")
             self._drive, self._hooks = self._drive if drive is None else drive, told
             self._running = self._open()
             self._is_closed = False

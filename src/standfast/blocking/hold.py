@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar, final
 
 from standfast.blocking._background import BackgroundCall, call
 from standfast.durations import optional_seconds
-from standfast.errors import BlockingInLoopError, ForkedError, HoldMisuseError
+from standfast.errors import ForkedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ class Holding:
 
     def __enter__(self) -> Hold:
         if self._holding is not None and self._background is not None and not self._background.guard.crossed:
-            raise HoldMisuseError(repr(self._holding), "is in use already")
+            raise UsageError(f"the hold of {self._holding!r}", "is in use already", "make a new hold for each block")
         background, holding = self._make()
         entering = BackgroundCall(background, holding.__aenter__, lambda _: holding.__aexit__(None, None, None))
         try:
@@ -168,7 +168,7 @@ class Holding:
     ) -> None:
         background, holding = self._background, self._holding
         if background is None or holding is None:
-            raise HoldMisuseError("a lock", "was left without being entered")
+            raise UsageError("the hold of a lock", "was left without being entered", "make a new hold for each block")
         self._background = self._holding = None
         if background.guard.crossed:
             if kind is None:
@@ -191,7 +191,11 @@ class Holding:
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Decorate a function: each call takes the lock anew and holds it until the call ends."""
         if inspect.iscoroutinefunction(function):
-            raise BlockingInLoopError(function.__qualname__, "the lock of an async space")
+            raise UsageError(
+                function.__qualname__,
+                "blocks, and an event loop runs in this thread",
+                "use the lock of an async space, or call it through asyncio.to_thread",
+            )
 
         @wraps(function)
         def holding(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -153,7 +153,7 @@ class ModeLock(_Lock["AsyncModeLock"]):
         """Hold it in ``mode`` for the length of a ``with`` block; options as for a mutex.
 
         Raises:
-            UnknownModeError: The mode was not declared.
+            InvalidArgumentError: The mode was not declared.
         """
         return self._holding(options, lambda lock: partial(lock.hold, mode))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from standfast.blocking._owner import owner_of_thread
-from standfast.errors import InvalidLockArgumentError
+from standfast.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from standfast.durations import Duration
@@ -44,7 +44,7 @@ def as_async(options: HoldOptions) -> AsyncHoldOptions:
     on_lost = given.pop("on_lost", "raise")
     if on_lost not in ("raise", "tell"):
         problem = "a thread cannot be cancelled; choose 'raise' or 'tell'"
-        raise InvalidLockArgumentError("on_lost", ascii(on_lost)[:40], problem)
+        raise InvalidArgumentError("the on_lost of a lock", problem, ascii(on_lost)[:40])
     # What "cancel" would cancel is the call that took the lock, which is over by then. Leaving raises.
     given["on_lost"] = "cancel" if on_lost == "raise" else "tell"
     if given.get("owner") is None:

@@ -41,9 +41,9 @@ class RateLimiter:
         ``answer.keep_within`` seconds; one that is no longer interested calls :meth:`withdraw`.
 
         Raises:
-            CostTooHighError: The bucket never holds that many tokens.
+            InvalidArgumentError: The bucket never holds that many tokens.
             LineFullError: 1,000 wait already.
-            RateMismatchError: The limiter is in use with another rate.
+            LockMismatchError: The limiter is in use with another rate.
         """
         return self._limiter.call(lambda limiter: limiter.try_acquire(cost, waiter=waiter))
 
@@ -54,9 +54,9 @@ class RateLimiter:
 
         Raises:
             RateTimeoutError: The turn did not come in time; nothing was taken.
-            CostTooHighError: The bucket never holds that many tokens.
+            InvalidArgumentError: The bucket never holds that many tokens.
             LineFullError: 1,000 wait already.
-            RateMismatchError: The limiter is in use with another rate.
+            LockMismatchError: The limiter is in use with another rate.
         """
         self._limiter.call(lambda limiter: limiter.acquire(cost, timeout=timeout))
 

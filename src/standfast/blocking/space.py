@@ -258,8 +258,8 @@ def open(  # noqa: A001 -- used as blocking.open
         credentials: The password and TLS context of a server, where they are not to stand in the URL.
 
     Raises:
-        BlockingInLoopError: An event loop runs in this thread: use :func:`standfast.open`.
-        PatchedThreadsError: gevent or eventlet has replaced threads, and nothing could run beside this code.
+        UsageError: An event loop runs in this thread: use :func:`standfast.open`.
+        UsageError: gevent or eventlet has replaced threads, and nothing could run beside this code.
     """
     told = tuple(hooks)
     refuse_green_threads()

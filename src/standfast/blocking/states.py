@@ -194,7 +194,7 @@ class Slots:
     ``max_retries``. Nothing is read or written until the state is used.
 
     Raises:
-        InvalidKeyError: A key or a name is empty, longer than 256 characters, or reserved.
+        InvalidArgumentError: A key or a name is empty, longer than 256 characters, or reserved.
     """
 
     __slots__ = ("_link", "_slots")

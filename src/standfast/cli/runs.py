@@ -32,8 +32,8 @@ from standfast.cli.target import (
 )
 from standfast.clock import MICROSECONDS
 from standfast.errors import (
-    InvalidDurationError,
-    InvalidWorkflowError,
+    DeclarationError,
+    InvalidArgumentError,
     RunNotFoundError,
     StandfastError,
     UnknownWorkflowError,
@@ -565,7 +565,7 @@ def start_run(context: click.Context, /, name: str, **options: Unpack[Options]) 
         info, is_new = asyncio.run(_start(target, name, arguments, options))
     except UnknownWorkflowError as problem:
         fail(problem, NOT_THERE)
-    except (WrongArgumentsError, InvalidWorkflowError, InvalidDurationError) as problem:
+    except (WrongArgumentsError, DeclarationError, InvalidArgumentError) as problem:
         fail(problem, NOT_TYPED)
     _report_start(target, info, is_new=is_new, options=options)
     if options["wait"]:

@@ -24,7 +24,7 @@ import uvicorn
 from standfast.cli.output import print_table
 from standfast.cli.target import FAILED, NOT_LOADED, Target, Wanted, end, load, made
 from standfast.durations import seconds, typed
-from standfast.errors import InvalidFlowError, MissingExtraError
+from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.request import Principal
 from standfast.log_hook import as_logfmt
 from standfast.web.app import App
@@ -114,7 +114,7 @@ def _edge(given: dict[str, Any]) -> Edge:
             per_address=given["connections_per_address"],
         )
         return Edge(limits, given["proxies"], is_private=bool(given["uds"]))
-    except InvalidFlowError as problem:
+    except DeclarationError as problem:
         raise click.UsageError(str(problem)) from None
 
 
@@ -150,7 +150,7 @@ def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> st
     if known := os.environ.get(TOKEN, ""):
         try:
             app.token = known
-        except InvalidFlowError as problem:
+        except DeclarationError as problem:
             end(f"{TOKEN} is no token: {problem.problem}", NOT_LOADED, "Make one with sf.web.new_token().")
         return ""
     if not is_needed:

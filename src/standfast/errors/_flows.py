@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 from standfast.errors._root import StandfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class FlowError(StandfastError):
@@ -15,14 +19,6 @@ class FlowError(StandfastError):
     """
 
     status: ClassVar[int] = 500
-
-
-class InvalidFlowError(FlowError, ValueError):
-    """A flow, an action or a policy was declared in a way that cannot work. Nothing was written; fix the code."""
-
-    where: str
-    problem: str
-    template = "{where}: {problem}"
 
 
 class UnknownActionError(FlowError, LookupError):
@@ -113,7 +109,7 @@ class QueueFullError(FlowError):
 
     def _text(self) -> str:
         held = self.holder and f" behind the request {self.holder!r}"
-        return f"{self.waiting} requests wait for {self.key} already{held}; try again in {self.retry_after:g} s"
+        return f"the line of {self.key} is full ({self.waiting} waiting{held}); try again in {self.retry_after:g} s"
 
 
 class QueueTimeoutError(FlowError, TimeoutError):
@@ -178,7 +174,7 @@ class TooManyRequestsError(FlowError):
     what: str
     limit: int
     retry_after: float
-    template = "there are {limit} {what} already; try again in {retry_after:g} s"
+    template = "the limit for {what} is {limit}, and it is reached; try again in {retry_after:g} s"
 
 
 class TooManyQuarantinedError(TooManyRequestsError):
@@ -190,7 +186,7 @@ class TooManyQuarantinedError(TooManyRequestsError):
 
     def _text(self) -> str:
         todo = "an operator has to retry or cancel them before more are taken on"
-        return f"{self.limit} {self.what} ended their servers and are quarantined; {todo}"
+        return f"the limit for quarantined {self.what}, which ended their servers, is {self.limit}; {todo}"
 
 
 class TooManyBytesError(TooManyRequestsError):
@@ -208,7 +204,7 @@ class TooManyBytesError(TooManyRequestsError):
 
     def _text(self) -> str:
         todo = "wait until some expire, purge ended runs, or raise TenantLimits(bytes_kept=...)"
-        return f"there are {self.kept:,} {self.what} already, and {self.limit:,} is the limit; {todo}"
+        return f"the limit for {self.what} is {self.limit:,}, and there are {self.kept:,}; {todo}"
 
 
 class RateExceededError(FlowError):
@@ -228,7 +224,7 @@ class RateExceededError(FlowError):
     limit: int
     per: float
     retry_after: float
-    template = "{limit} {what} may come in {per:g} s; try again in {retry_after:.3g} s"
+    template = "the limit for {what} is {limit} in {per:g} s; try again in {retry_after:.3g} s"
 
 
 class RequestSharedError(FlowError):
@@ -369,10 +365,8 @@ class AccessTokenError(AuthenticationError):
         challenge: What the answer says in ``WWW-Authenticate``.
     """
 
-    def __init__(self, challenge: str) -> None:
-        super().__init__("an access token is needed that holds here")
-        self.args = (challenge,)
-        self.challenge = challenge
+    problem: str = "an access token is needed that holds here"
+    challenge: str = ""
 
 
 class InsufficientScopeError(ForbiddenError):
@@ -383,31 +377,11 @@ class InsufficientScopeError(ForbiddenError):
         challenge: What the answer says in ``WWW-Authenticate``.
     """
 
-    def __init__(self, scopes: tuple[str, ...], challenge: str) -> None:
-        super().__init__("this application")
-        self.args = (scopes, challenge)
-        self.scopes, self.challenge = scopes, challenge
+    scopes: tuple[str, ...] = ()
+    challenge: str = ""
 
     def _text(self) -> str:
         return f"the access token needs the scopes {', '.join(map(repr, self.scopes))}"
-
-
-class SigningKeysUnavailableError(FlowError):
-    """The keys that access tokens are signed with cannot be had now, so nobody can be let in. Try again after a while.
-
-    Why they cannot be had is in the log.
-    """
-
-    status = 503
-    template = "the keys of the issuer of access tokens cannot be had now"
-
-
-class BodyTooLargeError(FlowError):
-    """The body of a request is larger than is taken here. Send less, or raise the limit where the app is made."""
-
-    status = 413
-    limit: int
-    template = "the body has more than the {limit:,} bytes that are taken here"
 
 
 class InputsTooLargeError(InvalidInputError):
@@ -419,18 +393,94 @@ class InputsTooLargeError(InvalidInputError):
 
     status = 413
 
-    def __init__(self, where: str, size: int, limit: int) -> None:
-        super().__init__(where, f"the inputs take {size:,} bytes, at most {limit:,} can be recorded")
-        self.args = (where, size, limit)
-        self.size, self.limit = size, limit
+    size: int = 0
+    limit: int = 0
 
 
-class BodyTooSlowError(FlowError):
-    """The body of a request did not arrive in time, or broke off. Send it again, in one go."""
+class HttpError(FlowError):
+    """What came over HTTP was refused before a flow saw it. Nothing was started; ``advice`` says what to do next.
 
-    status = 408
-    seconds: float
-    template = "the body did not arrive within {seconds:g} s"
+    Attributes:
+        code: The name of the reason, as the answer has it in ``type``: ``"body-too-large"``.
+        problem: What was wrong in this case.
+        retry_after: After how many seconds it is worth trying again, if it is.
+    """
+
+    code: str
+    problem: str
+    retry_after: float = 1.0
+    template = "{problem}"
+
+    REASONS: ClassVar[Mapping[str, tuple[int, str, str]]] = MappingProxyType(
+        {
+            "body-too-large": (
+                413,
+                "The body of a request is larger than is taken here",
+                "Send less, or raise the limit where the app is made.",
+            ),
+            "body-too-slow": (
+                408,
+                "The body of a request did not arrive in time, or broke off",
+                "Send it again, in one go.",
+            ),
+            "headers-too-large": (
+                431,
+                "The headers of a request have more bytes, or are more, than is taken here",
+                "Send less of them. standfast serve --header-bytes and --headers say how much is taken.",
+            ),
+            "headers-too-slow": (408, "The headers of a request did not arrive in time", "Send it again, in one go."),
+            "invalid-header": (
+                400,
+                "A header of a request cannot be read",
+                "Correct it, or leave it out; nothing was started.",
+            ),
+            "length-required": (
+                411,
+                "A chunked body came by a server that may show what follows it, the trailers, as headers",
+                "Nothing was started. Send Content-Length. Or serve the application with standfast serve, or with uvicorn --http standfast.web.protocol:HttpProtocol: both keep trailers apart.",
+            ),
+            "malformed-request": (
+                400,
+                "What came is no request of HTTP/1.1, or one that others may read in another way",
+                "Nothing was started.",
+            ),
+            "signing-keys-unavailable": (
+                503,
+                "The keys that access tokens are signed with cannot be read now, so no token can be checked",
+                "Try again after a while. Why they cannot be read is in the log.",
+            ),
+            "too-many-connections": (
+                503,
+                "There are as many connections as the server takes, in all or from one address",
+                "Try again after a while. standfast serve --connections and --connections-per-address say how many it takes. A proxy that brings the connections of many is named by --trust-proxy: then they are not counted as those of one address.",
+            ),
+            "wrong-host": (
+                421,
+                "A request names a host that this application is not served under",
+                'Nothing was started. Add it where the application is made: hosts=["api.example.com"].',
+            ),
+            "wrong-origin": (
+                403,
+                "A request comes from a page that this application does not trust",
+                'Nothing was started. Add it where the application is made: origins=["https://example.com"].',
+            ),
+        }
+    )
+    """For each code its status, what happened, and what to do next."""
+
+    def __init__(self, code: str, problem: str, retry_after: float = 1.0) -> None:
+        StandfastError.__init__(self, code, problem, retry_after)
+        self.__dict__["status"] = self.REASONS[code][0]  # of this case: of other errors it is the same in all
+
+    @property
+    def title(self) -> str:
+        """What happened, in general."""
+        return self.REASONS[self.code][1]
+
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        return self.REASONS[self.code][2]
 
 
 class UnsupportedBodyError(FlowError):
@@ -439,87 +489,3 @@ class UnsupportedBodyError(FlowError):
     status = 415
     problem: str
     template = "{problem}"
-
-
-class InvalidHeaderError(FlowError, ValueError):
-    """A header of a request cannot be read. Correct it, or leave it out; nothing was started."""
-
-    status = 400
-    header: str
-    problem: str
-    template = "the header {header} {problem}"
-
-
-class WrongHostError(FlowError):
-    """A request names a host that this application is not served under. Nothing was started.
-
-    Add it where the application is made: ``hosts=["api.example.com"]``.
-    """
-
-    status = 421
-    host: str
-    template = "{host!r:.100} is no host of this application"
-
-
-class WrongOriginError(FlowError):
-    """A request comes from a page that this application does not trust. Nothing was started.
-
-    Add it where the application is made: ``origins=["https://example.com"]``.
-    """
-
-    status = 403
-    origin: str
-    template = "pages of {origin!r:.100} may not use this application"
-
-
-class LengthRequiredError(FlowError):
-    """A chunked body came by a server that may show what follows it, the trailers, as headers. Nothing was started.
-
-    Send ``Content-Length``. Or serve the application with ``standfast serve``, or with
-    ``uvicorn --http standfast.web.protocol:HttpProtocol``: both keep trailers apart.
-    """
-
-    status = 411
-    template = "a chunked body is not taken here"
-
-
-class MalformedRequestError(FlowError):
-    """What came is no request of HTTP/1.1, or one that others may read in another way. Nothing was started."""
-
-    status = 400
-    problem: str
-    template = "{problem}"
-
-
-class HeadersTooLargeError(FlowError):
-    """The headers of a request have more bytes, or are more, than is taken here. Send less of them.
-
-    ``standfast serve --header-bytes`` and ``--headers`` say how much is taken.
-    """
-
-    status = 431
-    what: str
-    limit: int
-    template = "the headers have more than the {limit:,} {what} that are taken here"
-
-
-class HeadersTooSlowError(FlowError):
-    """The headers of a request did not arrive in time. Send it again, in one go."""
-
-    status = 408
-    seconds: float
-    template = "the headers did not arrive within {seconds:g} s"
-
-
-class TooManyConnectionsError(FlowError):
-    """There are as many connections as the server takes, in all or from one address. Try again after a while.
-
-    ``standfast serve --connections`` and ``--connections-per-address`` say how many it takes. A proxy that brings the
-    connections of many is named by ``--trust-proxy``: then they are not counted as those of one address.
-    """
-
-    status = 503
-    what: str
-    limit: int
-    retry_after: float
-    template = "there are {limit} connections {what} already; try again in {retry_after:g} s"

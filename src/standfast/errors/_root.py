@@ -59,7 +59,7 @@ class StandfastError(Exception):
         return cls._facts
 
     def __str__(self) -> str:
-        return self._text()
+        return self.__dict__.get("_said") or self._text()  # what a stored error of a class that is gone said
 
     def _text(self) -> str:
         if not self.template:
@@ -68,19 +68,79 @@ class StandfastError(Exception):
 
 
 def _joined(fact: object) -> object:
-    return ", ".join(map(str, cast("tuple[object, ...]", fact))) or "none" if isinstance(fact, tuple) else fact
+    if isinstance(fact, tuple | list):  # a stored error that was restored has lists
+        return ", ".join(map(str, cast("tuple[object, ...]", fact))) or "none"
+    return fact
 
 
-class InvalidDurationError(StandfastError, ValueError):
-    """A duration could not be read. Write ``"5 seconds"``, ``"1.5 hours"``, a ``timedelta`` or seconds."""
+class InvalidArgumentError(StandfastError, ValueError):
+    """An argument makes no sense. Nothing was read or written; fix the call.
 
-    given: str
+    Attributes:
+        what: What it is: ``"the lease of a lock"``.
+        problem: Why it cannot be that, and what can.
+        given: What was given, in short; empty if the problem says it.
+    """
+
+    what: str
     problem: str
-    what: str = "duration"
+    given: str = ""
 
     def _text(self) -> str:
-        article = "" if self.what.startswith("the ") else "an " if self.what[:1] in "aeiou" else "a "
-        return f'{self.given} cannot be {article}{self.what}: {self.problem}; write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
+        return f"{self.given} cannot be {self.what}: {self.problem}" if self.given else f"{self.what}: {self.problem}"
+
+
+class ArgumentTypeError(StandfastError, TypeError):
+    """An argument is of another type than is needed. Nothing was read or written; fix the call.
+
+    Attributes:
+        wanted: What is needed: ``"a Key"``.
+        given: What was given: the name of its type, mostly.
+        fix: What to write instead, if that is not plain.
+    """
+
+    wanted: str
+    given: str
+    fix: str = ""
+
+    def _text(self) -> str:
+        return f"expected {self.wanted}, got {self.given}{self.fix and f'; {self.fix}'}"
+
+
+class DeclarationError(StandfastError, ValueError):
+    """A workflow, step, flow, action, policy, schedule or key family cannot work as it is declared or used.
+
+    Nothing was written. Fix the code that the message names.
+
+    Attributes:
+        what: Which declaration, or which part of it.
+        problem: Why it cannot work, and what would.
+        given: What was given, in short; empty if the problem says it.
+    """
+
+    what: str
+    problem: str
+    given: str = ""
+
+    def _text(self) -> str:
+        return f"{self.given} cannot be {self.what}: {self.problem}" if self.given else f"{self.what}: {self.problem}"
+
+
+class UsageError(StandfastError, RuntimeError):
+    """An object was used where or when it cannot work: in another task, thread or event loop, too late, or twice.
+
+    Nothing was done. The message says what to write instead.
+
+    Attributes:
+        what: What was used.
+        problem: Why that cannot work.
+        fix: What to write instead.
+    """
+
+    what: str
+    problem: str
+    fix: str
+    template = "{what} {problem}; {fix}"
 
 
 class EncodeError(StandfastError, ValueError):
@@ -104,29 +164,3 @@ class FormatTooNewError(StandfastError):
     found: int
     known: int
     template = "{what} has format {found}, this version of Standfast reads up to {known}; upgrade standfast here"
-
-
-class BlockingInLoopError(StandfastError, RuntimeError):
-    """A call that blocks was made where an event loop runs: everything on that loop would stand still meanwhile.
-
-    Use the same name with ``await``: ``async with sf.open(...)``. From a coroutine that must call blocking code, go
-    through ``asyncio.to_thread``.
-    """
-
-    call: str
-    instead: str
-    template = (
-        "{call} blocks, and an event loop runs in this thread; use {instead}, or call it through asyncio.to_thread"
-    )
-
-
-class PatchedThreadsError(StandfastError, RuntimeError):
-    """Threads have been replaced by green ones, so the background event loop would never get its turn.
-
-    Use real threads: ``gunicorn --worker-class gthread``, ``celery --pool prefork`` or ``--pool threads``; or talk to
-    Standfast from a process in which nothing is patched.
-    """
-
-    library: str
-    module: str
-    template = "{library} has replaced the module {module}, so the background event loop could not run beside this code; use a worker with real threads (gunicorn --worker-class gthread, celery --pool prefork or threads), or a process without it"

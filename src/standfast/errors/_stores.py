@@ -112,17 +112,6 @@ class StoreNotEmptyError(StoreError):
     """The store to import into holds records of its own. Nothing was written; name an empty store."""
 
 
-class InvalidExportError(StandfastError, ValueError):
-    """A file is not a whole export: it was cut short, changed, or made by a newer version. Nothing was written.
-
-    Make the export anew, or get the file once more.
-    """
-
-    file: str
-    problem: str
-    template = "{file} cannot be imported: {problem}"
-
-
 class StoreRewoundError(StoreError):
     """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
 
@@ -133,13 +122,6 @@ class StoreRewoundError(StoreError):
 
 class WorkTimeoutError(StoreError, TimeoutError):
     """Work inside a store's transaction took too long, so all of it was undone. Do less in it, or allow more time."""
-
-
-class NetworkFilesystemError(UnsuitableStoreError):
-    """The file lies on a network file system, where file locks cannot be relied on.
-
-    Put it on a local disk, or use a server (``postgresql://``). ``?network=allow`` takes the risk.
-    """
 
 
 class ForeignHandleError(StoreError):
@@ -165,14 +147,6 @@ class OutcomeUnknownError(StoreError):
 
     attempt: str = ""
     template = "{store}: {problem}; the outcome is unknown, settle attempt {attempt!r}"
-
-
-class InvalidKeyringError(StandfastError, ValueError):
-    """A keyring cannot be used. Nothing was read or written; the message says what is wrong with which key."""
-
-    what: str
-    problem: str
-    template = "{what} of a keyring: {problem}"
 
 
 class UnknownSealingKeyError(StandfastError, LookupError):

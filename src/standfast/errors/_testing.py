@@ -6,10 +6,24 @@ from standfast.errors._root import StandfastError
 
 
 class SimulationError(StandfastError):
-    """A simulation could not go on. Its notes say which seed repeats it."""
+    """A simulation, or the check of its history, could not go on. Its notes say which seed repeats it.
+
+    A program that waits for ever or never ends needs mending, or a higher ``step_limit``.
+
+    Attributes:
+        waiting: Where each unfinished task waits.
+    """
+
+    problem: str
+    waiting: tuple[str, ...] = ()
+
+    def _text(self) -> str:
+        return "\n".join(
+            [f"{self.problem}:" if self.waiting else self.problem, *(f"  {task}" for task in self.waiting)]
+        )
 
 
-class NotSimulatedError(SimulationError, NotImplementedError):
+class NotSimulatedError(StandfastError, NotImplementedError):
     """Simulated code asked for something real: a socket, a pipe, a process, a signal.
 
     Replace that part by a fake in the test, or test it on a real event loop.
@@ -17,40 +31,6 @@ class NotSimulatedError(SimulationError, NotImplementedError):
 
     what: str
     template = "{what} would reach outside of the simulation; replace it by a fake, or test this part on a real loop"
-
-
-class InvalidFaultsError(SimulationError, ValueError):
-    """Faults were asked for that cannot be drawn: a chance below 0 or above 1, a negative delay. Fix the numbers."""
-
-    problem: str
-    template = "{problem}"
-
-
-class DeadlockError(SimulationError):
-    """Nothing is ready, no timer is set, and the simulated program has not ended: it never will.
-
-    ``waiting`` says of each unfinished task where it waits.
-    """
-
-    waiting: tuple[str, ...]
-
-    def _text(self) -> str:
-        return "nothing is ready and no timer is set, but these tasks wait:\n" + "\n".join(
-            f"  {task}" for task in self.waiting
-        )
-
-
-class LivelockError(SimulationError):
-    """The simulated program took more steps than it was allowed to. It loops, or needs a higher ``step_limit``.
-
-    ``waiting`` says of each unfinished task where it was.
-    """
-
-    steps: int
-    waiting: tuple[str, ...]
-
-    def _text(self) -> str:
-        return f"no end after {self.steps:,} steps; unfinished:\n" + "\n".join(f"  {task}" for task in self.waiting)
 
 
 class NotLinearizableError(StandfastError, AssertionError):
@@ -68,17 +48,7 @@ class NotLinearizableError(StandfastError, AssertionError):
         return f"no order explains the history. After\n{before}\nnone of these can come next:\n{after}"
 
 
-class HistoryTooLargeError(SimulationError):
-    """The checker gave up before it found an order or ruled all out. Check fewer clients or fewer operations a key."""
-
-    operations: int
-    visited: int
-    template = (
-        "{visited:,} states of {operations:,} operations were tried without a verdict; record fewer clients a key"
-    )
-
-
-class RunStuckError(SimulationError):
+class RunStuckError(StandfastError):
     """A run in a test does not go on by itself, however much time passes.
 
     ``waits_for`` says what it waits for: send that signal, set that event, or register the workflow that is missing.

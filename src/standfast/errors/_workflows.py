@@ -10,14 +10,6 @@ class WorkflowError(StandfastError):
     """The root of what goes wrong with workflows and their runs."""
 
 
-class InvalidWorkflowError(WorkflowError, ValueError):
-    """A workflow or a step was declared or used in a way that cannot work. Nothing was written; fix the code."""
-
-    what: str
-    problem: str
-    template = "{what}: {problem}"
-
-
 class UnknownWorkflowError(WorkflowError, LookupError):
     """There is no such workflow here. Nothing was written.
 
@@ -29,18 +21,6 @@ class UnknownWorkflowError(WorkflowError, LookupError):
     known: tuple[str, ...]
     where: str = "this engine"
     template = "no workflow {name!r} in {where}; it has {known}"
-
-
-class WorkflowMismatchError(WorkflowError, ValueError):
-    """The workflow is another one than the engine has under that name. Nothing was started.
-
-    Start the one that the engine was given, or give one of the two another ``name`` or ``version``.
-    """
-
-    name: str
-    given: str
-    registered: str
-    template = "the workflow {name!r} is {given}, and the engine has {registered} under that name"
 
 
 class EngineCreateNameMismatchError(WorkflowError, ValueError):
@@ -69,7 +49,7 @@ class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
 
     def _text(self) -> str:
         missing, known = ", ".join(self.missing_types), ", ".join(self.registered_types) or "none"
-        return f"{self.missing_workflow_count} unfinished runs need {missing}; this engine has {known}"
+        return f"there are unfinished runs ({self.missing_workflow_count}) of {missing}; this engine has {known}"
 
 
 class RunNotFoundError(WorkflowError, LookupError):
@@ -182,24 +162,6 @@ class DuplicateStepIdError(WorkflowError, ValueError):
     code = "duplicate-step-id"
     step_id: str
     template = "the step id {step_id!r} was used already in this run"
-
-
-class StepCalledDirectlyError(WorkflowError, TypeError):
-    """A step was called like a function inside a workflow, so it would not be recorded. Use ``ctx.step(fn, ...)``."""
-
-    step: str
-    template = "{step}(...) inside a workflow is not recorded; write await ctx.step({step}, ...)"
-
-
-class ForeignTaskError(WorkflowError, RuntimeError):
-    """An operation of a context was asked for by a task that the context did not start, so its order is not known.
-
-    Use ``ctx.gather`` in place of ``asyncio.gather``, ``asyncio.wait`` and ``TaskGroup``.
-    """
-
-    run_id: str
-    operation: str
-    template = "{operation} of the run {run_id!r} was asked for in a task that its context did not start; use ctx.gather(...) or ctx.race(...)"
 
 
 class StepInterruptedError(WorkflowError):
@@ -325,7 +287,7 @@ class WorkflowConcurrencyLimitExceededError(WorkflowError):
     since: int = 0
     holder_is_run: bool = True
     waiting: int = 0
-    template = "{workflow_type!r} is limited to {limit} unfinished runs of {partition_key!r}"
+    template = "{workflow_type!r} has as many unfinished runs of {partition_key!r} as the limit allows: {limit}"
 
 
 class LimitKeyError(WorkflowError):
@@ -338,19 +300,6 @@ class LimitKeyError(WorkflowError):
     workflow: str
     problem: str
     template = "the key of a limit of {workflow!r} cannot be told: {problem}"
-
-
-class LimitKeyTypeError(LimitKeyError, TypeError):
-    """The ``key`` function of a limit returned something else than text. Nothing was started; let it return a str."""
-
-
-class InvalidScheduleError(WorkflowError, ValueError):
-    """A schedule was declared in a way that makes no sense. Nothing was written; fix what the message names."""
-
-    what: str
-    given: str
-    problem: str
-    template = "{given} cannot be the {what} of a schedule: {problem}"
 
 
 class UnknownZoneError(WorkflowError, LookupError):

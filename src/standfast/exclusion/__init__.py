@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, later, monotonic
 from standfast.durations import seconds
-from standfast.errors import HoldMisuseError, NotAsyncError, WrongLoopError
+from standfast.errors import ArgumentTypeError, UsageError
 from standfast.events import Hooks
 from standfast.exclusion.order import LockOrder, LockOrderWarning
 from standfast.exclusion.retry import Attempt, Backoff, attempt_under
@@ -87,13 +87,13 @@ class Exclusion:
                 which the key is then held is not limited.
 
         Raises:
-            NotAKeyError: ``key`` was not made by a family.
-            UnknownModeError: The family does not declare ``mode``, or needs one.
+            ArgumentTypeError: ``key`` was not made by a family.
+            InvalidArgumentError: The family does not declare ``mode``, or needs one.
             HoldTimeoutError: On entering: the key did not become free in time. Nothing is held.
             ReentryError: On entering: this task holds the key already.
             LockOrderError: On entering: this task holds a key that is declared to come after this one.
             WaitCycleError: On entering: waiting would never end, as the holder waits for this task.
-            WrongLoopError: On entering: the exclusion belongs to another event loop.
+            UsageError: On entering: the exclusion belongs to another event loop.
         """
         if type(key) is not Key:
             require_key(key)
@@ -142,14 +142,22 @@ class Exclusion:
         """
         table = self._table
         if table.loop is not None and table.loop.is_running() and here() != table.home:
-            raise WrongLoopError("exclusion", "was inspected outside its event loop")
+            raise UsageError(
+                "exclusion",
+                "was inspected outside its event loop",
+                "make one for each event loop, or use a store to share between threads",
+            )
         when = wall_time(table.now(), self._clock.wall())
         if key is not None:
             return key_state(key, table.entries.get(require_key(key).encoded), when)
         return tuple(key_state(place.key, place, when) for _, place in sorted(table.entries.items()))
 
     def __reduce__(self) -> NoReturn:
-        raise WrongLoopError("exclusion", "cannot be copied or pickled")
+        raise UsageError(
+            "exclusion",
+            "cannot be copied or pickled",
+            "make one for each event loop, or use a store to share between threads",
+        )
 
     def __repr__(self) -> str:
         return f"<Exclusion with {len(self._table.entries)} keys in use>"
@@ -218,7 +226,11 @@ class Hold(TaskEntry):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Decorate a coroutine function: each call takes the key anew and holds it until the call ends."""
         if not inspect.iscoroutinefunction(function):
-            raise NotAsyncError(getattr(function, "__qualname__", repr(function)))
+            raise ArgumentTypeError(
+                "a coroutine function, below any @classmethod or @staticmethod",
+                getattr(function, "__qualname__", repr(function)),
+                "make it an async def without yield, or hold the key in a block",
+            )
 
         @wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -235,7 +247,7 @@ class Hold(TaskEntry):
         return another
 
     def __reduce__(self) -> NoReturn:
-        raise HoldMisuseError(str(self.key), "cannot be copied or pickled")
+        raise UsageError(f"the hold of {self.key!s}", "cannot be copied or pickled", "make a new hold for each block")
 
     def __repr__(self) -> str:
         mode = "" if self.mode is None else f" in mode {self.mode!r}"

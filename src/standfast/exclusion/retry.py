@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from standfast.clock import monotonic
 from standfast.durations import Duration, seconds
-from standfast.errors import InvalidAttemptsError, RetryError, StrayRetryError
+from standfast.errors import InvalidArgumentError, RetryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,11 +69,11 @@ class Attempt:
                 raise attempt.retry("the copy is stale")
 
         Raises:
-            StrayRetryError: The attempt is over. :func:`attempt_under` raises it, too, for a retry that is asked for
+            UsageError: The attempt is over. :func:`attempt_under` raises it, too, for a retry that is asked for
                 and never raised.
         """
         if self.is_over:
-            raise StrayRetryError(self.number)
+            raise _stray(self.number, "is over and cannot be made anew")
         self.asked = RetryError(self.number, reason)
         return self.asked
 
@@ -118,7 +118,7 @@ async def attempt_under(
     Raises:
         Exception: What the last attempt raised, if that was the last one; for ``attempt.retry()`` a
             :class:`~standfast.errors.RetryError`.
-        InvalidAttemptsError: The arguments make no sense. Nothing was attempted.
+        InvalidArgumentError: The arguments make no sense. Nothing was attempted.
     """
     conflicts = _conflicts(retry_on, attempts)
     async with hold:
@@ -138,10 +138,14 @@ async def attempt_under(
     raise AssertionError  # pragma: no cover -- count() never ends
 
 
+def _stray(number: int, problem: str) -> UsageError:
+    return UsageError(f"attempt {number}", problem, "write raise attempt.retry(...) in the attempt that is under way")
+
+
 def _result(attempt: Attempt, result: T) -> T:
     """Return ``result``, unless a retry was asked for and never raised: the work would be taken for done."""
     if attempt.asked is not None and attempt.asked.__traceback__ is None:
-        raise StrayRetryError(attempt.number, "asked to be made anew but did not raise what retry() returned")
+        raise _stray(attempt.number, "asked to be made anew but did not raise what retry() returned")
     return result
 
 
@@ -155,9 +159,9 @@ def _conflicts(
 ) -> tuple[type[Exception], ...]:
     """Return ``retry_on`` as a tuple; refuse what would never be made or would swallow a cancellation."""
     if attempts is not None and (type(attempts) is not int or attempts < 1):
-        raise InvalidAttemptsError(f"attempts={attempts!r} is no number of them; give 1 or more, or None for no limit")
+        raise InvalidArgumentError("attempts", "it must be 1 or more, or None for no limit", repr(attempts))
     conflicts = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     unfit = [kind for kind in conflicts if Exception not in getattr(kind, "__mro__", ())]
     if unfit:
-        raise InvalidAttemptsError(f"retry_on={unfit[0]!r} is no kind of Exception")
+        raise InvalidArgumentError("retry_on", "it must be a kind of Exception", repr(unfit[0]))
     return conflicts

@@ -9,14 +9,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from standfast.errors import (
-    HoldMisuseError,
     HoldTimeoutError,
     ReentryError,
-    UnknownModeError,
+    UsageError,
     WaitCycleError,
     WouldWaitError,
-    WrongLoopError,
 )
+from standfast.keys import unknown_mode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -137,7 +136,7 @@ def require_mode(family: KeyFamily, mode: str | None) -> None:
     if mode in family.modes or mode in family.alone:
         return
     if mode is not None or family.modes or family.alone:
-        raise UnknownModeError(family.name, mode, (*family.modes, *family.alone))
+        raise unknown_mode(family.name, mode, (*family.modes, *family.alone))
 
 
 def share(family: KeyFamily, held: str | None, wanted: str | None) -> bool:
@@ -361,10 +360,16 @@ class Table:
         """
         line = entry.line
         if (line is None or line.holder is not entry) and not self._is_held(entry):
-            raise HoldMisuseError(str(entry.key), "was left without being held")
+            raise UsageError(
+                f"the hold of {entry.key!s}", "was left without being held", "make a new hold for each block"
+            )
         if here() != self.home and self.loop is not None and self.loop.is_running():
             self.loop.call_soon_threadsafe(self.leave, entry)
-            raise WrongLoopError("hold", f"of {entry.key} was left outside the event loop that it was taken on")
+            raise UsageError(
+                "hold",
+                f"of {entry.key} was left outside the event loop that it was taken on",
+                "make one for each event loop, or use a store to share between threads",
+            )
         entry.alone = entry.line = None
         held = self.held.pop(entry.task)
         if held is not entry:
@@ -471,26 +476,46 @@ class Table:
             self._bind()
             task = current_task(self.loop)
         if task is None:
-            raise WrongLoopError("exclusion", "was used outside a task")
+            raise UsageError(
+                "exclusion",
+                "was used outside a task",
+                "make one for each event loop, or use a store to share between threads",
+            )
         return task
 
     def _bind(self) -> None:
         loop = running_loop()
         if loop is None:
-            raise WrongLoopError("exclusion", "was used where no event loop runs")
+            raise UsageError(
+                "exclusion",
+                "was used where no event loop runs",
+                "make one for each event loop, or use a store to share between threads",
+            )
         with _binding:  # of two threads that are the first, one wins
             if self.loop is loop:
                 return
             if self.loop is not None and not self.loop.is_closed():
-                raise WrongLoopError("exclusion", "belongs to another event loop")
+                raise UsageError(
+                    "exclusion",
+                    "belongs to another event loop",
+                    "make one for each event loop, or use a store to share between threads",
+                )
             if self.entries:
-                raise WrongLoopError("exclusion", f"was left with {len(self.entries)} keys held by a closed event loop")
+                raise UsageError(
+                    "exclusion",
+                    f"was left with {len(self.entries)} keys held by a closed event loop",
+                    "make one for each event loop, or use a store to share between threads",
+                )
             self.loop, self.home = loop, here()
 
 
 def _refuse_reentry(entry: TaskEntry, place: TaskEntry | KeyLine | None, task: Task) -> None:
     if entry.alone is not None and entry.task is not task:
-        raise HoldMisuseError(str(entry.key), "was entered by a second task while the first was using it")
+        raise UsageError(
+            f"the hold of {entry.key!s}",
+            "was entered by a second task while the first was using it",
+            "make a new hold for each block",
+        )
     holder = place.held_by(task) if isinstance(place, KeyLine) else place
     if holder is not None and holder.task is task:
         raise ReentryError(str(entry.key), holder.site, entry.site)

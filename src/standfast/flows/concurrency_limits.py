@@ -18,10 +18,10 @@ from msgspec import Struct, structs
 
 from standfast.errors import (
     ArbiterUnavailableError,
+    LockMismatchError,
     QueueFullError,
     QueueTimeoutError,
     RateExceededError,
-    RateMismatchError,
     StandfastError,
     StoreError,
     TooManyRequestsError,
@@ -587,7 +587,7 @@ class ConcurrencyLimits:
             limiter = RateLimiter(self._space, key, capacity=limit.burst, interval=limit.interval)
             try:
                 return await limiter.try_acquire()
-            except RateMismatchError:  # another version of the app says another rate; the last one counts
+            except LockMismatchError:  # another version of the app says another rate; the last one counts
                 await limiter.change_rate()
                 return await RateLimiter(
                     self._space, key, capacity=limit.burst, interval=limit.interval, follow=True

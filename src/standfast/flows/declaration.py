@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from standfast.durations import DAY, seconds
-from standfast.errors import InvalidArrivalError, InvalidDurationError, InvalidFlowError, InvalidWorkflowError
+from standfast.errors import DeclarationError, InvalidArgumentError, InvalidArrivalError
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
 from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
@@ -58,10 +58,10 @@ def as_action_limit(where: str, limit: Limit) -> ActionLimit:
     """Return a limit as an action applies it; refuse what only workflows can do."""
     if limit.on_limit not in (None, "queue", "reject"):
         problem = f"on_limit={limit.on_limit!r} is for workflows; an action has 'queue' and 'reject'"
-        raise InvalidFlowError(where, f"{limit}: {problem}")
+        raise DeclarationError(where, f"{limit}: {problem}")
     waits = limit.on_limit != "reject"
     if not waits and limit.max_queued is not None:
-        raise InvalidFlowError(where, f"{limit}: max_queued belongs to on_limit='queue'")
+        raise DeclarationError(where, f"{limit}: max_queued belongs to on_limit='queue'")
     ttl = CALLER_WAITS if limit.ttl == DEFAULT else cast("float | None", limit.ttl)
     key = checked_key("Limit", "none" if limit.key is None else limit.key)
     return ActionLimit(limit, limit.max, key, waits, limit.max_queued, ttl, limit.name)
@@ -73,13 +73,13 @@ def checked_limits(where: str, given: Limit | Rate | Iterable[Limit | Rate]) -> 
     counted: dict[tuple[object, ...], LimitOfAction] = {}
     for each in given if isinstance(given, Iterable) else (given,):
         if not isinstance(each, Limit | Rate):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidFlowError(where, f"{each!r:.60} is no limit; there are sf.Limit(...) and sf.Rate(...)")
+            raise DeclarationError(where, f"{each!r:.60} is no limit; there are sf.Limit(...) and sf.Rate(...)")
         limit = each if isinstance(each, Rate) else as_action_limit(where, each)
         limits.append(limit)
         what = (type(limit), limit.name, kind_of(limit))
         if counted.setdefault(what, limit) is not limit:
             problem = f"two limits count {kind_of(limit)!r}: {counted[what]} and {limit}"
-            raise InvalidFlowError(where, f"{problem}; leave one of them out, or give one a name=")
+            raise DeclarationError(where, f"{problem}; leave one of them out, or give one a name=")
     return tuple(limits)
 
 
@@ -92,7 +92,7 @@ def check_alike(limits: Iterable[tuple[str, LimitOfAction]]) -> None:
         first, other = known.setdefault((type(limit), limit.name), (where, limit))
         if other != limit:
             problem = f"its limit {limit.name!r} is {limit}, and that of {first} is {other}"
-            raise InvalidFlowError(where, f"{problem}; limits of one name must be alike")
+            raise DeclarationError(where, f"{problem}; limits of one name must be alike")
 
 
 def kind_of(limit: LimitOfAction) -> str:
@@ -170,11 +170,11 @@ def check_trait(where: str, policy: Policy, trait: Trait, said: str) -> None:
         said: What was said, as it stands in the code.
 
     Raises:
-        InvalidFlowError: It is in the table.
+        DeclarationError: It is in the table.
     """
     reason = REFUSED[trait].get(policy.name)
     if reason is not None:
-        raise InvalidFlowError(where, f"{said} cannot be had with the policy {policy.name!r}: {reason}")
+        raise DeclarationError(where, f"{said} cannot be had with the policy {policy.name!r}: {reason}")
 
 
 def check_limits(where: str, policy: Policy, limits: tuple[LimitOfAction, ...]) -> None:
@@ -193,11 +193,11 @@ def check_priority(where: str, policy: Policy, limits: tuple[LimitOfAction, ...]
     """Refuse a priority that could have no effect: it orders those who wait for a limit, and only those."""
     check_trait(where, policy, "priority", "a priority")
     if durable:
-        raise InvalidFlowError(where, f"a priority cannot be had with durable=True: {_IN_ORDER}")
+        raise DeclarationError(where, f"a priority cannot be had with durable=True: {_IN_ORDER}")
     if not any(isinstance(each, ActionLimit) and each.waits for each in limits):
         problem = "a priority orders those who wait for a limit, and the action has none that lets requests wait"
         order = "the line of a key is in the order of arrival, whatever the policy"
-        raise InvalidFlowError(where, f"{problem} ({order}); add limits=[sf.Limit(...)], or leave it out")
+        raise DeclarationError(where, f"{problem} ({order}); add limits=[sf.Limit(...)], or leave it out")
 
 
 def check_disconnect(where: str, policy: Policy, given: str, *, durable: bool) -> None:
@@ -205,7 +205,7 @@ def check_disconnect(where: str, policy: Policy, given: str, *, durable: bool) -
     trait: Trait = "cancel on disconnect" if given == "cancel" else "continue on disconnect"
     check_trait(where, policy, trait, f"on_disconnect={given!r}")
     if given == "cancel" and durable:
-        raise InvalidFlowError(where, f"on_disconnect='cancel' cannot be had with durable=True: {_GOES_ON}")
+        raise DeclarationError(where, f"on_disconnect='cancel' cannot be had with durable=True: {_GOES_ON}")
 
 
 # --- the checks of a declaration: what cannot work is refused where it is declared, with the place and the reason --
@@ -286,7 +286,7 @@ def checked_name(what: str, name: str) -> str:
     """Return the kind of a flow or the name of an action; refuse what cannot be part of an address and of a key."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = f"a name must be 1 to {LONGEST_NAME} letters, digits, _ or -, and begin with a letter"
-        raise InvalidFlowError(f"{what} {name!a:.80}", problem)
+        raise DeclarationError(f"{what} {name!a:.80}", problem)
     return name
 
 
@@ -294,23 +294,23 @@ def checked_description(where: str, given: str | None, function: Callable[..., A
     """Return what is told to people: what was given, or else the docstring."""
     text = given if given is not None else inspect.getdoc(function) or ""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidFlowError(where, f"the description is a {type(text).__name__}; it must be text")
+        raise DeclarationError(where, f"the description is a {type(text).__name__}; it must be text")
     return inspect.cleandoc(text).strip()
 
 
 def checked_function(where: str, function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return a function that can be an action."""
     if not inspect.iscoroutinefunction(function):
-        raise InvalidFlowError(where, "an action is an async def function whose first parameter is the request")
+        raise DeclarationError(where, "an action is an async def function whose first parameter is the request")
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise InvalidFlowError(where, "it takes no request; the request must be its first parameter")
+        raise DeclarationError(where, "it takes no request; the request must be its first parameter")
     if _is_of_data(function, parameters[0].name):
         problem = f"its first parameter, {parameters[0]}, is not the request"
-        raise InvalidFlowError(where, f"{problem}; write async def {function.__name__}(request: sf.Request, ...)")
+        raise DeclarationError(where, f"{problem}; write async def {function.__name__}(request: sf.Request, ...)")
     for each in parameters[1:]:
         if each.kind is each.POSITIONAL_ONLY:
-            raise InvalidFlowError(where, f"{each.name} is taken by its place only; inputs are given by name")
+            raise DeclarationError(where, f"{each.name} is taken by its place only; inputs are given by name")
     return cast("Callable[..., Coroutine[Any, Any, Any]]", function)
 
 
@@ -327,8 +327,8 @@ def checked_signature(where: str, function: Callable[..., Any]) -> Signature:
     """Return what an action takes besides the request, and what it returns."""
     try:
         return signature_of(function, skip_first=True)
-    except InvalidWorkflowError as error:
-        raise InvalidFlowError(where, str(error)) from None
+    except DeclarationError as error:
+        raise DeclarationError(where, str(error)) from None
 
 
 def item_signature(where: str, signature: Signature) -> Signature:
@@ -338,7 +338,7 @@ def item_signature(where: str, signature: Signature) -> Signature:
     if kind is not list and get_origin(kind) is not list:
         taken = ", ".join(each.name for each in fields) or "nothing"
         problem = f"the policy Batch needs an action that takes one list besides the request; this one takes {taken}"
-        raise InvalidFlowError(where, f"{problem}. Annotate it as list[...], or choose another policy")
+        raise DeclarationError(where, f"{problem}. Annotate it as list[...], or choose another policy")
     item: object = (*get_args(kind), Any)[0]
     [parameter] = signature.parameters.parameters.values()
     parameter = parameter.replace(default=parameter.empty)  # an item must be there
@@ -355,13 +355,13 @@ def defaults_of(signature: Signature) -> dict[str, Any]:
 def settled(where: str, policy: Policy, options: ActionOptions) -> ActionSettings:
     """Return the options of an action that hold; refuse those that cannot be meant together."""
     if unknown := sorted(set(options) - set(KNOWN)):
-        raise InvalidFlowError(where, f"there is no option {', '.join(unknown)}; there are {', '.join(KNOWN)}")
+        raise DeclarationError(where, f"there is no option {', '.join(unknown)}; there are {', '.join(KNOWN)}")
     durable = _durable(where, policy, options.get("durable"))
     limits = checked_limits(where, options.get("limits", ()))
     check_limits(where, policy, limits)
     interrupted = options.get("interrupted", "retry")
     if interrupted not in get_args(Interrupted):
-        raise InvalidFlowError(where, f"interrupted is {interrupted!r:.60}; it must be 'retry' or 'fail'")
+        raise DeclarationError(where, f"interrupted is {interrupted!r:.60}; it must be 'retry' or 'fail'")
     return ActionSettings(
         durable=durable,
         retry=_retry(where, options.get("retry")),
@@ -383,13 +383,13 @@ def _priority(
     try:
         check_number(given)
     except InvalidArrivalError as error:
-        raise InvalidFlowError(where, str(error)) from None
+        raise DeclarationError(where, str(error)) from None
     return given
 
 
 def _durable(where: str, policy: Policy, given: bool | None) -> bool:  # noqa: FBT001 -- what the user wrote
     if given is not None and type(given) is not bool:
-        raise InvalidFlowError(where, f"durable is {given!r:.60}; it must be True or False")
+        raise DeclarationError(where, f"durable is {given!r:.60}; it must be True or False")
     if given is False:
         check_trait(where, policy, "not durable", "durable=False")
     return bool(given) or policy.collects
@@ -399,7 +399,7 @@ def _on_disconnect(where: str, given: OnDisconnect | None, policy: Policy, *, du
     if given is None:
         return "continue" if durable or isinstance(policy, Join) else "cancel"
     if given not in get_args(OnDisconnect):
-        raise InvalidFlowError(where, f"on_disconnect is {given!r:.60}; it must be 'cancel' or 'continue'")
+        raise DeclarationError(where, f"on_disconnect is {given!r:.60}; it must be 'cancel' or 'continue'")
     check_disconnect(where, policy, given, durable=durable)
     return given
 
@@ -407,23 +407,23 @@ def _on_disconnect(where: str, given: OnDisconnect | None, policy: Policy, *, du
 def _retry(where: str, given: Retry | int | None) -> Retry:
     try:
         return step(retry=given)(_retry).options.retry  # which checks it
-    except InvalidWorkflowError as error:
-        raise InvalidFlowError(where, str(error)) from None
+    except DeclarationError as error:
+        raise DeclarationError(where, str(error)) from None
 
 
 def _window(where: str, given: Duration) -> float:
     try:
         return seconds(given, what="idempotency_window", minimum=1.0, maximum=LONGEST_WINDOW)
-    except InvalidDurationError as error:
-        raise InvalidFlowError(where, str(error)) from None
+    except InvalidArgumentError as error:
+        raise DeclarationError(where, str(error)) from None
 
 
 def _roles(where: str, given: Iterable[str]) -> frozenset[str]:
     if isinstance(given, str):
-        raise InvalidFlowError(where, f"roles is one text; give a list of them: roles=[{given!r:.60}]")
+        raise DeclarationError(where, f"roles is one text; give a list of them: roles=[{given!r:.60}]")
     roles = frozenset(given)
     for each in roles:
         if not isinstance(each, str) or not each or not each.isprintable() or len(each) > LONGEST_ROLE:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             problem = f"a role must be 1 to {LONGEST_ROLE} printable characters"
-            raise InvalidFlowError(where, f"{each!a:.80} is no role; {problem}")
+            raise DeclarationError(where, f"{each!a:.80} is no role; {problem}")
     return roles

@@ -16,8 +16,8 @@ from msgspec import structs
 from standfast.durations import seconds
 from standfast.errors import (
     ArbiterUnavailableError,
+    DeclarationError,
     EngineNotOpenError,
-    InvalidFlowError,
     LeaseTooShortError,
     RequestNotFoundError,
     RunNotFoundError,
@@ -354,7 +354,7 @@ class DispatcherLifecycle:
         tenants: TenantLimits,
     ) -> None:
         if arbiter not in ("shared", "local"):
-            raise InvalidFlowError("arbiter", f"{arbiter!r:.60} is neither 'shared' nor 'local'")
+            raise DeclarationError("arbiter", f"{arbiter!r:.60} is neither 'shared' nor 'local'")
         self._given, self._workflows, self._kind = engine, workflows, arbiter
         self._name, self._patience, self._tenants = name, patience, tenants
         self._space: Space | None = None
@@ -378,7 +378,7 @@ class DispatcherLifecycle:
     async def open(self, schedules: Sequence[Schedule]) -> None:
         """Begin to serve; schedules are made, or changed, before the first of them fires."""
         if self._server is not None:
-            raise InvalidFlowError("the dispatcher", "it is open already")
+            raise DeclarationError("the dispatcher", "it is open already")
         self.is_closing = False
         try:
             engine = await self._begin(schedules)

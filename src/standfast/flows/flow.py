@@ -29,11 +29,11 @@ from msgspec.structs import asdict
 
 from standfast.codec import FORMAT, MAX_BYTES, ROOM_BYTES
 from standfast.errors import (
+    DeclarationError,
     DecodeError,
     EncodeError,
     ForbiddenError,
     InputsTooLargeError,
-    InvalidFlowError,
     InvalidInputError,
     UnknownActionError,
     WrongArgumentsError,
@@ -136,12 +136,12 @@ def schedule_of(
     """Return a schedule whose ticks are requests of an action, see :meth:`standfast.flows.flow.Action.schedule`."""
     where = f"{action.where}, schedule {schedule_id!r:.80}"
     if not isinstance(schedule_id, str) or not schedule_id.isascii() or len(schedule_id) > LONGEST_ID:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidFlowError(where, f"the id must be ASCII text of at most {LONGEST_ID} characters")
+        raise DeclarationError(where, f"the id must be ASCII text of at most {LONGEST_ID} characters")
     if isinstance(action.policy, Debounce | Batch):
         problem = f"with the policy {action.policy.name!r} a tick would have no run of its own"
-        raise InvalidFlowError(where, f"{problem}; schedule an action with another policy, which sends the request")
+        raise DeclarationError(where, f"{problem}; schedule an action with another policy, which sends the request")
     if on_overlap not in _OVERLAPS:
-        raise InvalidFlowError(where, f"on_overlap is {on_overlap!r:.60}; it must be one of {', '.join(_OVERLAPS)}")
+        raise DeclarationError(where, f"on_overlap is {on_overlap!r:.60}; it must be one of {', '.join(_OVERLAPS)}")
     check_id("the session", session)
     call = _call(action, where, inputs or {}, principal, session)
     return Schedule(name_of(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
@@ -155,7 +155,7 @@ def _call(
         action.check_roles(principal.roles)
         packed = action.read(inputs).packed
     except (ForbiddenError, InvalidInputError) as problem:
-        raise InvalidFlowError(where, str(problem)) from None
+        raise DeclarationError(where, str(problem)) from None
     return StoredCall(
         flow=action.flow,
         action=action.name,
@@ -174,9 +174,9 @@ def known_schedules(schedules: Iterable[Schedule], workflows: Container[object])
     for each in schedules:
         where = f"schedule {each.id!r}"
         if each.workflow not in workflows:
-            raise InvalidFlowError(where, "it is of no action of these flows; make it with action.schedule(...)")
+            raise DeclarationError(where, "it is of no action of these flows; make it with action.schedule(...)")
         if known.setdefault(each.id, each) is not each:
-            raise InvalidFlowError(where, "there are two with this id; rename one of them")
+            raise DeclarationError(where, "there are two with this id; rename one of them")
     return tuple(known.values())
 
 
@@ -230,7 +230,7 @@ class Action(Generic[P, R]):
         write: Returns a result as JSON, and as it is restored from that.
 
     Raises:
-        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+        DeclarationError: The declaration cannot work; the error names the place and the reason.
     """
 
     def __init__(
@@ -292,7 +292,8 @@ class Action(Generic[P, R]):
             InputsTooLargeError: It has more bytes than can be recorded; then nothing of it was read.
         """
         if isinstance(inputs, bytes) and len(inputs) > LARGEST:
-            raise InputsTooLargeError(self.where, len(inputs), LARGEST)
+            problem = f"the inputs take {len(inputs):,} bytes, at most {LARGEST:,} can be recorded"
+            raise InputsTooLargeError(self.where, problem, len(inputs), LARGEST)
         try:
             packed = (inputs or b"{}") if isinstance(inputs, bytes) else self._pack(inputs)
             values = asdict(self._takes.read(packed))
@@ -375,8 +376,8 @@ class Action(Generic[P, R]):
             when: When it fires, see :class:`~standfast.workflows.schedules.spec.TickOptions`.
 
         Raises:
-            InvalidFlowError: The schedule cannot work; the error names the place and the reason.
-            InvalidScheduleError: When it fires makes no sense.
+            DeclarationError: The schedule cannot work; the error names the place and the reason.
+            DeclarationError: When it fires makes no sense.
         """
         return schedule_of(
             self, id, inputs, principal=principal, session=session, on_overlap=on_overlap, paused=paused, **when
@@ -426,7 +427,7 @@ class Flow:
         description: What it is for.
 
     Raises:
-        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+        DeclarationError: The declaration cannot work; the error names the place and the reason.
     """
 
     __slots__ = ("_actions", "description", "kind", "policy")
@@ -459,7 +460,7 @@ class Flow:
             options: See :class:`~standfast.flows.declaration.ActionOptions`.
 
         Raises:
-            InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+            DeclarationError: The declaration cannot work; the error names the place and the reason.
         """
         return self._declare(function, options) if function is not None else partial(self._declare, options=options)
 
@@ -477,7 +478,7 @@ class Flow:
         """Return how errors call an action; refuse a name that cannot be one, or is taken."""
         where = f"flow {self.kind!r}, action {checked_name(f'flow {self.kind!r}, action', name)!r}"
         if name in self._actions:
-            raise InvalidFlowError(where, "there is an action of that name already; give one of them another name=")
+            raise DeclarationError(where, "there is an action of that name already; give one of them another name=")
         return where
 
     def __repr__(self) -> str:
@@ -495,7 +496,7 @@ class Flows:
         actions: All actions of all flows, in the order of their declaration.
 
     Raises:
-        InvalidFlowError: Two have one kind, something is no flow, or limits of one name are not alike.
+        DeclarationError: Two have one kind, something is no flow, or limits of one name are not alike.
     """
 
     __slots__ = ("_found", "actions")
@@ -503,12 +504,12 @@ class Flows:
     def __init__(self, flows: Iterable[Flow]) -> None:
         kinds: dict[str, Flow] = {}
         if isinstance(flows, Flow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidFlowError("flows", f"{flows!r:.60} is one flow; give a list of them: flows=[...]")
+            raise DeclarationError("flows", f"{flows!r:.60} is one flow; give a list of them: flows=[...]")
         for flow in flows:
             if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-                raise InvalidFlowError("flows", f"a {type(flow).__name__} is no flow; make one with sf.Flow(...)")
+                raise DeclarationError("flows", f"a {type(flow).__name__} is no flow; make one with sf.Flow(...)")
             if kinds.setdefault(flow.kind, flow) is not flow:
-                raise InvalidFlowError(f"flow {flow.kind!r}", "there are two flows of that kind; rename one of them")
+                raise DeclarationError(f"flow {flow.kind!r}", "there are two flows of that kind; rename one of them")
         self.actions: Final = tuple(action for flow in kinds.values() for action in flow.actions.values())
         check_alike((action.where, limit) for action in self.actions for limit in action.limits)
         self._found: Final = {(action.flow, action.name): action for action in self.actions}

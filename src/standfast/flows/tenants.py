@@ -400,8 +400,8 @@ class TenantLimits(Value):
         session_kept: How long the state of a session, and whose it is, are kept after their last use.
 
     Raises:
-        InvalidFlowError: A number makes no sense.
-        InvalidDurationError: The time makes no sense.
+        DeclarationError: A number makes no sense.
+        InvalidArgumentError: The time makes no sense.
     """
 
     __slots__ = ("bytes_kept", "durable", "idempotency", "keys", "quarantined", "session_kept", "waiting")

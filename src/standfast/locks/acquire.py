@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from standfast.clock import Instant
 from standfast.errors import (
     HoldTimeoutError,
-    LockKindError,
+    LockMismatchError,
     ReentryError,
     StandfastError,
     StoreClosedError,
@@ -425,7 +425,7 @@ class _Acquisition:
         if isinstance(answer, TooHeavy):
             return TooHeavyError(request.name, request.weight, answer.permits)
         if isinstance(answer, WrongKind):
-            return LockKindError(request.name, answer.kind, request.spec.kind)
+            return LockMismatchError(request.name, f"a {answer.kind}", f"a {request.spec.kind}")
         if isinstance(answer, WaitsForItself):
             own = [holder.entry.id for holder in answer.line.holders if holder.entry.owner == self._owner]
             here = [self._line.holds[each].called_from for each in own if each in self._line.holds]

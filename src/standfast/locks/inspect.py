@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
-from standfast.errors import InvalidLockArgumentError
+from standfast.errors import InvalidArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
@@ -414,7 +414,9 @@ async def stored_records(scope: Scope, address: tuple[str, ...], *, limit: int =
 
 def _checked_limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MOST_LISTED:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidLockArgumentError("limit", ascii(limit)[:40], f"it is a number from 0 to {MOST_LISTED:,}")
+        raise InvalidArgumentError(
+            "the limit of a lock", f"it is a number from 0 to {MOST_LISTED:,}", ascii(limit)[:40]
+        )
     return limit
 
 

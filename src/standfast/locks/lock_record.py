@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from standfast.clock import Instant, later
 from standfast.durations import DAY, seconds
-from standfast.errors import DecodeError, InvalidLockArgumentError, LineFullError
+from standfast.errors import DecodeError, InvalidArgumentError, LineFullError
 from standfast.locks import line as algebra
 from standfast.locks.line import Entry, Granted, Holder, Line, Rules, Until, Waiter
 
@@ -263,8 +263,7 @@ def try_acquire(
 
     Raises:
         LineFullError: 1,000 wait already.
-        InvalidDurationError: The lease or the waiters' time to live makes no sense.
-        InvalidLockArgumentError: Another argument makes no sense.
+        InvalidArgumentError: The lease or the waiters' time to live makes no sense. Another argument makes no sense.
     """
     _check(holder_id, now, permits)
     length = check_lease(lease)
@@ -362,16 +361,16 @@ def check_lease(value: Duration, what: str = "lease") -> float:
 def check_permits(permits: int) -> int:
     """Return a number of permits; refuse what cannot be one."""
     if type(permits) is not int or permits < 1:
-        raise InvalidLockArgumentError("permits", _shown(permits), "it must be a whole number, at least 1")
+        raise InvalidArgumentError("the permits of a lock", "it must be a whole number, at least 1", _shown(permits))
     return permits
 
 
 def _check(holder_id: str, now: Instant, permits: int = 1) -> None:
     check_permits(permits)
     if type(holder_id) is not str or not holder_id:
-        raise InvalidLockArgumentError("holder id", _shown(holder_id), "it must be a text that is not empty")
+        raise InvalidArgumentError("the holder id of a lock", "it must be a text that is not empty", _shown(holder_id))
     if type(now) is not int:
-        raise InvalidLockArgumentError("time", _shown(now), "it must be an Instant: whole microseconds")
+        raise InvalidArgumentError("the time of a lock", "it must be an Instant: whole microseconds", _shown(now))
 
 
 def _shown(value: object) -> str:
@@ -424,7 +423,9 @@ class _LockTable:
         """Return a fence that is larger than every one before."""
         self._fence = max(self._fence, self._given) + 1
         if self._fence > MAX_EXACT:
-            raise InvalidLockArgumentError("fence", _shown(self._fence), "it is larger than every store can keep")
+            raise InvalidArgumentError(
+                "the fence of a lock", "it is larger than every store can keep", _shown(self._fence)
+            )
         return self._fence
 
     def record(self, line: Line | None = None) -> LockRecord:

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, Typ
 from standfast.clock import MICROSECONDS, Instant
 from standfast.durations import DAY, optional_seconds, seconds
 from standfast.errors import (
-    HoldMisuseError,
-    InvalidLockArgumentError,
+    ArgumentTypeError,
+    InvalidArgumentError,
     LeaseLostError,
     LeaseTooShortError,
-    LockKindError,
-    NotAsyncError,
-    UnknownModeError,
+    LockMismatchError,
+    UsageError,
 )
 from standfast.events import LeaseLost
-from standfast.keys import Key
+from standfast.keys import Key, unknown_mode
 from standfast.locks.acquire import AcquireRequest, acquire, note_given_back, note_taken, release, undo_cancellation
 from standfast.locks.inspect import LISTED, explain
 from standfast.locks.line import UNLIMITED, Rules
@@ -181,7 +180,7 @@ class Holding:
 
     async def __aenter__(self) -> Hold:
         if self._place is not None or self._leaving:
-            raise HoldMisuseError(self._request.name, "is in use already")
+            raise UsageError(f"the hold of {self._request.name}", "is in use already", "make a new hold for each block")
         self._leaving = True  # until it is held: no other task may enter meanwhile
         try:
             place = await acquire(self._lines, self._request)
@@ -205,7 +204,9 @@ class Holding:
     ) -> None:
         place, hold = self._place, self._hold
         if place is None or hold is None:
-            raise HoldMisuseError(self._request.name, "was left without being entered")
+            raise UsageError(
+                f"the hold of {self._request.name}", "was left without being entered", "make a new hold for each block"
+            )
         self._leaving = True  # from here on losing it cancels nothing
         by_us = bool(hold.reason) and self._on_lost == "cancel"
         try:
@@ -236,7 +237,11 @@ class Holding:
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Decorate a coroutine function: each call takes the lock anew and holds it until the call ends."""
         if not inspect.iscoroutinefunction(function):
-            raise NotAsyncError(getattr(function, "__qualname__", repr(function)))
+            raise ArgumentTypeError(
+                "a coroutine function, below any @classmethod or @staticmethod",
+                getattr(function, "__qualname__", repr(function)),
+                "make it an async def without yield, or hold the key in a block",
+            )
 
         @wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -298,7 +303,7 @@ def check_heartbeat(heartbeat: Duration | None, lease: float) -> float | None:
     every = optional_seconds(heartbeat, what="heartbeat")
     if every is not None and (every <= 0 or every > lease / 2):
         problem = f"it must be at most half of the lease of {lease:g} s, so that one that is lost can be made up for"
-        raise InvalidLockArgumentError("heartbeat", f"{every:g} s", problem)
+        raise InvalidArgumentError("the heartbeat of a lock", problem, f"{every:g} s")
     return every
 
 
@@ -308,7 +313,9 @@ def check_text(value: str | None, what: str, longest: int) -> str:
         return ""
     if not isinstance(value, str) or not value.isprintable() or len(value.encode()) > longest:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         shown = ascii(value)[:60]
-        raise InvalidLockArgumentError(what, shown, f"it must be printable, and at most {longest} bytes in UTF-8")
+        raise InvalidArgumentError(
+            f"the {what} of a lock", f"it must be printable, and at most {longest} bytes in UTF-8", shown
+        )
     return value
 
 
@@ -342,7 +349,9 @@ class DurableLock:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
         unknown = options.keys() - KNOWN
         if unknown:
-            raise InvalidLockArgumentError("option", ascii(min(unknown)), f"there are {', '.join(sorted(KNOWN))}")
+            raise InvalidArgumentError(
+                "the option of a lock", f"there are {', '.join(sorted(KNOWN))}", ascii(min(unknown))
+            )
         given = cast("dict[str, Any]", options)
         lease = given.get("lease")
         request = AcquireRequest(
@@ -398,7 +407,7 @@ def spec_of(lock: DurableLock) -> LockSpec:
 
 def _on_lost(value: object) -> OnLost:
     if value not in ("cancel", "tell"):
-        raise InvalidLockArgumentError("on_lost", ascii(value)[:40], "choose 'cancel' or 'tell'")
+        raise InvalidArgumentError("the on_lost of a lock", "choose 'cancel' or 'tell'", ascii(value)[:40])
     return value
 
 
@@ -434,7 +443,7 @@ class ModeLock(DurableLock):
             shared, single = key.family.modes, key.family.alone
         if not shared and not single:
             problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
-            raise InvalidLockArgumentError("modes", "nothing", problem)
+            raise InvalidArgumentError("the modes of a lock", problem, "nothing")
         self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
         super().__init__(lines, key, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
 
@@ -442,7 +451,7 @@ class ModeLock(DurableLock):
         """Hold it in ``mode`` for the length of an ``async with`` block; options as for a mutex.
 
         Raises:
-            UnknownModeError: The mode was not declared.
+            InvalidArgumentError: The mode was not declared.
         """
         return self._holding(options, mode=self._known(mode))
 
@@ -452,7 +461,7 @@ class ModeLock(DurableLock):
 
     def _known(self, mode: str) -> str:
         if mode not in self._modes:
-            raise UnknownModeError(str(self.key), mode, self._modes)
+            raise unknown_mode(str(self.key), mode, self._modes)
         return mode
 
 
@@ -464,7 +473,9 @@ def checked_mode(lock: ModeLock, mode: str) -> str:
 def _checked(modes: Iterable[str]) -> tuple[str, ...]:
     found = tuple(modes) if not isinstance(modes, str) else ()
     if isinstance(modes, str) or not all(isinstance(each, str) and each for each in found):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidLockArgumentError("modes", ascii(modes)[:60], "they are a tuple of texts that are not empty")
+        raise InvalidArgumentError(
+            "the modes of a lock", "they are a tuple of texts that are not empty", ascii(modes)[:60]
+        )
     return found
 
 
@@ -559,7 +570,7 @@ class Semaphore(DurableLock):
         that fit are granted at once.
 
         Raises:
-            LockKindError: The key is in use as another kind of lock.
+            LockMismatchError: The key is in use as another kind of lock.
         """
         await self._resize(Resize(check_permits(permits)))
 
@@ -570,4 +581,4 @@ class Semaphore(DurableLock):
     async def _resize(self, request: Resize) -> None:
         answer = (await self._lines.line(self._address).driver.ask(request, self._spec)).answer
         if isinstance(answer, WrongKind):
-            raise LockKindError(str(self.key), answer.kind, self._spec.kind)
+            raise LockMismatchError(str(self.key), f"a {answer.kind}", f"a {self._spec.kind}")

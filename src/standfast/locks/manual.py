@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import optional_seconds, seconds
-from standfast.errors import HoldTimeoutError, NotASlotError, PermitsDisagreeError, StandfastError
+from standfast.errors import ArgumentTypeError, HoldTimeoutError, LockMismatchError, StandfastError
 from standfast.keys import RecordKey
 from standfast.locks import lock_record as algebra
 from standfast.locks.lock_record import WAITER_TTL, LockPosition, check_lease, check_permits, read_lock_record
@@ -76,7 +76,7 @@ class LockByHand:
             lease: How long the permit lasts if it is not renewed; by default that of the lock.
 
         Raises:
-            PermitsDisagreeError: The lock is in use with another number of permits.
+            LockMismatchError: The lock is in use with another number of permits.
             LineFullError: 1,000 wait already.
         """
         length = self._length(lease)
@@ -183,7 +183,9 @@ class LockByHand:
         ``await state.set(value, guard=lock.guard(slot, "order-7", place.fence))``.
         """
         if not isinstance(getattr(slot, "key", None), RecordKey):
-            raise NotASlotError(f"a {type(slot).__name__}, which lies in no space")
+            raise ArgumentTypeError(
+                "a slot with an awaitable transact(decide)", f"a {type(slot).__name__}, which lies in no space"
+            )
         return HoldGuard(slot.key, holder_id, fence)
 
     def _length(self, lease: Duration | None) -> float:
@@ -204,7 +206,7 @@ class LockByHand:
 
     def _require_agreement(self, found: LockRecord, at: Instant) -> None:
         if found.permits not in (None, self.permits) and found.is_in_use(at):
-            raise PermitsDisagreeError(found.permits or 0, self.permits)
+            raise LockMismatchError("this semaphore", f"permits={found.permits or 0}", f"permits={self.permits}")
 
 
 @final

@@ -13,10 +13,9 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds
 from standfast.errors import (
-    CostTooHighError,
-    InvalidRateError,
+    InvalidArgumentError,
     LineFullError,
-    RateMismatchError,
+    LockMismatchError,
     RateTimeoutError,
     StoreError,
 )
@@ -116,23 +115,31 @@ def check_rate(capacity: int, interval: Duration) -> RefillRate:
     """Return a rate; refuse what cannot be one.
 
     Raises:
-        InvalidRateError: The capacity is no whole number from 1, or filling the bucket would take over 100 years.
-        InvalidDurationError: The interval makes no sense, or is a bare number that looks like milliseconds.
+        InvalidArgumentError: The capacity is no whole number from 1, or filling the bucket would take over 100 years.
+        InvalidArgumentError: The interval makes no sense, or is a bare number that looks like milliseconds.
     """
     length = seconds(interval, what="interval", minimum=1 / MICROSECONDS, maximum_bare=DAY)
     if type(capacity) is not int or capacity < 1:
-        raise InvalidRateError("capacity", _shown(capacity), "it must be a whole number, at least 1")
+        raise InvalidArgumentError(
+            "the capacity of a rate limiter", "it must be a whole number, at least 1", _shown(capacity)
+        )
     if capacity * length > MAX_SECONDS:
-        raise InvalidRateError("capacity", f"{capacity:,}", f"at {length:g} s a token it would never be full")
+        raise InvalidArgumentError(
+            "the capacity of a rate limiter", f"at {length:g} s a token it would never be full", f"{capacity:,}"
+        )
     return RefillRate(capacity, round(length * MICROSECONDS))
 
 
 def check_cost(cost: int, rate: RefillRate) -> int:
     """Return a number of tokens; refuse what cannot be one, and what the bucket never holds."""
     if type(cost) is not int or cost < 1:
-        raise InvalidRateError("cost", _shown(cost), "it must be a whole number, at least 1")
+        raise InvalidArgumentError("the cost of a rate limiter", "it must be a whole number, at least 1", _shown(cost))
     if cost > rate.capacity:
-        raise CostTooHighError(cost, rate.capacity)
+        raise InvalidArgumentError(
+            "the cost of a rate limiter",
+            f"the bucket never holds more than {rate.capacity:,}; ask for fewer tokens at a time",
+            f"{cost:,}",
+        )
     return cost
 
 
@@ -147,7 +154,7 @@ def check_waiter(waiter: str) -> str:
     """Return the id of a waiter; refuse what cannot be one."""
     if type(waiter) is not str or not waiter.isprintable() or not 0 < len(waiter.encode()) <= MAX_ID_BYTES:
         problem = f"it must be printable text of 1 to {MAX_ID_BYTES} bytes"
-        raise InvalidRateError("waiter", _shown(waiter), problem)
+        raise InvalidArgumentError("the waiter of a rate limiter", problem, _shown(waiter))
     return waiter
 
 
@@ -193,8 +200,8 @@ def ask(
 
     Raises:
         LineFullError: 1,000 wait already.
-        CostTooHighError: The bucket never holds that many tokens.
-        InvalidRateError: The cost or the waiter's id makes no sense.
+        InvalidArgumentError: The bucket never holds that many tokens.
+        InvalidArgumentError: The cost or the waiter's id makes no sense.
     """
     check_cost(cost, bucket.rate)
     now = _clamped(bucket, now)
@@ -357,12 +364,12 @@ class RateLimiter:
         waiter_ttl: How long a waiter that does not ask again keeps its place; 30 s or four intervals if not told. A
             process that dies in :meth:`acquire` holds nobody up where the store sees it die (SQLite, PostgreSQL);
             elsewhere it holds up those behind it for that time and up to a third of it more.
-        follow: Take the rate that is in use where it differs, instead of raising RateMismatchError; for the time of a
+        follow: Take the rate that is in use where it differs, instead of raising LockMismatchError; for the time of a
             roll-out.
 
     Raises:
-        InvalidRateError: The capacity makes no sense.
-        InvalidDurationError: The interval or the waiters' time to live makes no sense.
+        InvalidArgumentError: The capacity makes no sense.
+        InvalidArgumentError: The interval or the waiters' time to live makes no sense.
     """
 
     __slots__ = ("_follow", "_key", "_rate", "_record", "_scope", "_ttl")
@@ -397,9 +404,9 @@ class RateLimiter:
         interested calls :meth:`withdraw`.
 
         Raises:
-            CostTooHighError: The bucket never holds that many tokens.
+            InvalidArgumentError: The bucket never holds that many tokens.
             LineFullError: 1,000 wait already.
-            RateMismatchError: The limiter is in use with another rate.
+            LockMismatchError: The limiter is in use with another rate.
         """
         return await self._update(lambda bucket, now: self._ask(bucket, cost, now, waiter))
 
@@ -422,9 +429,9 @@ class RateLimiter:
 
         Raises:
             RateTimeoutError: The turn did not come in time; nothing was taken.
-            CostTooHighError: The bucket never holds that many tokens.
+            InvalidArgumentError: The bucket never holds that many tokens.
             LineFullError: 1,000 wait already.
-            RateMismatchError: The limiter is in use with another rate.
+            LockMismatchError: The limiter is in use with another rate.
         """
         limit = optional_seconds(timeout, what="timeout")
         loop = asyncio.get_running_loop()
@@ -510,7 +517,7 @@ class RateLimiter:
     async def change_rate(self) -> None:
         """Make this limiter's capacity and interval those in use; waiters keep their places.
 
-        From then on, limiters that were made with another rate raise RateMismatchError, unless they follow.
+        From then on, limiters that were made with another rate raise LockMismatchError, unless they follow.
         """
         await self._update(lambda bucket, now: (change_rate(bucket, self._rate, now), None))
 
@@ -559,7 +566,11 @@ class RateLimiter:
     def _agreed(self, bucket: TokenBucket) -> TokenBucket:
         used, own = bucket.rate, self._rate
         if used != own and not self._follow:
-            raise RateMismatchError(self._key, own.capacity, own.seconds, used.capacity, used.seconds)
+            raise LockMismatchError(
+                self._key,
+                f"capacity {used.capacity:,} and a token every {used.seconds:g} s",
+                f"capacity {own.capacity:,} and a token every {own.seconds:g} s",
+            )
         return bucket
 
     def _address(self, waiter: str) -> RecordKey:

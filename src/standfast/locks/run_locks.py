@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.errors import (
-    InvalidLockArgumentError,
+    InvalidArgumentError,
     LeaseLostError,
     LeaseTooShortError,
     ReentryError,
@@ -759,11 +759,13 @@ class RunHolding:
 
 def _name(what: str, value: str) -> str:
     if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidLockArgumentError(what, ascii(value)[:60], "it must be text, and not empty")
+        raise InvalidArgumentError(f"the {what} of a lock", "it must be text, and not empty", ascii(value)[:60])
     return value
 
 
 def _token(value: str) -> str:
     if not check_text(value, "token", LONGEST_TOKEN):
-        raise InvalidLockArgumentError("token", "''", "it must not be empty, or everybody would have the same")
+        raise InvalidArgumentError(
+            "the token of a lock", "it must not be empty, or everybody would have the same", "''"
+        )
     return value

@@ -23,14 +23,12 @@ from msgspec import Struct
 
 from standfast.codec import Codec
 from standfast.errors import (
+    ArgumentTypeError,
     AtomicStateConflictError,
     DecodeError,
     EncodeError,
-    InvalidKeyError,
-    InvalidStateArgumentError,
-    NotASlotError,
+    InvalidArgumentError,
     StaleWriteError,
-    WrongStateTypeError,
 )
 from standfast.keys import RecordKey
 from standfast.locks.lock_record import LockRecord, read_lock_record
@@ -258,19 +256,23 @@ def as_guard(guard: Guard | Check | None, state: RecordKey) -> Guard | None:
     """Return what was given as a guard; refuse what guards nothing."""
     if isinstance(guard, Check):
         if guard.expected == ABSENT:
-            raise InvalidStateArgumentError("guard", f"the absence of {guard.key}", "put a marker and check that")
+            raise InvalidArgumentError(
+                "the guard of a state", "put a marker and check that", f"the absence of {guard.key}"
+            )
         guard = AtVersion(guard.key, guard.expected)
     if guard is not None and not hasattr(guard, "holds"):
-        raise InvalidStateArgumentError("guard", f"a {type(guard).__name__}", "give a Check, or mutex.guard(...)")
+        raise InvalidArgumentError(
+            "the guard of a state", "give a Check, or mutex.guard(...)", f"a {type(guard).__name__}"
+        )
     if guard is not None and guard.key == state:
-        raise InvalidStateArgumentError("guard", "the state itself", "use expected_version")
+        raise InvalidArgumentError("the guard of a state", "use expected_version", "the state itself")
     return guard
 
 
 def checked_count(value: int, what: str) -> int:
     """Return a number of things; refuse what cannot be one."""
     if type(value) is not int or value < 1:
-        raise InvalidStateArgumentError(what, ascii(value)[:40], "it must be a whole number, at least 1")
+        raise InvalidArgumentError(f"the {what} of a state", "it must be a whole number, at least 1", ascii(value)[:40])
     return value
 
 
@@ -554,7 +556,10 @@ class AtomicState(Generic[T]):
             value: Any = updater(self._record.value(record))
             if inspect.iscoroutine(value):
                 value.close()
-                raise WrongStateTypeError(str(self.key), "update", "a coroutine; declare the updater with async def")
+                raise ArgumentTypeError(
+                    f"a value that update of {self.key!s} can work on",
+                    "a coroutine; declare the updater with async def",
+                )
             return self._record.encode(value), value
 
         return (await self._record.commit(make, expected_version, guard))[0]
@@ -662,8 +667,8 @@ class AtomicState(Generic[T]):
             raise self._unfit(operation, value)
         return value
 
-    def _unfit(self, operation: str, value: object) -> WrongStateTypeError:
-        return WrongStateTypeError(str(self.key), operation, f"a {type(value).__name__}")
+    def _unfit(self, operation: str, value: object) -> ArgumentTypeError:
+        return ArgumentTypeError(f"a value that {operation} of {self.key!s} can work on", f"a {type(value).__name__}")
 
 
 def _is_async(updater: object) -> bool:
@@ -719,10 +724,12 @@ async def transact(slot: Slot, decide: Callable[[JsonValue, int, Instant], tuple
 
     change = getattr(slot, "transact", None)
     if not callable(change):
-        raise NotASlotError(f"a {type(slot).__name__}")
+        raise ArgumentTypeError("a slot with an awaitable transact(decide)", f"a {type(slot).__name__}")
     answer = change(on_data)
     if not inspect.isawaitable(answer):
-        raise NotASlotError(f"a {type(slot).__name__} whose transact cannot be awaited")
+        raise ArgumentTypeError(
+            "a slot with an awaitable transact(decide)", f"a {type(slot).__name__} whose transact cannot be awaited"
+        )
     return cast("A", await answer)
 
 
@@ -753,7 +760,7 @@ class Slots:
     ``max_retries`` as :class:`AtomicState` does. Nothing is read or written until the state is used.
 
     Raises:
-        InvalidKeyError: A key or a name is empty, longer than 256 characters, or reserved.
+        InvalidArgumentError: A key or a name is empty, longer than 256 characters, or reserved.
     """
 
     __slots__ = ("_scope",)
@@ -845,9 +852,11 @@ class Slots:
 
 def _checked(what: str, text: str) -> str:
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidKeyError(f"{what} of type {type(text).__name__}", "it must be text")
+        raise InvalidArgumentError("part of a key", "it must be text", f"{what} of type {type(text).__name__}")
     if not 1 <= len(text) <= LONGEST_KEY:
-        raise InvalidKeyError(f"{what} of {len(text):,} characters", f"it must have 1 to {LONGEST_KEY}")
+        raise InvalidArgumentError(
+            "part of a key", f"it must have 1 to {LONGEST_KEY}", f"{what} of {len(text):,} characters"
+        )
     if text in RESERVED:
-        raise InvalidKeyError(f"{what} {text!r}", "it is reserved")
+        raise InvalidArgumentError("part of a key", "it is reserved", f"{what} {text!r}")
     return text

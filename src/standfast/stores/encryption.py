@@ -13,7 +13,7 @@ from msgspec import structs
 
 from standfast.errors import (
     BrokenSealError,
-    InvalidKeyringError,
+    InvalidArgumentError,
     MissingExtraError,
     UnknownSealingKeyError,
     UnsuitableStoreError,
@@ -96,12 +96,16 @@ class Keyring:
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None = None, accept_plain: bool = False) -> None:
         for name, key in keys.items():
             if not _NAME.fullmatch(name):
-                raise InvalidKeyringError(f"the name {name!r:.50}", "it must be 1 to 32 letters, digits or . _ -")
+                raise InvalidArgumentError(
+                    f"the name {name!r:.50} of a keyring", "it must be 1 to 32 letters, digits or . _ -"
+                )
             if len(key) != KEY_BYTES:
-                raise InvalidKeyringError(f"the key {name!r}", f"it has {len(key)} bytes; it must have {KEY_BYTES}")
+                raise InvalidArgumentError(
+                    f"the key {name!r} of a keyring", f"it has {len(key)} bytes; it must have {KEY_BYTES}"
+                )
         chosen = next(reversed(list(keys)), "") if current is None else current
         if chosen not in keys:
-            raise InvalidKeyringError("current", f"{chosen!r} is none of its keys; give at least one key")
+            raise InvalidArgumentError("current of a keyring", f"{chosen!r} is none of its keys; give at least one key")
         self._aead: Final = _library()
         self._keys: Final = {name: bytes(key) for name, key in keys.items()}
         self._current: Final = chosen

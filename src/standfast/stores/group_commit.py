@@ -38,7 +38,7 @@ from standfast.errors import (
     StoreError,
     StoreUnavailableError,
     UnsuitableStoreError,
-    WrongLoopError,
+    UsageError,
 )
 from standfast.events import NO_HOOKS, OutcomeSettled, OutcomeUnknown, SlowCommit
 from standfast.ids import new_id
@@ -680,7 +680,11 @@ class GroupedStore:
         if self._closing is None and get_running_loop() is self._loop and not self._guard.crossed:
             return
         self._check_open()
-        raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
+        raise UsageError(
+            f"the store {self._backend.name}",
+            "belongs to another event loop",
+            "make one for each event loop, or use a store to share between threads",
+        )
 
     def _check_open(self) -> None:
         self._guard.check()

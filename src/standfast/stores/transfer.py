@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK, Instant
 from standfast.errors import (
-    InvalidExportError,
-    InvalidKeyError,
+    InvalidArgumentError,
     StoreBusyError,
     StoreError,
     StoreMovedError,
@@ -106,19 +105,19 @@ def survey(source: BinaryIO, name: str) -> tuple[ExportHeader, ExportFooter]:
     """Read a whole export and return its first and its last line; refuse anything that is not whole.
 
     Raises:
-        InvalidExportError: It was cut short, or changed, or is of a newer format.
+        InvalidArgumentError: It was cut short, or changed, or is of a newer format.
     """
     digest, seen = hashlib.sha256(), _ExportTotals()
     header = footer = None
     for raw, line in _lines(source, name):
         if footer is not None:
-            raise InvalidExportError(name, "something follows its last line")
+            raise InvalidArgumentError(f"the export {name}", "something follows its last line")
         if (header is None) != isinstance(line, ExportHeader):
-            raise InvalidExportError(name, "it does not begin as an export does")
+            raise InvalidArgumentError(f"the export {name}", "it does not begin as an export does")
         if isinstance(line, ExportHeader):
             if line.format > FORMAT:
                 problem = f"it has format {line.format}, this version of Standfast knows {FORMAT}"
-                raise InvalidExportError(name, problem)
+                raise InvalidArgumentError(f"the export {name}", problem)
             header = line
         elif isinstance(line, ExportFooter):
             footer = line
@@ -127,11 +126,17 @@ def survey(source: BinaryIO, name: str) -> tuple[ExportHeader, ExportFooter]:
             seen.take(line, name)
         digest.update(raw)
     if header is None or footer is None:
-        raise InvalidExportError(name, "its end is missing: the export or the copying of the file was cut short")
+        raise InvalidArgumentError(
+            f"the export {name}", "its end is missing: the export or the copying of the file was cut short"
+        )
     if not seen.highest <= footer.highest <= MAX_VERSION:
-        raise InvalidExportError(name, "it was changed: a record has a higher version than its last line says")
+        raise InvalidArgumentError(
+            f"the export {name}", "it was changed: a record has a higher version than its last line says"
+        )
     if footer != ExportFooter(seen.records, footer.highest, seen.largest, digest.hexdigest()):
-        raise InvalidExportError(name, "it was changed: its records do not add up to what its last line says")
+        raise InvalidArgumentError(
+            f"the export {name}", "it was changed: its records do not add up to what its last line says"
+        )
     return header, footer
 
 
@@ -145,10 +150,10 @@ class _ExportTotals:
     def take(self, entry: ExportedRecord, name: str) -> None:
         try:
             is_key = 0 < len(entry.key) <= MAX_KEY_BYTES and bool(RecordKey.from_encoded(entry.key).parts)
-        except InvalidKeyError:
+        except InvalidArgumentError:
             is_key = False
         if not is_key or not 0 < entry.version <= MAX_VERSION:
-            raise InvalidExportError(name, f"its record number {self.records + 1} is none")
+            raise InvalidArgumentError(f"the export {name}", f"its record number {self.records + 1} is none")
         self.records += 1
         self.highest = max(self.highest, entry.version)
         self.largest = max(self.largest, len(entry.value))
@@ -169,7 +174,7 @@ def _lines(source: BinaryIO, name: str) -> Iterator[tuple[bytes, ExportLine]]:
         try:
             yield raw, _decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise InvalidExportError(name, f"its line {number} is not one of an export") from None
+            raise InvalidArgumentError(f"the export {name}", f"its line {number} is not one of an export") from None
 
 
 # --- records that stand for a living process, and not for anything that is kept ------------------------------------
@@ -187,7 +192,7 @@ def kind_of(key: RecordKey) -> str:
     """Return what kind of record lies at a key: its part after the namespace and the tenant. Empty if it has none."""
     try:
         parts = key.parts
-    except InvalidKeyError:
+    except InvalidArgumentError:
         return ""
     return parts[_KIND] if len(parts) > _KIND else ""
 
@@ -325,7 +330,7 @@ async def import_store(
         tell: Called with the number of records so far, and of all, now and then.
 
     Raises:
-        InvalidExportError: The file is not a whole export.
+        InvalidArgumentError: The file is not a whole export.
         StoreNotEmptyError: There are records in the store already.
         UnsuitableStoreError: A value is too large for the store.
         StoreMovedError: The store itself was exported, or another file was not imported to its end.

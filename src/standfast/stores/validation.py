@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.clock import Instant
-from standfast.errors import InvalidChangeError, NotAKeyError
+from standfast.errors import ArgumentTypeError, InvalidChangeError
 from standfast.keys import MAX_KEY_BYTES, RecordKey
 from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Change, Check, Decision, Delete, Put, Wake
 
@@ -27,7 +27,7 @@ MAX_INSTANT: Final = Instant(MAX_VERSION)
 def check_key(key: RecordKey) -> None:
     """Refuse anything but a record key of a size that every store takes."""
     if type(key) is not RecordKey:
-        raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
+        raise ArgumentTypeError("a RecordKey (made by space.key(...))", type(key).__name__)
     if not key or len(key) > MAX_KEY_BYTES:
         raise InvalidChangeError(f"a record key has 1 to {MAX_KEY_BYTES:,} bytes, this one has {len(key):,}")
 
@@ -158,7 +158,7 @@ def check_read(keys: Sequence[RecordKey], limits: Capabilities) -> None:
 def check_scan(start: RecordKey, end: RecordKey, limit: int) -> None:
     """Refuse a scan without a sensible limit or across namespaces."""
     if type(start) is not RecordKey or type(end) is not RecordKey:
-        raise NotAKeyError(f"{type(start).__name__}, {type(end).__name__}", "RecordKey (see RecordKey.within)")
+        raise ArgumentTypeError("a RecordKey (see RecordKey.within)", f"{type(start).__name__}, {type(end).__name__}")
     if type(limit) is not int or not 1 <= limit <= MAX_SCAN:
         raise InvalidChangeError(f"a scan takes a limit from 1 to {MAX_SCAN:,}, got {limit!r}")
     if not start or not end.startswith(start.namespace):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.durations import optional_seconds
-from standfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from standfast.errors import InvalidArgumentError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from standfast.stores.protocol import Capabilities, Commit, Conflict, Decided, Delete, Put, Record, Snapshot
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Faults(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value: float = getattr(self, name)
             if not value >= 0 or (name != "longest_delay" and value > 1):
-                raise InvalidFaultsError(f"{name}={value!r}: a chance lies between 0 and 1, a delay is not negative")
+                raise InvalidArgumentError(name, "a chance lies between 0 and 1, a delay is not negative", repr(value))
         if self.refuse + self.lose_request + self.lose_reply + self.land_late > 1:
-            raise InvalidFaultsError("refuse, lose_request, lose_reply and land_late together are at most 1")
+            raise InvalidArgumentError("refuse, lose_request, lose_reply and land_late", "together they are at most 1")
 
 
 ROUGH: Final = Faults(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 from msgspec import Struct
 
 from standfast.clock import Instant
-from standfast.errors import HistoryTooLargeError, NotLinearizableError, OutcomeUnknownError, StandfastError
+from standfast.errors import NotLinearizableError, OutcomeUnknownError, SimulationError, StandfastError
 from standfast.keys import RecordKey
 from standfast.stores.backend import CommitRider, UpdateRider
 from standfast.stores.group_commit import verdict_of
@@ -95,7 +95,7 @@ def linearize(
 
     Raises:
         NotLinearizableError: There is no such order.
-        HistoryTooLargeError: The search was given up after ``visit_limit`` states.
+        SimulationError: The search was given up after ``visit_limit`` states.
     """
     return _Search(operations, specification, visit_limit).run()
 
@@ -149,7 +149,10 @@ class _Search:
             if visit not in self._visited:
                 self._visited.add(visit)
                 if len(self._visited) > self._visit_limit:
-                    raise HistoryTooLargeError(len(self._operations), len(self._visited))
+                    raise SimulationError(
+                        f"{len(self._visited):,} states of {len(self._operations):,} operations gave no verdict;"
+                        " record fewer clients a key"
+                    )
                 return self._branch(done, state, index)
         return None
 
@@ -486,7 +489,7 @@ def check_store_history(operations: Sequence[StoreOperation], *, visit_limit: in
 
     Raises:
         NotLinearizableError: No order explains the history.
-        HistoryTooLargeError: The search was given up after ``visit_limit`` states.
+        SimulationError: The search was given up after ``visit_limit`` states.
     """
     for group in by_shared_keys(operations):
         linearize(group, StoreSpecification(group), visit_limit=visit_limit)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, fin
 from weakref import WeakKeyDictionary
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.errors import DeadlockError, InvalidDurationError, LivelockError, NotSimulatedError, SimulationError
+from standfast.errors import InvalidArgumentError, NotSimulatedError, SimulationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -76,7 +76,9 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass, by both clocks."""
         if not seconds >= 0:  # also refuses NaN
-            raise InvalidDurationError(repr(seconds), "time only passes forwards (step_wall steps the time of day)")
+            raise InvalidArgumentError(
+                "a duration", "time only passes forwards (step_wall steps the time of day)", repr(seconds)
+            )
         self._passed += round(seconds * MICROSECONDS)
 
     def step_wall(self, seconds: float) -> None:
@@ -249,8 +251,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     **Nothing real**: sockets, pipes, processes and signals raise :class:`~standfast.errors.NotSimulatedError`.
 
-    A program that can never go on raises :class:`~standfast.errors.DeadlockError`, one that never ends
-    :class:`~standfast.errors.LivelockError`; both say where each task waits.
+    A program that can never go on, or never ends, raises :class:`~standfast.errors.SimulationError`, which says
+    where each task waits.
 
     Args:
         seed: The same seed, the same program: the same order of events, whatever ``PYTHONHASHSEED`` is.
@@ -298,7 +300,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if handle is not None:
             self.trace.add(self._now, self._describe(handle))
             if self.trace.steps > self._limit:
-                raise LivelockError(self._limit, self.unfinished())
+                raise SimulationError(f"no end after {self._limit:,} steps; unfinished tasks", self.unfinished())
             handle._run()  # noqa: SLF001 -- what an event loop does with a handle
 
     def _admit(self, handle: asyncio.Handle) -> None:
@@ -313,7 +315,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timer = self._next_timer()
         if timer is None:
             if idle and not self._stopping:
-                raise DeadlockError(self.unfinished())
+                raise SimulationError("nothing is ready and no timer is set, but these tasks wait", self.unfinished())
             return
         if idle or self._stalls_until(timer.when()):
             self._now = max(self._now, timer.when())
@@ -427,7 +429,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     task.cancel()
                 self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self.run_until_complete(self.shutdown_asyncgens())
-        except (DeadlockError, LivelockError):
+        except SimulationError:
             pass  # a task that resists its cancellation is left behind: the program has its verdict already
         finally:
             self.close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
-from standfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
+from standfast.errors import DeclarationError, EngineNotOpenError, MissingExtraError
 from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.flow import Flows
 from standfast.flows.records import name_of
@@ -78,7 +78,7 @@ class App:
         grace: How long requests under way have to end when it closes.
 
     Raises:
-        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+        DeclarationError: The declaration cannot work; the error names the place and the reason.
     """
 
     def __init__(  # noqa: PLR0913 -- keyword options
@@ -228,7 +228,7 @@ class App:
     @token.setter
     def token(self, token: str) -> None:
         if self.is_guarded:
-            raise InvalidFlowError("App", "it has authentication, so it takes no token of its own")
+            raise DeclarationError("App", "it has authentication, so it takes no token of its own")
         cast("OwnToken", self._authenticate).token = token
 
     async def serve_tools(self, principal: Principal) -> None:
@@ -270,7 +270,7 @@ def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engi
     named = [name for name, value in given.items() if tuple(value)]
     if named or namespace != "default":
         problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
-        raise InvalidFlowError("App", problem)
+        raise DeclarationError("App", problem)
     return engine
 
 
@@ -287,11 +287,11 @@ def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
     seen: set[str] = set()
     for each in known:
         if each.name in seen:
-            raise InvalidFlowError(each.where, "there are two with this name")
+            raise DeclarationError(each.where, "there are two with this name")
         seen.add(each.name)
         for action in each.actions:
             if action not in flows.actions:
-                raise InvalidFlowError(each.where, f"{action.where} is of no flow that the app was given")
+                raise DeclarationError(each.where, f"{action.where} is of no flow that the app was given")
     return known
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 from urllib.parse import parse_qsl, urlencode
 
 from standfast.clock import monotonic
-from standfast.errors import InvalidFlowError, TooManyRequestsError
+from standfast.errors import DeclarationError, TooManyRequestsError
 from standfast.flows.request import Principal
 from standfast.flows.view import OPERATOR
 
@@ -66,7 +66,7 @@ class BearerTokens:
     def __init__(self, tokens: Mapping[str, Principal], *, failures: int = 20) -> None:
         for digest in tokens:
             if not _DIGEST.fullmatch(digest):
-                raise InvalidFlowError("BearerTokens", "a token is named by its digest; make it with token_digest()")
+                raise DeclarationError("BearerTokens", "a token is named by its digest; make it with token_digest()")
         self._tokens: Final = [(digest.encode(), principal) for digest, principal in tokens.items()]
         self._failures: Final = _Failures(failures)
 
@@ -114,7 +114,7 @@ async def identify(authenticate: Authenticate, connection: HTTPConnection) -> Pr
     principal = cast("object", await found if inspect.isawaitable(found) else found)
     if principal is None or isinstance(principal, Principal):
         return principal
-    raise InvalidFlowError("authenticate", f"it returned a {type(principal).__name__}, not a Principal or None")
+    raise DeclarationError("authenticate", f"it returned a {type(principal).__name__}, not a Principal or None")
 
 
 # --- the token of an application that has no authentication of its own ---------------------------------------------
@@ -155,7 +155,7 @@ class OwnToken:
     def token(self, token: str) -> None:
         if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
             problem = f"it has {len(token)} characters; it needs at least {SHORTEST}, of ASCII and without spaces"
-            raise InvalidFlowError("the token of the application", problem)
+            raise DeclarationError("the token of the application", problem)
         self._token, self._header = token, f"Bearer {token}".encode()
         self._digests = BearerTokens({token_digest(token): OWNER})
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 import msgspec
 
 from standfast.errors import (
-    BodyTooLargeError,
-    BodyTooSlowError,
-    InvalidHeaderError,
+    HttpError,
     UnsupportedBodyError,
 )
 from standfast.flows.deadlock import SIGNED
@@ -59,18 +57,18 @@ def read_chain(header: str) -> tuple[Address, ...]:
     """Return what a header says, marked as coming from outside.
 
     Raises:
-        InvalidHeaderError: It says nothing that can be read.
+        HttpError: It says nothing that can be read.
     """
     if not header:
         return ()
     if len(header) > LONGEST:
-        raise InvalidHeaderError(HEADER, f"has more than {LONGEST} characters")
+        raise HttpError("invalid-header", f"the header {HEADER} has more than {LONGEST} characters")
     try:
         chain = _CHAIN.decode(base64.b64decode(header.encode(), altchars=b"-_", validate=True))
     except (ValueError, binascii.Error, RecursionError):
-        raise InvalidHeaderError(HEADER, "was not made by chain_headers()") from None
+        raise HttpError("invalid-header", f"the header {HEADER} was not made by chain_headers()") from None
     if len(chain) > MOST:
-        raise InvalidHeaderError(HEADER, f"names more than {MOST} keys")
+        raise HttpError("invalid-header", f"the header {HEADER} names more than {MOST} keys")
     return tuple((SIGNED, *address) for address in chain)
 
 
@@ -87,14 +85,14 @@ async def read_body(headers: Headers, receive: Receive, limit: int, time: float)
 
     Raises:
         UnsupportedBodyError: It is compressed. A few bytes could become gigabytes.
-        BodyTooLargeError: It has more bytes than ``limit``, or says that it has.
-        BodyTooSlowError: It did not arrive within ``time``, or broke off.
+        HttpError: It has more bytes than ``limit``, or says that it has.
+        HttpError: It did not arrive within ``time``, or broke off.
     """
     if headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise UnsupportedBodyError("a compressed body is not taken here")
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
-        raise BodyTooLargeError(limit)
+        raise HttpError("body-too-large", f"the body has more than the {limit:,} bytes that are taken here")
     return await received(Begun(receive()), receive, limit, time)
 
 
@@ -110,7 +108,7 @@ async def received(first: Begun[Message], receive: Receive, limit: int, time: fl
     if first.is_done and first.value["type"] == "http.request" and not first.value.get("more_body", False):
         body: bytes = first.value.get("body", b"")
         if len(body) > limit:
-            raise BodyTooLargeError(limit)
+            raise HttpError("body-too-large", f"the body has more than the {limit:,} bytes that are taken here")
         return body
     task = asyncio.current_task()
     if task is None:
@@ -121,7 +119,7 @@ async def received(first: Begun[Message], receive: Receive, limit: int, time: fl
         return await _received(first, receive, limit, time)
     except asyncio.CancelledError:
         if slow.was_stopped and task.uncancel() <= slow.before:
-            raise BodyTooSlowError(time) from None
+            raise HttpError("body-too-slow", f"the body did not arrive within {time:g} s") from None
         raise
     finally:
         off()
@@ -152,11 +150,11 @@ async def _received(first: Begun[Message], receive: Receive, limit: int, time: f
     message = first.value if first.is_done else await first
     while more:
         if message["type"] != "http.request":
-            raise BodyTooSlowError(time)
+            raise HttpError("body-too-slow", f"the body did not arrive within {time:g} s")
         chunk: bytes = message.get("body", b"")
         size += len(chunk)
         if size > limit:
-            raise BodyTooLargeError(limit)
+            raise HttpError("body-too-large", f"the body has more than the {limit:,} bytes that are taken here")
         chunks.append(chunk)
         more = message.get("more_body", False)
         if more:
@@ -223,7 +221,7 @@ def read_after(headers: Headers, query: str | None) -> int:
     """Return the number of the last event that a caller has seen: ``Last-Event-ID``, or ``after`` in the address."""
     text = headers.get("last-event-id") or query or "0"
     if not (text.isascii() and text.isdigit()) or len(text) > 15:  # noqa: PLR2004 -- more events than there can be
-        raise InvalidHeaderError("Last-Event-ID", "is not the number of an event")
+        raise HttpError("invalid-header", "the header Last-Event-ID is not the number of an event")
     return int(text)
 
 
@@ -234,7 +232,7 @@ async def arrival_of(
 
     Raises:
         UnsupportedBodyError: The body is not JSON, or does not say so: then a page elsewhere may have sent it.
-        InvalidHeaderError: A header cannot be read.
+        HttpError: A header cannot be read.
         InvalidArrivalError: A session or a key has too many characters, or odd ones.
     """
     if body and not is_json(content_type(headers)):

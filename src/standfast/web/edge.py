@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError, TooManyConnectionsError
+from standfast.errors import DeclarationError, HttpError
 from standfast.web.log_budget import LogBudget
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class EdgeLimits:
 
 def _count(what: str, given: int) -> int:
     if type(given) is not int or given < 1:
-        raise InvalidFlowError("EdgeLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
+        raise DeclarationError("EdgeLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
     return given
 
 
@@ -117,7 +117,7 @@ class Edge:
         is_private: Connections come over a unix socket that only its owner can open.
 
     Raises:
-        InvalidFlowError: One of the proxies is no address and no network.
+        DeclarationError: One of the proxies is no address and no network.
     """
 
     def __init__(
@@ -136,14 +136,22 @@ class Edge:
         """Count one more connection.
 
         Raises:
-            TooManyConnectionsError: There are as many as there may be.
+            HttpError: There are as many as there may be.
         """
         if self.open >= self.limits.connections:
-            raise TooManyConnectionsError("", self.limits.connections, AGAIN)
+            raise HttpError(
+                "too-many-connections",
+                f"there are as many connections as there may be: {self.limits.connections}",
+                AGAIN,
+            )
         who = _counted(address)
         many = self._by_address.get(who, 0)
         if many >= self.limits.per_address and who and not self.believes(address):
-            raise TooManyConnectionsError("from this address", self.limits.per_address, AGAIN)
+            raise HttpError(
+                "too-many-connections",
+                f"there are as many connections from this address as there may be: {self.limits.per_address}",
+                AGAIN,
+            )
         self._by_address[who] = many + 1
         self.open += 1
 
@@ -253,13 +261,13 @@ def network(text: str) -> Network:
     """Return the network of an address, or of a network.
 
     Raises:
-        InvalidFlowError: It is neither.
+        DeclarationError: It is neither.
     """
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
         problem = f"{text!r:.60} is neither an address nor a network; write 10.0.0.7 or 10.0.0.0/8"
-        raise InvalidFlowError("a trusted proxy", problem) from None
+        raise DeclarationError("a trusted proxy", problem) from None
 
 
 @lru_cache(maxsize=1_024)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from standfast.errors import AuthenticationError, FlowError, LengthRequiredError, WrongHostError, WrongOriginError
+from standfast.errors import AuthenticationError, FlowError, HttpError
 from standfast.flows.request import Principal
 from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, identify
@@ -133,7 +133,7 @@ class Gate:
 
     async def _identified(self, scope: Scope, headers: RawHeaders) -> Principal:
         if self._may_trust_headers and EDGE not in scope and b"transfer-encoding" in headers:
-            raise LengthRequiredError
+            raise HttpError("length-required", "a chunked body is not taken here")
         try:
             principal = await identify(self._authenticate, HTTPConnection(scope))
             if principal is None:
@@ -148,11 +148,11 @@ class Gate:
     def _check_host(self, header: str) -> None:
         host = host_of(header)
         if host not in self._hosts and not (self._below and host.endswith(self._below)):
-            raise WrongHostError(host)
+            raise HttpError("wrong-host", f"{host!r:.100} is no host of this application")
 
     def _check_origin(self, origin: str, host: str) -> None:
         if origin.lower() not in self._origins and _netloc(origin) != host.lower():
-            raise WrongOriginError(origin)
+            raise HttpError("wrong-origin", f"pages of {origin!r:.100} may not use this application")
 
 
 def _netloc(origin: str) -> str | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
 
 from standfast.durations import seconds
-from standfast.errors import InvalidDurationError, InvalidFlowError, TooManyRequestsError
+from standfast.errors import DeclarationError, InvalidArgumentError, TooManyRequestsError
 from standfast.flows.shares import SAID, Shares
 from standfast.flows.tenants import TenantLimits
 
@@ -29,7 +29,7 @@ APP: Final = "App"
 def texts(name: str, given: Iterable[str]) -> tuple[str, ...]:
     """Return several texts. One alone would be taken for its letters."""
     if isinstance(given, str):
-        raise InvalidFlowError(APP, f"{name} is one text; give a list of them: {name}=[{given!r:.60}]")
+        raise DeclarationError(APP, f"{name} is one text; give a list of them: {name}=[{given!r:.60}]")
     found = several(name, given, str, f"{name}=['...']")
     return tuple(found)
 
@@ -39,24 +39,24 @@ def several(name: str, given: Iterable[T], kind: type[T] | tuple[type[T], ...], 
     try:
         found = tuple(given)
     except TypeError:
-        raise InvalidFlowError(APP, f"{name} is {given!r:.60}; give a list: {example}") from None
+        raise DeclarationError(APP, f"{name} is {given!r:.60}; give a list: {example}") from None
     for each in found:
         if not isinstance(each, kind):
-            raise InvalidFlowError(APP, f"{each!r:.60} cannot be one of {name}; write {example}")
+            raise DeclarationError(APP, f"{each!r:.60} cannot be one of {name}; write {example}")
     return found
 
 
 def one(name: str, given: T | None, kind: type[T], example: str) -> T | None:
     """Return one of a kind, or nothing."""
     if given is not None and not isinstance(given, kind):
-        raise InvalidFlowError(APP, f"{name} is {given!r:.60}; write {example}")
+        raise DeclarationError(APP, f"{name} is {given!r:.60}; write {example}")
     return given
 
 
 def function(name: str, given: T, example: str) -> T:
     """Return a function, or nothing."""
     if given is not None and not callable(given):
-        raise InvalidFlowError(APP, f"{name} is {given!r:.60}; it must be a function, such as {example}")
+        raise DeclarationError(APP, f"{name} is {given!r:.60}; it must be a function, such as {example}")
     return given
 
 
@@ -64,8 +64,8 @@ def time(name: str, given: Duration) -> Duration:
     """Return a time as it was given, if it can be read."""
     try:
         seconds(given, what=name)
-    except InvalidDurationError as problem:
-        raise InvalidFlowError(APP, str(problem)) from None
+    except InvalidArgumentError as problem:
+        raise DeclarationError(APP, str(problem)) from None
     return given
 
 
@@ -209,5 +209,5 @@ class AppShares:
 
 def _count(what: str, given: int) -> int:
     if type(given) is not int or given < 1:
-        raise InvalidFlowError("AppLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
+        raise DeclarationError("AppLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
     return given

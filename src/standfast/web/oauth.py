@@ -16,11 +16,11 @@ from standfast.clock import monotonic
 from standfast.durations import seconds
 from standfast.errors import (
     AccessTokenError,
+    DeclarationError,
+    HttpError,
     InsufficientScopeError,
     InvalidArrivalError,
-    InvalidFlowError,
     MissingExtraError,
-    SigningKeysUnavailableError,
 )
 from standfast.flows.request import Principal
 from standfast.log_hook import as_logfmt
@@ -170,7 +170,7 @@ class FetchedKeys:
         """Return a key for an algorithm.
 
         Raises:
-            SigningKeysUnavailableError: The issuer does not answer, and nothing is known from before.
+            HttpError: The issuer does not answer, and nothing is known from before.
         """
         if self._now() - self._read_at >= FRESH:
             self._look()  # whoever asks now need not wait for it, if the key is known
@@ -180,7 +180,7 @@ class FetchedKeys:
             await self._looked()
             known = self._current()
             if known is None:
-                raise SigningKeysUnavailableError
+                raise HttpError("signing-keys-unavailable", "the keys of the issuer cannot be read now")
             found = known.get(key_id, algorithm)
         return found
 
@@ -228,13 +228,13 @@ def keys_from(given: Mapping[str, Any] | str, algorithms: Collection[str], where
     """Return where keys are looked up: in a document, or at an address.
 
     Raises:
-        InvalidFlowError: There is no key in the document that can be used, or the address is not safe.
+        DeclarationError: There is no key in the document that can be used, or the address is not safe.
     """
     if isinstance(given, str):
         return FetchedKeys(checked_address(given, where, "keys"), algorithms)
     keys = KeySet(dict(given), algorithms)
     if not keys:
-        raise InvalidFlowError(where, f"keys has no public key for {', '.join(sorted(algorithms))}")
+        raise DeclarationError(where, f"keys has no public key for {', '.join(sorted(algorithms))}")
     return keys
 
 
@@ -242,7 +242,7 @@ def checked_address(url: str, where: str, what: str) -> str:
     """Return an address that nobody in between can change what is said at.
 
     Raises:
-        InvalidFlowError: It is not https, and not on this machine; or has something in it that does not belong there.
+        DeclarationError: It is not https, and not on this machine; or has something in it that does not belong there.
     """
     try:
         parts = urlsplit(url)
@@ -250,9 +250,9 @@ def checked_address(url: str, where: str, what: str) -> str:
     except ValueError:
         parts, host = urlsplit(""), ""
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
-        raise InvalidFlowError(where, f"{what} must be an address with https, or on this machine")
+        raise DeclarationError(where, f"{what} must be an address with https, or on this machine")
     if parts.fragment or parts.username is not None or not url.isprintable() or {'"', "\\", " "} & set(url):
-        raise InvalidFlowError(where, f"{what} has a fragment, credentials or odd characters in it")
+        raise DeclarationError(where, f"{what} has a fragment, credentials or odd characters in it")
     return url
 
 
@@ -380,7 +380,7 @@ class OAuthTokens:
         leeway: How much clocks may differ.
 
     Raises:
-        InvalidFlowError: An address is not safe, an algorithm is not allowed, or there is no key.
+        DeclarationError: An address is not safe, an algorithm is not allowed, or there is no key.
         MissingExtraError: The library that checks signatures is not installed.
     """
 
@@ -401,14 +401,14 @@ class OAuthTokens:
         _need_the_library()
         allowed = frozenset(algorithms)
         if not allowed or not allowed <= SAFE:
-            raise InvalidFlowError(_WHERE, f"algorithms must be some of {', '.join(sorted(SAFE))}")
+            raise DeclarationError(_WHERE, f"algorithms must be some of {', '.join(sorted(SAFE))}")
         self.issuer: Final = checked_address(issuer, _WHERE, "issuer")
         self.audience: Final = checked_address(audience, _WHERE, "audience")
         self.scopes: Final = _checked_scopes(scopes)
         self._allowed, self._keys = allowed, keys_from(keys, allowed, _WHERE)
         self._tenant, self._user, self._roles = tenant, user, roles
         if not scope_prefix:
-            raise InvalidFlowError(_WHERE, "scope_prefix is empty, and any scope would be a role; name a claim: roles=")
+            raise DeclarationError(_WHERE, "scope_prefix is empty, and any scope would be a role; name a claim: roles=")
         [self._prefix] = _checked_scopes(scope_prefix)
         self._leeway: Final = seconds(leeway, what="leeway")
         self._audiences: Final = [audience.rstrip("/"), f"{audience.rstrip('/')}/"]
@@ -432,20 +432,21 @@ class OAuthTokens:
         Raises:
             AccessTokenError: There is none, or it does not hold.
             InsufficientScopeError: It holds, and lacks a scope.
-            SigningKeysUnavailableError: Nobody can tell now whether it holds.
+            HttpError: Nobody can tell now whether it holds.
         """
         where = address(self.audience, connection.scope.get("root_path", ""))
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise AccessTokenError(challenge(where, self.scopes))
+            raise AccessTokenError(challenge=challenge(where, self.scopes))
         try:
             claims = await self._verified(token.strip())
             principal = self._principal(claims)
         except _TokenRefusedError as problem:
             _log.info("%s", as_logfmt({"event": "token-refused", "reason": str(problem)}))
-            raise AccessTokenError(challenge(where, self.scopes, "invalid_token")) from None
+            raise AccessTokenError(challenge=challenge(where, self.scopes, "invalid_token")) from None
         if not _scopes_of(claims).issuperset(self.scopes):
-            raise InsufficientScopeError(self.scopes, challenge(where, self.scopes, "insufficient_scope"))
+            needed = challenge(where, self.scopes, "insufficient_scope")
+            raise InsufficientScopeError("this application", scopes=self.scopes, challenge=needed)
         return principal
 
     async def _verified(self, token: str) -> dict[str, Any]:
@@ -506,7 +507,7 @@ def _checked_scopes(given: Iterable[str]) -> tuple[str, ...]:
     scopes = (given,) if isinstance(given, str) else tuple(given)
     for scope in scopes:
         if not scope or not scope.isascii() or not scope.isprintable() or {'"', "\\", " "} & set(scope):
-            raise InvalidFlowError(_WHERE, "a scope is one word of ASCII, without quotes")
+            raise DeclarationError(_WHERE, "a scope is one word of ASCII, without quotes")
     return scopes
 
 

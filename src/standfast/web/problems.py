@@ -15,9 +15,10 @@ from msgspec.structs import asdict
 from starlette.responses import Response
 
 from standfast.errors import (
+    DeclarationError,
     EngineNotOpenError,
     FlowError,
-    InvalidFlowError,
+    HttpError,
     QueueFullError,
     QueueTimeoutError,
     RequestFailedError,
@@ -111,7 +112,7 @@ RETRY: Final = 1.0
 
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CAN_BE_SENT_AGAIN: Final = frozenset({429, 503})
-_KEPT_BACK: Final = (RequestFailedError, RequestKeyError, InvalidFlowError)
+_KEPT_BACK: Final = (RequestFailedError, RequestKeyError, DeclarationError)
 
 
 def problem_response(error: BaseException, request_id: str = "", headers: Mapping[str, str] | None = None) -> Response:
@@ -148,8 +149,11 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     if not _is_for_callers(error):
         known = request_id or getattr(error, "request_id", "")  # what the log calls it
         return _hidden(status, known, is_action=isinstance(error, RequestFailedError))
-    title, advice = _words(type(error).__doc__ or "")
-    facts: dict[str, Any] = {"type": f"urn:standfast:{_name(type(error).__name__)}", "title": title, "status": status}
+    if isinstance(error, HttpError):
+        code, title, advice = error.code, error.title, error.advice
+    else:
+        code, (title, advice) = _name(type(error).__name__), _words(type(error).__doc__ or "")
+    facts: dict[str, Any] = {"type": f"urn:standfast:{code}", "title": title, "status": status}
     facts |= {"detail": str(error)}
     if advice:
         facts["next"] = advice

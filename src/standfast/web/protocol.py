@@ -15,12 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from standfast.errors import (
-    BodyTooSlowError,
     FlowError,
-    HeadersTooLargeError,
-    HeadersTooSlowError,
-    MalformedRequestError,
-    TooManyConnectionsError,
+    HttpError,
 )
 from standfast.web.asgi import SECURITY
 from standfast.web.edge import EDGE, Edge
@@ -87,7 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         try:
             self._edge.enter(self._peer)
-        except TooManyConnectionsError as problem:
+        except HttpError as problem:
             self._refuse(problem)
             return
         self._is_counted = True
@@ -139,7 +135,9 @@ class HttpProtocol(HttpToolsProtocol):
                 self._is_over, self.cycle.keep_alive = True, False
         except httptools.HttpParserError as problem:
             cause = problem.__context__
-            self._refuse(cause if isinstance(cause, FlowError) else MalformedRequestError("this is no HTTP/1.1"))
+            self._refuse(
+                cause if isinstance(cause, FlowError) else HttpError("malformed-request", "this is no HTTP/1.1")
+            )
         else:
             self._look_at_the_time()
 
@@ -150,7 +148,10 @@ class HttpProtocol(HttpToolsProtocol):
                 self._framed_bytes += len(data)
                 parser.feed_data(data)
                 if self._is_in_body() and self._framed_bytes - FRAMING * self._body_bytes > limit:
-                    raise HeadersTooLargeError("bytes around a body", limit)
+                    raise HttpError(
+                        "headers-too-large",
+                        f"the headers have more than the {limit:,} bytes around a body that are taken here",
+                    )
                 return
             is_more, room = self._at == "head", limit - self._head_bytes
             piece, data = data[:room], data[room:]
@@ -159,7 +160,9 @@ class HttpProtocol(HttpToolsProtocol):
                 # What began in this piece is counted from the next one on: it has no more than a piece.
                 self._head_bytes = self._head_bytes + len(piece) if is_more else 0
                 if self._head_bytes >= limit and self._at == "head":
-                    raise HeadersTooLargeError("bytes", limit)
+                    raise HttpError(
+                        "headers-too-large", f"the headers have more than the {limit:,} bytes that are taken here"
+                    )
 
     def _is_in_body(self) -> bool:
         """Return where the parser is now: it changes while it is fed."""
@@ -180,7 +183,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._timer = None
         if self._at == "head":
-            self._refuse(HeadersTooSlowError(self._edge.limits.header_time))
+            self._refuse(
+                HttpError("headers-too-slow", f"the headers did not arrive within {self._edge.limits.header_time:g} s")
+            )
         else:  # nothing was asked, so there is nothing to answer
             self._edge.log.info("connection-silent", address=self._peer)
             self._end()
@@ -197,7 +202,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
             self._body_bytes = self._framed_bytes = 0
         elif passed >= limits.body_time or self._body_bytes < limits.body_rate * passed:
-            self._refuse(BodyTooSlowError(passed))
+            self._refuse(HttpError("body-too-slow", f"the body did not arrive within {passed:g} s"))
             return
         self._wait_for_the_body()
 
@@ -227,9 +232,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._headers += 1
         self._header_bytes += len(name) + len(value)
         if self._headers > limits.headers:
-            raise HeadersTooLargeError("headers", limits.headers)
+            raise HttpError(
+                "headers-too-large", f"the headers have more than the {limits.headers:,} headers that are taken here"
+            )
         if self._header_bytes > limits.header_bytes:
-            raise HeadersTooLargeError("bytes", limits.header_bytes)
+            raise HttpError(
+                "headers-too-large", f"the headers have more than the {limits.header_bytes:,} bytes that are taken here"
+            )
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -237,7 +246,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         _check(self.headers, self._parser.get_http_version())
         if len(self.pipeline) >= PIPELINED:
-            raise MalformedRequestError("there are too many requests in a row")
+            raise HttpError("malformed-request", "there are too many requests in a row")
         self._at, self._head_bytes = "body", 0
         self._edge.pass_on(cast("dict[str, Any]", self.scope))  # to uvicorn it has a few keys only
         super().on_headers_complete()
@@ -301,19 +310,19 @@ def _check(headers: list[tuple[bytes, bytes]], version: str) -> None:
     """Refuse what two readers may take for two different requests; each of these was used to smuggle one past another.
 
     Raises:
-        MalformedRequestError: It is one of those.
+        HttpError: It is one of those.
     """
     names = [name for name, _ in headers]
     if names.count(b"host") != 1 and (version == "1.1" or b"host" in names):
-        raise MalformedRequestError("there has to be one Host")
+        raise HttpError("malformed-request", "there has to be one Host")
     framing = [(name, value) for name, value in headers if name in _FRAMING]
     if len(framing) > 1:
-        raise MalformedRequestError("the length of the body is said more than once")
+        raise HttpError("malformed-request", "the length of the body is said more than once")
     for name, value in framing:
         if name == b"content-length" and not value.isdigit():
-            raise MalformedRequestError("Content-Length is no number")
+            raise HttpError("malformed-request", "Content-Length is no number")
         if name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1"):
-            raise MalformedRequestError("Transfer-Encoding is chunked, in HTTP/1.1, or it is not taken")
+            raise HttpError("malformed-request", "Transfer-Encoding is chunked, in HTTP/1.1, or it is not taken")
 
 
 @final

@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.clock import MICROSECONDS
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,20 +175,20 @@ def read_secrets(where: str, given: Secrets | None, as_key: Callable[[str], byte
     by_id = {"default": given} if isinstance(given, str) else dict(given or {})
     if not by_id or len(by_id) > MOST:
         problem = f"at most {MOST} secrets can be active" if by_id else "without a secret nobody can tell who sends"
-        raise InvalidFlowError(where, problem)
+        raise DeclarationError(where, problem)
     return tuple(_secret(where, name, text, as_key) for name, text in by_id.items())
 
 
 def _secret(where: str, name: str, text: object, as_key: Callable[[str], bytes]) -> Secret:
     place = f"{where}, secret {name!r}"
     if not isinstance(text, str) or not text:
-        raise InvalidFlowError(place, "it is empty; is its environment variable set?")
+        raise DeclarationError(place, "it is empty; is its environment variable set?")
     try:
         key = as_key(text.strip())
     except ValueError:
-        raise InvalidFlowError(place, "it is not base64 as it should be") from None  # the cause shows the secret
+        raise DeclarationError(place, "it is not base64 as it should be") from None  # the cause shows the secret
     if len(key) < SHORTEST:
-        raise InvalidFlowError(place, f"it is shorter than {SHORTEST} bytes, so it can be found by trying")
+        raise DeclarationError(place, f"it is shorter than {SHORTEST} bytes, so it can be found by trying")
     return Secret(name, key)
 
 
@@ -354,7 +354,7 @@ def _prefix(headers: Mapping[str, str]) -> str:
 def _tolerance(given: Duration) -> float:
     length = seconds(given, what="tolerance", maximum=LONGEST_TOLERANCE)
     if length <= 0:
-        raise InvalidFlowError("tolerance", "without any no delivery is ever in time")
+        raise DeclarationError("tolerance", "without any no delivery is ever in time")
     return length
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 from standfast.flows.flow import Action, Flow
 from standfast.log_hook import as_logfmt
 from standfast.web.limits import several
@@ -33,7 +33,7 @@ class Toolbox:
     """The tools of an application, by name.
 
     Raises:
-        InvalidFlowError: Two have one name, one is too long, or an action is of no flow that the application has.
+        DeclarationError: Two have one name, one is too long, or an action is of no flow that the application has.
     """
 
     def __init__(self, given: Iterable[Toolable], flows: Flows) -> None:
@@ -48,9 +48,9 @@ class Toolbox:
     def _add(self, action: Action[..., Any], flows: Flows) -> None:
         name = name_of(action)
         if action not in flows.actions:
-            raise InvalidFlowError(action.where, "it cannot be a tool: its flow is none of the app's")
+            raise DeclarationError(action.where, "it cannot be a tool: its flow is none of the app's")
         if self._actions.setdefault(name, action) is not action or len(name) > LONGEST:
-            raise InvalidFlowError(action.where, f"as a tool it would be called {name!r}, which is taken or too long")
+            raise DeclarationError(action.where, f"as a tool it would be called {name!r}, which is taken or too long")
 
     def find(self, name: str, principal: Principal) -> Action[..., Any] | None:
         """Return a tool that a principal may use. One that they may not is not there."""

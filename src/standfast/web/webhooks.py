@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 import msgspec
 
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 from standfast.flows.flow import Action
 from standfast.flows.request import Principal
 from standfast.web.signatures import (
@@ -105,7 +105,7 @@ class Webhook:
         body_time: How long a body may take to arrive; by default what the app allows.
 
     Raises:
-        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+        DeclarationError: The declaration cannot work; the error names the place and the reason.
     """
 
     def __init__(  # noqa: PLR0913 -- keyword options
@@ -124,9 +124,9 @@ class Webhook:
         self.name: Final = name
         self.where: Final = f"webhook {name!r}"
         if not _NAME.fullmatch(name):
-            raise InvalidFlowError(self.where, "a name has small letters, digits, - and _, and at most 64 of them")
+            raise DeclarationError(self.where, "a name has small letters, digits, - and _, and at most 64 of them")
         if not hasattr(verifier, "verify"):
-            raise InvalidFlowError(self.where, "without a verifier nobody can tell who sends; see sf.web.webhooks")
+            raise DeclarationError(self.where, "without a verifier nobody can tell who sends; see sf.web.webhooks")
         self.verifier: Final = verifier
         self._to: Final = self._checked(to)
         self._inputs, self._session, self._event_time = inputs, session, event_time
@@ -173,11 +173,11 @@ class Webhook:
     def _checked(self, to: To) -> To:
         actions = list(to.values()) if isinstance(to, Mapping) else [to]
         if not actions or not all(isinstance(each, cast("type[object]", Action)) for each in actions):
-            raise InvalidFlowError(self.where, "`to` is an action of a flow, or a mapping of events to actions")
+            raise DeclarationError(self.where, "`to` is an action of a flow, or a mapping of events to actions")
         for action in actions:
             if action.idempotency_window < REMEMBERED:
                 problem = f"{action.where} forgets deliveries before their signatures are stale; make its"
-                raise InvalidFlowError(self.where, f"{problem} idempotency_window at least {REMEMBERED:g} seconds")
+                raise DeclarationError(self.where, f"{problem} idempotency_window at least {REMEMBERED:g} seconds")
         return dict(to) if isinstance(to, Mapping) else to
 
     def _check_key(self, action: Action[..., Any]) -> None:
@@ -186,14 +186,14 @@ class Webhook:
         if key == "session" and self._session is None:
             problem = f"{action.where} is {policy} by session, and deliveries belong to none; say which with"
             todo = f'session=lambda delivery: ..., or give the action a key of another kind: sf.{policy}(key="tenant")'
-            raise InvalidFlowError(self.where, f"{problem} {todo}")
+            raise DeclarationError(self.where, f"{problem} {todo}")
         if key == "user" and isinstance(self._principal, Principal) and not self._principal.user:
             problem = f"{action.where} is {policy} by user, and its principal has no user; name one"
-            raise InvalidFlowError(self.where, f'{problem}, or give the action another key: sf.{policy}(key="tenant")')
+            raise DeclarationError(self.where, f'{problem}, or give the action another key: sf.{policy}(key="tenant")')
 
     def _only_parameter(self, action: Action[..., Any]) -> str:
         names = list(action.input_schema().get("properties", {}))
         if len(names) != 1:
             problem = f"{action.where} has {len(names)} parameters; say with inputs= what to call it with"
-            raise InvalidFlowError(self.where, problem)
+            raise DeclarationError(self.where, problem)
         return str(names[0])

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import (
-    InvalidWorkflowError,
+    DeclarationError,
     RunNotFoundError,
     StandfastError,
     StoreBusyError,
@@ -142,7 +142,7 @@ async def retry(runtime: Runtime, run_id: str, step: str | None) -> None:
         run = await find(runtime.space, run_id)
         if run.state.status == "completed" or run.state.purging:
             about = "is being purged" if run.state.purging else "has completed"
-            raise InvalidWorkflowError(f"retry {run_id!r}", f"it {about}; restart it or fork it")
+            raise DeclarationError(f"retry {run_id!r}", f"it {about}; restart it or fork it")
         if not run.state.has_ended and run.state.status != "quarantined":
             return
         if await _goes_on(runtime, run, step):
@@ -354,7 +354,7 @@ def _wait_of(state: RunState) -> str:
 async def sweep(runtime: Runtime, worker: Worker | None, limit: int) -> tuple[Looked, ...]:
     """Look at what is due, the longest due first, and then at what is ready."""
     if type(limit) is not int or limit < 1:
-        raise InvalidWorkflowError("sweep", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
+        raise DeclarationError("sweep", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
     looked: dict[str, Looked] = {}
     async for run_id in _candidates(runtime):
         if len(looked) == limit:
@@ -424,7 +424,7 @@ async def recover(runtime: Runtime, *, insist: bool) -> Recovered:
 async def recover_all(runtime: Runtime, worker: Worker | None, unknown: object) -> Recovered:
     """Find the unfinished runs, and poll those whose code is here."""
     if unknown not in ("leave", "raise"):
-        raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
+        raise DeclarationError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
     recovered = await recover(runtime, insist=unknown == "raise")
     if worker is not None:
         await worker.reclaim_dead()

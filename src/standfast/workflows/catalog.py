@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 from msgspec import Struct
 
 from standfast.codec import Codec
-from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, WrongArgumentsError
+from standfast.errors import DeclarationError, UnknownWorkflowError, WrongArgumentsError
 from standfast.workflows.definition import StartLimit, Workflow
 from standfast.workflows.records import commit_over
 from standfast.workflows.values import PLAIN
@@ -122,7 +122,7 @@ class RemoteWorkflow:
         for each in declared.limits:
             if each.has_key:
                 problem = "its limit has a key that only its code can tell; start it in a process that has the code"
-                raise InvalidWorkflowError(f"the workflow {declared.name!r}", problem)
+                raise DeclarationError(f"the workflow {declared.name!r}", problem)
         self.limits: Final = tuple(
             StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
             for each in declared.limits

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
-from standfast.errors import EncodeError, ForeignTaskError, InvalidWorkflowError, SignalTimeoutError
+from standfast.errors import DeclarationError, EncodeError, SignalTimeoutError, UsageError
 from standfast.locks.locks import checked_mode
 from standfast.workflows import operations
 from standfast.workflows.context_locks import ContextLock, lock_request
@@ -105,9 +105,13 @@ class Context:
     def _branch(self, operation: str) -> Branch:
         branch = CURRENT.get()
         if branch is None or branch.task is not _current_task() or branch not in self._activation.branches:
-            raise ForeignTaskError(self._activation.keys.id, operation)
+            raise UsageError(
+                f"{operation} of the run {self._activation.keys.id!r}",
+                "was called in a task that its context did not start",
+                "use ctx.gather(...) or ctx.race(...)",
+            )
         if branch.is_in_effect and operation != "ctx.set_progress":
-            raise InvalidWorkflowError(operation, "a step cannot use the context; do this in the workflow, around it")
+            raise DeclarationError(operation, "a step cannot use the context; do this in the workflow, around it")
         return branch
 
     # --- steps ---------------------------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ class Context:
         found = self._activation.runtime.steps.get(name)
         if found is None:
             known = ", ".join(sorted(self._activation.runtime.steps)) or "none"
-            raise InvalidWorkflowError(f"step {name!r:.120}", f"it is not registered in this engine, which has {known}")
+            raise DeclarationError(f"step {name!r:.120}", f"it is not registered in this engine, which has {known}")
         return found
 
     def _execute(
@@ -167,9 +171,9 @@ class Context:
     async def sleep_until(self, when: datetime) -> None:
         """Sleep until a point in time, which must have a time zone. One that has passed is over at once."""
         if not isinstance(when, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidWorkflowError("ctx.sleep_until", f"{when!r:.100} is no datetime")
+            raise DeclarationError("ctx.sleep_until", f"{when!r:.100} is no datetime")
         if when.tzinfo is None:
-            raise InvalidWorkflowError("ctx.sleep_until", f"{when!r} has no time zone; add tzinfo=timezone.utc")
+            raise DeclarationError("ctx.sleep_until", f"{when!r} has no time zone; add tzinfo=timezone.utc")
         instant = Instant(round(when.timestamp() * MICROSECONDS))
         await operations.sleep_until(self._activation, self._branch("ctx.sleep_until"), lambda _: instant)
 
@@ -395,7 +399,7 @@ class Context:
         """End this run and go on as a new one with these arguments and an empty history. It does not return."""
         branch = self._branch("ctx.continue_as_new")
         if branch.path:
-            raise InvalidWorkflowError("ctx.continue_as_new", "it belongs to the main branch, not into gather or race")
+            raise DeclarationError("ctx.continue_as_new", "it belongs to the main branch, not into gather or race")
         packed = self._activation.workflow.signature.pack(args, kwargs)
         raise ContinueAsNew(packed)
 
@@ -404,7 +408,7 @@ def _check_handler(what: str, name: str, handler: Callable[..., Any]) -> None:
     checked_message_name(what, name)
     if not callable(handler) or inspect.iscoroutinefunction(handler):
         problem = "it is answered by a plain function, which changes or returns variables; the run's code does the rest"
-        raise InvalidWorkflowError(f"{what} {name!r}", problem)
+        raise DeclarationError(f"{what} {name!r}", problem)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

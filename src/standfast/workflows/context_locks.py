@@ -14,13 +14,13 @@ from msgspec import Raw, Struct, structs
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import optional_seconds
 from standfast.errors import (
-    HoldMisuseError,
     HoldTimeoutError,
     LeaseLostError,
-    LockKindError,
+    LockMismatchError,
     ReentryError,
     StandfastError,
     TooHeavyError,
+    UsageError,
     WaitCycleError,
     WithdrawnError,
 )
@@ -271,7 +271,7 @@ class Standing:
         if isinstance(answer, TooHeavy):
             return TooHeavyError(request.name, request.weight, answer.permits)
         if isinstance(answer, WrongKind):
-            return LockKindError(request.name, answer.kind, request.spec.kind)
+            return LockMismatchError(request.name, f"a {answer.kind}", f"a {request.spec.kind}")
         if isinstance(answer, WaitsForItself):
             return ReentryError(request.name, self._owner, self.operation)
         return None
@@ -399,7 +399,11 @@ class ContextLock:
     async def _come_in(self) -> RunHold:
         request = self._request
         if self._standing is not None:
-            raise HoldMisuseError(request.name, "it was entered already; call ctx.mutex(...) anew for each block")
+            raise UsageError(
+                f"the hold of {request.name}",
+                "was entered already",
+                "call ctx.mutex(...) anew for each block",
+            )
         branch = self._find_branch(f"ctx.{request.operation}")
         standing = self._standing = Standing(self._activation, branch, branch.next_id(request.operation), request)
         event = await self._turn(standing)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final, ove
 
 from standfast.clock import later, seconds_between
 from standfast.durations import optional_seconds
-from standfast.errors import LineFullError, RateTimeoutError, SessionStateValidationError, WrongStateTypeError
+from standfast.errors import ArgumentTypeError, LineFullError, RateTimeoutError, SessionStateValidationError
 from standfast.locks.rate_limiter import Pass, RateLimiter
 from standfast.locks.state import LONGEST_KEY, MAX_RETRIES, Slots
 from standfast.workflows import operations
@@ -73,8 +73,8 @@ class ContextRateLimiter:
 
         Raises:
             RateTimeoutError: The turn did not come in time; nothing was taken.
-            CostTooHighError: The bucket never holds that many tokens.
-            RateMismatchError: The limiter is in use with another rate.
+            InvalidArgumentError: The bucket never holds that many tokens.
+            LockMismatchError: The limiter is in use with another rate.
         """
         limit = optional_seconds(timeout, what="timeout")
         branch = self._find_branch("ctx.rate_limiter")
@@ -290,8 +290,8 @@ class SessionState(Generic[T]):
             raise self._unfit("merge", value)
         return self.update(lambda _: {**cast("dict[str, Item]", value), **changes})
 
-    def _unfit(self, operation: str, value: object) -> WrongStateTypeError:
-        return WrongStateTypeError(self._key, operation, f"a {type(value).__name__}")
+    def _unfit(self, operation: str, value: object) -> ArgumentTypeError:
+        return ArgumentTypeError(f"a value that {operation} of {self._key} can work on", f"a {type(value).__name__}")
 
 
 async def clear_execution(runtime: Runtime, root: str) -> int:

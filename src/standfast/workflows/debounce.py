@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from standfast.clock import Instant, later
 from standfast.codec import Codec
 from standfast.errors import (
-    InvalidWorkflowError,
+    DeclarationError,
     RunFailedError,
     StoreBusyError,
     UnknownWorkflowError,
@@ -405,7 +405,7 @@ def _check_plain(what: str, given: Debounce | Batch, plain: Debounce | Batch) ->
     if given != plain:
         problem = "a workflow collects by the key that each event is sent with, and takes no other option than"
         options = "window and max_wait" if isinstance(given, Debounce) else "size and window"
-        raise InvalidWorkflowError(what, f"{given}: {problem} {options}")
+        raise DeclarationError(what, f"{given}: {problem} {options}")
 
 
 def _collector(

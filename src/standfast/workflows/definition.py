@@ -25,7 +25,7 @@ from typing import (
 from msgspec import Struct
 
 from standfast.durations import Duration, seconds
-from standfast.errors import InvalidWorkflowError, StepCalledDirectlyError
+from standfast.errors import DeclarationError, UsageError
 from standfast.policies import DEFAULT, Batch, Debounce, Limit, OnLimit
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.values import signature_of
@@ -59,13 +59,13 @@ def as_start_limit(limit: Limit) -> StartLimit:
     """Return a limit as starts apply it; refuse what only actions can do."""
     if isinstance(limit.key, str):
         problem = f"the key {limit.key!r} is for actions; a workflow counts by a function of its arguments"
-        raise InvalidWorkflowError("concurrency", f"{limit}: {problem}")
+        raise DeclarationError("concurrency", f"{limit}: {problem}")
     if limit.name:
-        raise InvalidWorkflowError("concurrency", f"{limit}: name= is for actions; leave it out")
+        raise DeclarationError("concurrency", f"{limit}: name= is for actions; leave it out")
     ttl = None if limit.ttl == DEFAULT else cast("float | None", limit.ttl)
     on_limit = limit.on_limit or "reject"
     if on_limit != "queue" and (limit.max_queued is not None or ttl is not None):
-        raise InvalidWorkflowError("concurrency", f"{limit}: max_queued and ttl belong to on_limit='queue'")
+        raise DeclarationError("concurrency", f"{limit}: max_queued and ttl belong to on_limit='queue'")
     return StartLimit(limit.max, limit.key, on_limit, limit.max_queued, ttl)
 
 
@@ -149,7 +149,9 @@ class Step(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function as it is. Inside a workflow that is refused: it would not be recorded."""
         if INSIDE.get():
-            raise StepCalledDirectlyError(self.name)
+            raise UsageError(
+                f"{self.name}(...) inside a workflow", "is not recorded", f"write await ctx.step({self.name}, ...)"
+            )
         result: R = self.function(*args, **kwargs)
         return result
 
@@ -176,9 +178,9 @@ class Workflow(Generic[P, R]):
         is_internal: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
-            raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
+            raise DeclarationError(name, "a workflow is an async def function whose first parameter is its context")
         if replay not in ("warn", "strict"):
-            raise InvalidWorkflowError("replay", f"{replay!r:.100} is neither 'warn' nor 'strict'")
+            raise DeclarationError("replay", f"{replay!r:.100} is neither 'warn' nor 'strict'")
         self.function: Final = function
         self.name: Final = checked_name("workflow", name)
         self.version: Final = checked_name("version", version) if version else ""
@@ -195,7 +197,7 @@ class Workflow(Generic[P, R]):
 
     def __call__(self, *_: P.args, **__: P.kwargs) -> Coroutine[Any, Any, R]:
         """Refuse: a workflow is started by an engine, or as a child by a context."""
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             self.name, f"start it with engine.start({self.name}, ...), or ctx.child({self.name}, ...) in a workflow"
         )
 
@@ -219,7 +221,7 @@ class Workflow(Generic[P, R]):
                 run with the list of all items; the workflow takes that list as its only argument.
 
         Raises:
-            InvalidWorkflowError: The policy has options that only actions know, or is another one.
+            DeclarationError: The policy has options that only actions know, or is another one.
         """
         from standfast.workflows.debounce import Batched, Debounced  # noqa: PLC0415 -- which need this module
 
@@ -227,7 +229,7 @@ class Workflow(Generic[P, R]):
             return Debounced(self, policy)
         if isinstance(policy, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             return Batched(self, policy)
-        raise InvalidWorkflowError(self.name, f"{policy!r:.60} collects nothing; use sf.Debounce(...) or sf.Batch(...)")
+        raise DeclarationError(self.name, f"{policy!r:.60} collects nothing; use sf.Debounce(...) or sf.Batch(...)")
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return this workflow together with what it is to be called with, after its context.
@@ -378,9 +380,9 @@ def step(
             result is asked for, unless it declares it too.
     """
     if semantics not in ("at_least_once", "at_most_once"):
-        raise InvalidWorkflowError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")
+        raise DeclarationError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")
     if reconcile is not None and semantics != "at_most_once":
-        raise InvalidWorkflowError("reconcile", "it belongs to semantics='at_most_once'; others are simply run again")
+        raise DeclarationError("reconcile", "it belongs to semantics='at_most_once'; others are simply run again")
     options = StepOptions(
         retry=_checked_retry(Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE),
         timeout=None if timeout is None else seconds(timeout, what="timeout", minimum=0.001),
@@ -398,21 +400,21 @@ def step(
 def _checked_retry(retry: Retry) -> Retry:
     """Refuse what would only be found out when the step has raised."""
     if not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidWorkflowError("retry", f"{retry!r:.100} is neither a Retry nor a number of attempts")
+        raise DeclarationError("retry", f"{retry!r:.100} is neither a Retry nor a number of attempts")
     if type(retry.attempts) is not int or retry.attempts < 1:
-        raise InvalidWorkflowError("retry", f"{retry.attempts!r} attempts; it must be a whole number, at least 1")
+        raise DeclarationError("retry", f"{retry.attempts!r} attempts; it must be a whole number, at least 1")
     if type(retry.factor) not in (int, float) or not 0 <= retry.factor < float("inf"):
-        raise InvalidWorkflowError("retry", f"factor is {retry.factor!r:.100}; it must be a number, at least 0")
+        raise DeclarationError("retry", f"factor is {retry.factor!r:.100}; it must be a number, at least 0")
     on: Any = retry.on
     kinds = cast("tuple[object, ...]", on) if isinstance(on, tuple) else (on,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise InvalidWorkflowError("retry", f"on is {retry.on!r:.100}; it must be a tuple of exception classes")
+        raise DeclarationError("retry", f"on is {retry.on!r:.100}; it must be a tuple of exception classes")
     return retry
 
 
 def _checked_raises(raises: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
     if isinstance(raises, type):
-        raise InvalidWorkflowError("raises", f"give a list of exception classes: raises=[{raises.__name__}]")
+        raise DeclarationError("raises", f"give a list of exception classes: raises=[{raises.__name__}]")
     kinds = tuple(raises)
     KnownErrors(kinds)  # which refuses what could not be restored
     return kinds
@@ -443,10 +445,10 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _limits(given: Limit | int | Iterable[Limit]) -> tuple[StartLimit, ...]:
     declared = (Limit(given),) if isinstance(given, int) else (given,) if isinstance(given, Limit) else tuple(given)
     if not all(isinstance(limit, Limit) for limit in declared):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidWorkflowError("concurrency", f"{given!r:.60} is no limit; give sf.Limit(...) or a whole number")
+        raise DeclarationError("concurrency", f"{given!r:.60} is no limit; give sf.Limit(...) or a whole number")
     limits = [as_start_limit(limit) for limit in declared]
     if len({limit.key is None for limit in limits}) < len(limits):
-        raise InvalidWorkflowError("concurrency", "give at most one limit with a key and one without")
+        raise DeclarationError("concurrency", "give at most one limit with a key and one without")
     # The line of a key comes first: a run that waits there takes no place of the whole type.
     return tuple(sorted(limits, key=lambda limit: limit.key is None))
 
@@ -455,5 +457,5 @@ def checked_name(what: str, name: str) -> str:
     """Return the name of a workflow, a version or a step; refuse what cannot be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         allowed = f"1 to {LONGEST_NAME} letters, digits, or any of _ . : @ - and spaces"
-        raise InvalidWorkflowError(f"{what} {name!r:.120}", f"a name must be {allowed}")
+        raise DeclarationError(f"{what} {name!r:.120}", f"a name must be {allowed}")
     return name

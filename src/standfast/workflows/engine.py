@@ -24,12 +24,12 @@ from typing import (
 
 from standfast.durations import seconds
 from standfast.errors import (
+    DeclarationError,
     EngineCreateNameMismatchError,
     EngineNotOpenError,
     ForkedError,
-    InvalidWorkflowError,
     UnknownWorkflowError,
-    WrongLoopError,
+    UsageError,
 )
 from standfast.events import Hooks
 from standfast.locks.locks import DEFAULT_LEASE
@@ -185,7 +185,7 @@ class Engine:
             hooks: Told what happens to runs, besides the engine's own.
         """
         if self._runtime is not None:
-            raise InvalidWorkflowError("the engine", "it is open already")
+            raise DeclarationError("the engine", "it is open already")
         self._drives = self._drives if drive is None else drive
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         if self._space is None and self._opening is not None:
@@ -244,7 +244,11 @@ class Engine:
                 "the engine", "it was opened before this process was forked; open another one in the child"
             )
         if self._loop is not asyncio.get_running_loop():
-            raise WrongLoopError("the engine", "belongs to another event loop")
+            raise UsageError(
+                "the engine",
+                "belongs to another event loop",
+                "make one for each event loop, or use a store to share between threads",
+            )
         return runtime
 
     @property
@@ -368,7 +372,7 @@ class Engine:
         Raises:
             WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
             UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
-            WorkflowMismatchError: This engine has another workflow under that name.
+            DeclarationError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
@@ -490,7 +494,7 @@ class Engine:
         """
         wanted = {status} if isinstance(status, str) else status
         if type(limit) is not int or limit < 1:
-            raise InvalidWorkflowError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
+            raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
         return await list_runs(
             self.space,
             workflow=workflow,
@@ -756,9 +760,7 @@ def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tupl
     found: dict[tuple[str, str], Workflow[..., Any]] = {}
     for workflow in chain.from_iterable(map(_workflows_of, named.values() or cast("Iterable[Runnable]", given))):
         if found.setdefault((workflow.name, workflow.version), workflow) is not workflow:
-            raise InvalidWorkflowError(
-                workflow.name, "two workflows have this name and version; give one another version"
-            )
+            raise DeclarationError(workflow.name, "two workflows have this name and version; give one another version")
     return found
 
 
@@ -767,7 +769,7 @@ def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
         return (each,)
     if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return each.workflows
-    raise InvalidWorkflowError(repr(each)[:100], "this is no workflow; declare it with @sf.workflow")
+    raise DeclarationError(repr(each)[:100], "this is no workflow; declare it with @sf.workflow")
 
 
 def _known_of(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str], object]) -> tuple[Schedule, ...]:

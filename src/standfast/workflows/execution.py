@@ -11,9 +11,9 @@ from msgspec import UNSET, Raw, structs
 
 from standfast.clock import later, seconds_between
 from standfast.errors import (
+    DeclarationError,
     DecodeError,
     EncodeError,
-    InvalidWorkflowError,
     RunNotFoundError,
     RunTimedOutError,
     StandfastError,
@@ -330,7 +330,7 @@ async def query(runtime: Runtime, run_id: str, name: str, args: tuple[Any, ...])
     handler = loaded.inbox.queries.get(name)
     if handler is None:
         known = ", ".join(sorted(loaded.inbox.queries)) or "none"
-        raise InvalidWorkflowError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
+        raise DeclarationError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
     return handler(*args)
 
 

@@ -23,13 +23,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from standfast import errors
-from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError, StepFailedError
+from standfast.errors import DeclarationError, DecodeError, EncodeError, StepFailedError
+from standfast.errors.retired import RETIRED
 from standfast.locks.inspect import one_line
 from standfast.redaction import mask_message
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import FrameType
 
     Place: TypeAlias = tuple[FrameType, int]
@@ -189,7 +190,7 @@ class KnownErrors:
         extra: Exception classes of the user, groups of exceptions excepted.
 
     Raises:
-        InvalidWorkflowError: One of them is not an exception class, or two have the same full name.
+        DeclarationError: One of them is not an exception class, or two have the same full name.
     """
 
     __slots__ = ("_types",)
@@ -198,11 +199,9 @@ class KnownErrors:
         self._types = dict(_OURS)
         for each in extra:
             if not _is_restorable(each):
-                raise InvalidWorkflowError(
-                    f"raises={each!r}", "only subclasses of Exception can be declared, no groups"
-                )
+                raise DeclarationError(f"raises={each!r}", "only subclasses of Exception can be declared, no groups")
             if self._types.setdefault(name_of(each), each) is not each:
-                raise InvalidWorkflowError(f"raises={each!r}", "another exception with the same full name is declared")
+                raise DeclarationError(f"raises={each!r}", "another exception with the same full name is declared")
 
     def find(self, name: str) -> type[Exception] | None:
         """Return the class with that full name, if it is known."""
@@ -221,7 +220,7 @@ def _is_restorable(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, BaseExceptionGroup)
 
 
-_OURS: Final[dict[str, type[Exception]]] = {
+_OURS: Final[Mapping[str, type[Exception]]] = {f"standfast.errors.{name}": kind for name, kind in RETIRED.items()} | {
     name_of(kind): kind
     for kind in [*vars(builtins).values(), *(getattr(errors, name) for name in errors.__all__)]
     if _is_restorable(kind) and kind is not StepFailedError
@@ -380,6 +379,8 @@ def _make(failure: Failure, kind: type[Exception]) -> Exception:
     if not isinstance(args, list):
         raise DecodeError("the arguments of an exception are not a list")
     _set(error, "args", tuple(cast("list[object]", args)))
+    if failure.type != name_of(kind):  # its class is gone, and this one took its place
+        error.__dict__["_said"] = failure.message
     state: dict[str, object] = {} if failure.state is UNSET else PLAIN.unpack(failure.state)
     slots = frozenset(_slots(cast("Any", kind)))
     for name, value in state.items():

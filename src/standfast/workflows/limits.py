@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
-from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError
+from standfast.errors import ArgumentTypeError, DeclarationError, LimitKeyError
 from standfast.locks.entry import MOST_HOLDERS, Entry, Line, LineEntries, LockSpec, OfRun, Rules, Waiting
 from standfast.workflows.catalog import RemoteWorkflow
 from standfast.workflows.records import HEADERS, RunKeys, Standing, Status, state_in
@@ -35,7 +35,7 @@ def standings_of(workflow: Startable, packed: bytes) -> tuple[Standing, ...]:
 
     Raises:
         LimitKeyError: The function that returns the key raised; that is the cause.
-        LimitKeyTypeError: It returned something else than text.
+        ArgumentTypeError: It returned something else than text.
     """
     own = () if workflow.standings is None else workflow.standings(packed)
     if not workflow.limits:
@@ -66,7 +66,7 @@ def _partition(workflow: Startable, limit: StartLimit, packed: bytes) -> str | N
     except Exception as problem:
         raise LimitKeyError(workflow.name, f"it raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(partition, str):
-        raise LimitKeyTypeError(workflow.name, f"it returned {type(partition).__name__}; it must return text")
+        raise ArgumentTypeError(f"text from the key function of a limit of {workflow.name!r}", type(partition).__name__)
     return partition
 
 
@@ -94,16 +94,14 @@ def limit_of(workflow: Workflow[..., Any], key: str | None) -> StartLimit:
     found = next((limit for limit in workflow.limits if (limit.key is None) == (key is None)), None)
     if found is None:
         which = "without a key" if key is None else "with a key"
-        raise InvalidWorkflowError(
-            workflow.name, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)"
-        )
+        raise DeclarationError(workflow.name, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)")
     return found
 
 
 async def set_limit(runtime: Runtime, workflow: Workflow[..., Any], permits: int, key: str | None) -> None:
     """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
-        raise InvalidWorkflowError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
+        raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
     await _resize(runtime, workflow, key, permits, pinned=True)
 
 

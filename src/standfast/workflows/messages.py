@@ -9,7 +9,7 @@ from msgspec import structs
 
 from standfast.durations import seconds
 from standfast.errors import (
-    InvalidWorkflowError,
+    DeclarationError,
     RunNotFoundError,
     StoreBusyError,
     UpdateTimeoutError,
@@ -55,14 +55,14 @@ def checked_message_name(what: str, name: str) -> str:
     """Return the name of a signal, an update or a query; refuse what cannot be one."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = f"a name must be 1 to {LONGEST_NAME} printable characters"
-        raise InvalidWorkflowError(f"{what} {name!r:.120}", problem)
+        raise DeclarationError(f"{what} {name!r:.120}", problem)
     return name
 
 
 def checked_id(what: str, text: str) -> str:
     """Return the id of a signal or an update as it is; refuse what cannot be one."""
     if not isinstance(text, str) or not 0 < len(_utf8(text)) <= LONGEST_ID:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidWorkflowError(f"{what} {text!r:.140}", f"it must be 1 to {LONGEST_ID} bytes of UTF-8")
+        raise DeclarationError(f"{what} {text!r:.140}", f"it must be 1 to {LONGEST_ID} bytes of UTF-8")
     return text
 
 

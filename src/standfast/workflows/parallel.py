@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidWorkflowError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
+from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.messages import cancel
@@ -64,9 +64,7 @@ async def _start(
     activation: Activation, branch: Branch, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
 ) -> HistoryEvent:
     if activation.header.depth + 1 >= DEEPEST:
-        raise InvalidWorkflowError(
-            workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead"
-        )
+        raise DeclarationError(workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead")
     await activation.flush(branch, operation)
     await activation.check_may_act()
     now = activation.runtime.now()
@@ -206,7 +204,7 @@ async def gather(
 async def race(activation: Activation, parent: Branch, works: Sequence[Work]) -> tuple[int, Any]:
     """Run all until one has ended; cancel the others, wait for their end, and return which one it was."""
     if not works:
-        raise InvalidWorkflowError("ctx.race", "nobody runs; give it at least one coroutine")
+        raise DeclarationError("ctx.race", "nobody runs; give it at least one coroutine")
     group = Group(activation, parent, works)
     group.on_end = group.cancel_others
     await group.run()
@@ -346,7 +344,7 @@ def _check(works: Sequence[Work]) -> None:
                 if inspect.iscoroutine(each):
                     each.close()
             kind = type(work).__name__
-            raise InvalidWorkflowError(
+            raise DeclarationError(
                 "ctx.gather and ctx.race",
                 f"they take coroutines that nobody has started, ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
             )

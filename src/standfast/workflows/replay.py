@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 from msgspec import Raw, Struct
 
-from standfast.errors import DuplicateStepIdError, InvalidWorkflowError, LeaseLostError
+from standfast.errors import DeclarationError, DuplicateStepIdError, LeaseLostError
 from standfast.workflows.control import is_of_run
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Branch:
         """Return the id of an operation that the user has named; a second one of that name is refused."""
         if not step_id or len(step_id) > LONGEST_ID or "/" in step_id or "#" in step_id:
             problem = f"a step id is 1 to {LONGEST_ID} characters without / and #"
-            raise InvalidWorkflowError(f"step id {step_id!r:.220}", problem)
+            raise DeclarationError(f"step id {step_id!r:.220}", problem)
         if step_id in self._ids or step_id in self._names:
             raise DuplicateStepIdError(step_id)
         self._ids.add(step_id)
@@ -309,7 +309,7 @@ def cut_at(run_id: str, events: Sequence[HistoryEvent], step: str, *, fork: bool
     place = next((number for number, event in enumerate(events) if event.id == step and event.kind != "update"), None)
     if place is None:
         known = ", ".join(dict.fromkeys(event.id for event in events if event.kind == "step")) or "none"
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             f"step {step!r:.200} of the run {run_id!r}", f"it is not recorded; there are {known:.500}"
         )
     kept = list(events[:place])
@@ -379,7 +379,7 @@ def _check_locks(what: str, events: Sequence[HistoryEvent], kept: Sequence[Histo
     """Refuse a cut inside of a lock: it was given back since, and others may have it."""
     if held := _held(kept):
         problem = f"{', '.join(held)} was held there and is not any more; go on from {_outside(events, held)!r}"
-        raise InvalidWorkflowError(what, problem)
+        raise DeclarationError(what, problem)
 
 
 def _held(events: Sequence[HistoryEvent]) -> dict[str, None]:

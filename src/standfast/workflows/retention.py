@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
-from standfast.errors import InvalidWorkflowError, RunNotFoundError, RunUnfinishedError, StoreBusyError
+from standfast.errors import DeclarationError, RunNotFoundError, RunUnfinishedError, StoreBusyError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.control import next_id
@@ -76,21 +76,19 @@ async def purge_chosen(
         force=force,
     )
     if (run_id is None) == (chosen == Chosen(force=force)):
-        raise InvalidWorkflowError(
-            "purge", "give the id of a run, or say which runs: before, older_than, status, workflow"
-        )
+        raise DeclarationError("purge", "give the id of a run, or say which runs: before, older_than, status, workflow")
     return await purge_all(runtime, chosen) if run_id is None else await purge(runtime, run_id, force=force)
 
 
 def _instant(runtime: Runtime, before: datetime | None, older_than: Duration | None) -> Instant | None:
     if before is not None and older_than is not None:
-        raise InvalidWorkflowError("purge", "give before or older_than, not both")
+        raise DeclarationError("purge", "give before or older_than, not both")
     if older_than is not None:
         return later(runtime.now(), -seconds(older_than, what="older_than"))
     if before is None:
         return None
     if not isinstance(before, datetime) or before.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidWorkflowError("purge", f"before is {before!r:.100}; it must be a datetime with a time zone")
+        raise DeclarationError("purge", f"before is {before!r:.100}; it must be a datetime with a time zone")
     return Instant(int(before.timestamp() * MICROSECONDS))
 
 
@@ -280,7 +278,7 @@ async def erase(runtime: Runtime, tenant: str) -> int:
     """Delete every record of the engine's tenant; return how many that were."""
     space = runtime.space
     if tenant != space.tenant:
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             f"tenant {tenant!r:.100}", f"this engine is open for {space.tenant!r}; say that to erase it"
         )
     await purge_all(runtime, Chosen(force=True))

@@ -10,15 +10,14 @@ from msgspec import Struct, structs
 
 from standfast.durations import seconds
 from standfast.errors import (
+    DeclarationError,
     IdempotencyKeyPurgedError,
-    InvalidWorkflowError,
     RunNotFoundError,
     StartOrSignalConflictError,
     StoreBusyError,
     UnknownWorkflowError,
     UnsuitableConnectionError,
     WorkflowAlreadyExistsError,
-    WorkflowMismatchError,
     WorkflowTerminalError,
     WrongArgumentsError,
 )
@@ -74,11 +73,11 @@ def checked_id(what: str, text: str) -> str:
     """Return an id that a user has given; refuse what cannot be one."""
     is_text = isinstance(text, str) and _TEXT.fullmatch(text) is not None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
     if not is_text or len(text.encode("utf-8", "surrogatepass")) > LONGEST_ID:
-        raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
+        raise DeclarationError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
     if what == "run id" and text.startswith("@"):  # as schedules do in the timer index
-        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not begin with @")
+        raise DeclarationError(f"{what} {text!r:.240}", "it must not begin with @")
     if what == "run id" and _NEXT.search(text):  # as those that go on as a new run
-        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not end in ~ and a number")
+        raise DeclarationError(f"{what} {text!r:.240}", "it must not end in ~ and a number")
     return text
 
 
@@ -93,7 +92,7 @@ def as_start(
 ) -> Start:
     """Return a checked start of a workflow with packed arguments."""
     if run_id is not None and idempotency_key is not None:
-        raise InvalidWorkflowError("engine.start", "give an id or an idempotency_key: an id is one already")
+        raise DeclarationError("engine.start", "give an id or an idempotency_key: an id is one already")
     chosen = new_id() if run_id is None else checked_id("run id", run_id)
     key = "" if idempotency_key is None else checked_id("idempotency key", idempotency_key)
     return Start(
@@ -162,12 +161,12 @@ class Met(Struct, frozen=True):
 def check_request(on_terminal: object, run_id: str | None, idempotency_key: str | None, signal_id: str | None) -> None:
     """Refuse what cannot work before anything is written."""
     if on_terminal not in ("raise", "start_new"):
-        raise InvalidWorkflowError("on_terminal", f"{on_terminal!r:.100} is neither 'raise' nor 'start_new'")
+        raise DeclarationError("on_terminal", f"{on_terminal!r:.100} is neither 'raise' nor 'start_new'")
     if (run_id is None) == (idempotency_key is None):
-        raise InvalidWorkflowError("start_or_signal", "give an id or an idempotency_key: it says which run is meant")
+        raise DeclarationError("start_or_signal", "give an id or an idempotency_key: it says which run is meant")
     if on_terminal == "start_new" and (run_id is None or signal_id is None):
         problem = "on_terminal='start_new' needs an id and a signal_id, so that a call that is repeated starts nothing"
-        raise InvalidWorkflowError("start_or_signal", problem)
+        raise DeclarationError("start_or_signal", problem)
 
 
 async def start_or_signal(runtime: Runtime, asked: Start, signal: Sending, on_terminal: OnTerminal) -> Met:
@@ -253,13 +252,13 @@ async def start_within(runtime: Runtime, asked: Start) -> Talk[Started]:
 def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
     for standing in standings:
         if standing.on_limit not in WAITS or standing.most_waiting is not None:
-            raise InvalidWorkflowError(
+            raise DeclarationError(
                 f"engine.start of {asked.workflow.name}",
                 "whether its limit rejects or joins a start cannot be known before your transaction is committed; use "
                 "on_limit='queue' without max_queued, or start it after the commit",
             )
     if standings and asked.delay:
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             f"engine.start of {asked.workflow.name}",
             "with a limit, a start within a transaction cannot have a delay; sleep in the workflow instead",
         )
@@ -373,12 +372,12 @@ async def find(runtime: Runtime, given: object, *, drives: bool, unknown: Unknow
     """Return the workflow that is to be started: itself, that of bound arguments, or the one of that name.
 
     Raises:
-        InvalidWorkflowError: That is no workflow.
+        DeclarationError: That is no workflow.
         UnknownWorkflowError: It is not there.
-        WorkflowMismatchError: Another one is there under its name.
+        DeclarationError: Another one is there under its name.
     """
     if unknown not in ("raise", "start"):
-        raise InvalidWorkflowError("unknown", f"{unknown!r:.100} is neither 'raise' nor 'start'")
+        raise DeclarationError("unknown", f"{unknown!r:.100} is neither 'raise' nor 'start'")
     if isinstance(given, str):
         name = checked_name("workflow", given)
         here = [each for each in runtime.workflows.values() if not each.is_internal]
@@ -388,7 +387,7 @@ async def find(runtime: Runtime, given: object, *, drives: bool, unknown: Unknow
     found = unbound(given)
     if not isinstance(found, Workflow):
         problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
-        raise InvalidWorkflowError(repr(found)[:100], problem)
+        raise DeclarationError(repr(found)[:100], problem)
     workflow = cast("Workflow[..., Any]", found)
     check_registered(runtime, workflow, drives=drives)
     return workflow
@@ -403,7 +402,10 @@ def check_registered(runtime: Runtime, workflow: Workflow[..., Any], *, drives: 
     registered = runtime.workflows.get((workflow.name, workflow.version))
     if registered is not None:
         if not registered.is_same(workflow):
-            raise WorkflowMismatchError(workflow.name, place_of(workflow.function), place_of(registered.function))
+            raise DeclarationError(
+                f"the workflow {workflow.name!r}",
+                f"it is {place_of(workflow.function)}; the engine has {place_of(registered.function)} under that name",
+            )
         return
     known = [_label(each) for each in runtime.workflows.values() if not each.is_internal]
     if known or drives:

@@ -14,9 +14,9 @@ from msgspec import UNSET, Raw, Struct
 
 from standfast.clock import later
 from standfast.errors import (
+    DeclarationError,
     DecodeError,
     EncodeError,
-    InvalidWorkflowError,
     StepInterruptedError,
     StepNotRecordedError,
     StepTimeoutError,
@@ -441,7 +441,7 @@ class CurrentStep(Struct, frozen=True):
         """
         recording = RECORDING.get()
         if recording is None:
-            raise InvalidWorkflowError("record_with", "no step is running here; call it inside a step")
+            raise DeclarationError("record_with", "no step is running here; call it inside a step")
         return recording.record_with(connection, result)
 
 
@@ -452,7 +452,7 @@ def current_step() -> CurrentStep:
     """Return the step that is running. Outside of one it is refused."""
     found = CURRENT_STEP.get()
     if found is None:
-        raise InvalidWorkflowError("current_step()", "no step is running here; call it inside a step")
+        raise DeclarationError("current_step()", "no step is running here; call it inside a step")
     return found
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from standfast.clock import Instant
-from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError, UnsuitableStoreError, WorkTimeoutError
+from standfast.errors import DeclarationError, DecodeError, EncodeError, UnsuitableStoreError, WorkTimeoutError
 from standfast.scope import Scope
 from standfast.stores.protocol import Conflict, Decided, Decision, Record, Snapshot
 from standfast.workflows.control import Unload
@@ -274,7 +274,7 @@ def _check(activation: Activation, step: Step[..., Any]) -> None:
             capabilities.backend, "it has no SQL to share a transaction with; use ctx.step, or sqlite:// or another one"
         )
     if capabilities.reach != "network" and inspect.iscoroutinefunction(step.function):
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             f"ctx.transaction({step.name})", "on this store it takes a plain function: its file is locked meanwhile"
         )
 

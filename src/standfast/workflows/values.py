@@ -34,7 +34,7 @@ import msgspec
 import msgspec.inspect
 
 from standfast.codec import Codec, Conversions
-from standfast.errors import DecodeError, InvalidWorkflowError, WrongArgumentsError
+from standfast.errors import DeclarationError, DecodeError, WrongArgumentsError
 
 # --- pydantic models as stored values, without importing pydantic --------------------------------------------------
 
@@ -125,7 +125,7 @@ class Typed(Generic[T]):
             raises as :meth:`pack` does.
 
     Raises:
-        InvalidWorkflowError: Values of that type cannot be stored.
+        DeclarationError: Values of that type cannot be stored.
     """
 
     __slots__ = ("_codec", "annotation", "pack_and_restore", "what")
@@ -254,13 +254,13 @@ def signature_of(function: Callable[..., Any], *, skip_first: bool, stored: bool
         stored: The arguments are stored. If not, only the result is looked at, and the function may take anything.
 
     Raises:
-        InvalidWorkflowError: A type cannot be stored or found, or the arguments have no names to be stored under.
+        DeclarationError: A type cannot be stored or found, or the arguments have no names to be stored under.
     """
     name = repr(getattr(function, "__qualname__", None) or type(function).__qualname__)
     parameters = list(inspect.signature(function).parameters.values())[skip_first:] if stored else []
     for each in parameters:
         if each.kind in _VARIADIC:
-            raise InvalidWorkflowError(
+            raise DeclarationError(
                 name,
                 f"stored arguments need names, so it cannot take {str(each).partition(':')[0]}; name them one by one",
             )
@@ -285,7 +285,7 @@ def _hints(function: Callable[..., Any], name: str, wanted: set[str]) -> dict[st
         )
     except Exception as error:  # noqa: BLE001 -- an annotation is code, which may raise anything
         problem = f"its annotations cannot be read ({error}); import the types at run time, not only for type checkers"
-        raise InvalidWorkflowError(name, problem) from None
+        raise DeclarationError(name, problem) from None
     return {each: Any if _is_plain(what) else what for each, what in hints.items()}
 
 
@@ -334,10 +334,10 @@ def _new_codec(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a t
         codec: Codec[Any] = Codec(annotation, what=what, inner=True, hooks=HOOKS)
         strangers = {kind.__qualname__ for kind in _custom(msgspec.inspect.type_info(annotation), set())}
     except (TypeError, ValueError, NameError) as error:
-        raise InvalidWorkflowError(what, f"cannot be stored: {error}") from None
+        raise DeclarationError(what, f"cannot be stored: {error}") from None
     if strangers:
         names = ", ".join(sorted(strangers))
-        raise InvalidWorkflowError(
+        raise DeclarationError(
             what, f"{names} cannot be stored; use a dataclass, a struct, a pydantic model or plain data"
         )
     return codec

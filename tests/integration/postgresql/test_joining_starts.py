@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import standfast as sf
 from standfast.errors import (
-    InvalidWorkflowError,
+    DeclarationError,
     RunNotFoundError,
     UnsuitableConnectionError,
     UnsuitableStoreError,
@@ -197,9 +197,9 @@ async def test_a_run_that_waits_for_a_worker_can_be_cancelled(ground: Ground) ->
 async def test_a_limit_that_rejects_is_refused_before_anything_is_written(ground: Ground, engine: sf.Engine) -> None:
     """Whether it rejects cannot be known before the commit, so the start says what to do instead."""
     async with asyncpg_connection(ground) as guested:
-        with pytest.raises(InvalidWorkflowError, match="queue"):
+        with pytest.raises(DeclarationError, match="queue"):
             await engine.start(one_or_none, "o", connection=guested.connection)
-        with pytest.raises(InvalidWorkflowError, match="delay"):
+        with pytest.raises(DeclarationError, match="delay"):
             await engine.start(one_at_a_time, "o", delay=5, connection=guested.connection)
         await guested.run(ground.write("goes on"))
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidWorkflowError, RunFailedError
+from standfast.errors import DeclarationError, RunFailedError
 from tests.integration.postgresql.joined import Ground, asyncpg_connection, make_ground
 from tests.integration.postgresql.lossy import LossyWire
 
@@ -76,7 +76,7 @@ async def test_what_it_raises_undoes_everything_and_is_recorded(ground: Ground) 
 async def test_on_a_file_it_takes_a_plain_function() -> None:
     """Nothing may wait while the file is locked."""
 
-    @sf.workflow(raises=[InvalidWorkflowError])
+    @sf.workflow(raises=[DeclarationError])
     async def waiting(ctx: sf.Context) -> None:
         await ctx.transaction(book, "", "")
 

@@ -14,7 +14,6 @@ import pytest
 
 from standfast.errors import (
     InvalidUrlError,
-    NetworkFilesystemError,
     StoreGoneError,
     StoreUnavailableError,
     UnsuitableStoreError,
@@ -220,7 +219,7 @@ async def test_a_network_file_system_is_refused_unless_allowed(
     """On a network file system nothing is created, unless the URL takes the risk."""
     monkeypatch.setattr(files, "filesystem_of", lambda _: "nfs4")
 
-    with pytest.raises(NetworkFilesystemError, match=r"nfs4.*network=allow"):
+    with pytest.raises(UnsuitableStoreError, match=r"nfs4.*network=allow"):
         await opened(url)
     assert not list(path.parent.iterdir())
 

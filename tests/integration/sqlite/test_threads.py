@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import WrongLoopError
+from standfast.errors import UsageError
 from standfast.stores import Conflict, Put
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded, plus_one
@@ -82,7 +82,7 @@ async def test_a_handle_cannot_be_used_from_another_loop(url: str, opened: Open)
     """A store belongs to its loop; another one is told so, and nothing is written."""
     store = await opened(url)
 
-    with pytest.raises(WrongLoopError, match="event loop"):
+    with pytest.raises(UsageError, match="event loop"):
         await asyncio.to_thread(asyncio.run, store.commit(Put(key("wrong"), b"")))
 
     assert not (await store.read(key("wrong"))).records

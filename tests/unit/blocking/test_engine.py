@@ -133,7 +133,7 @@ def test_the_code_of_a_workflow_must_not_block() -> None:
 
     with blocking.Engine("memory://", workflows=[careless]) as opened:
         run = opened.start(careless)
-        with pytest.raises(RunFailedError, match="BlockingInLoopError"):
+        with pytest.raises(RunFailedError, match="UsageError"):
             run.result(timeout=PATIENCE)
 
 

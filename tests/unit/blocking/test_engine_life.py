@@ -13,13 +13,13 @@ import standfast as sf
 from standfast import blocking
 from standfast.blocking._background import BackgroundCall, background
 from standfast.errors import (
-    BlockingInLoopError,
+    DeclarationError,
     EngineNotOpenError,
-    InvalidDurationError,
-    InvalidWorkflowError,
+    InvalidArgumentError,
     RunCancelledError,
     StoreClosedError,
     UnknownWorkflowError,
+    UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
 )
 from tests.unit.blocking.engine_scene import (
@@ -80,7 +80,7 @@ def test_it_opens_when_it_is_first_used() -> None:
 
 def test_opening_what_is_open_is_refused() -> None:
     """Leaving the inner block would close it for the others."""
-    with engine("memory://") as ours, pytest.raises(InvalidWorkflowError, match="open already"):
+    with engine("memory://") as ours, pytest.raises(DeclarationError, match="open already"):
         ours.open()
 
 
@@ -110,9 +110,9 @@ def test_opening_says_whether_to_drive() -> None:
 
 def test_mistakes_are_found_when_it_is_made() -> None:
     """Not when the first request comes."""
-    with pytest.raises(InvalidWorkflowError, match="no workflow"):
+    with pytest.raises(DeclarationError, match="no workflow"):
         blocking.Engine("memory://", workflows=[len])  # type: ignore[list-item] # the mistake
-    with pytest.raises(InvalidDurationError):
+    with pytest.raises(InvalidArgumentError):
         blocking.Engine("memory://", linger="soon")
     with pytest.raises(UnknownWorkflowError):
         blocking.Engine("memory://", schedules=[sf.Schedule(doubles, 1, id="s", every=60)])
@@ -141,7 +141,7 @@ def test_workflows_are_added(url: str) -> None:
     ours.close()
     with ours:
         assert ours.start(sums, [3]).result(timeout=PATIENCE) == 3
-    with pytest.raises(InvalidWorkflowError, match="this name and version"):
+    with pytest.raises(DeclarationError, match="this name and version"):
         ours.register(sf.workflow(name="sums")(another))
 
 
@@ -176,7 +176,7 @@ def test_inside_an_event_loop_it_is_refused_with_the_way_out() -> None:
 
         async def use() -> None:
             for attempt in (ours.open, ours.list, ours.run("r").info, ours.schedules.list, ours.close):
-                with pytest.raises(BlockingInLoopError, match=r"async with standfast\.Engine"):
+                with pytest.raises(UsageError, match=r"async with standfast\.Engine"):
                     attempt()
 
         asyncio.run(use())

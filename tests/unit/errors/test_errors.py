@@ -5,33 +5,37 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from msgspec import Raw
 
 from standfast import errors
 from standfast.errors import (
-    DuplicateFamilyError,
+    ArgumentTypeError,
+    DeclarationError,
     FormatTooNewError,
     HoldTimeoutError,
+    InvalidArgumentError,
     InvalidUrlError,
-    KeyTooLongError,
     MissingExtraError,
-    NotAKeyError,
     OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
-    UnknownModeError,
+    UsageError,
+    WaitCycleError,
 )
+from standfast.errors.retired import RETIRED
+from standfast.workflows.failures import Failure, KnownErrors, describe, restore
 
 
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (NotAKeyError("the text 'x'"), 'FAMILY = KeyFamily("what-it-protects")'),
-        (DuplicateFamilyError("repo", "a.py:1", "b.py:2"), "declared at a.py:1 and again at b.py:2"),
-        (DuplicateFamilyError("repo", "a.py:1", "a.py:1"), "other modes or order; restart"),
-        (KeyTooLongError(1_200, 1_000), "1,200 bytes encoded, at most 1,000"),
+        (ArgumentTypeError("a Key", "the text 'x'", "make one"), "expected a Key, got the text 'x'; make one"),
+        (DeclarationError("repo", "it is declared twice"), "repo: it is declared twice"),
+        (DeclarationError("the zone", "write a name", "7"), "7 cannot be the zone: write a name"),
+        (InvalidArgumentError("a key", "it is too long"), "a key: it is too long"),
         (FormatTooNewError("the record", 3, 1), "upgrade standfast"),
-        (UnknownModeError("graph", None, ("pull", "observe")), "choose one of 'pull', 'observe'"),
-        (UnknownModeError("graph", "pull", ()), "declares no modes"),
+        (InvalidArgumentError("the lease", "it must be positive", "-1"), "-1 cannot be the lease: it must be positive"),
+        (UsageError("the store", "is closed", "open it"), "the store is closed; open it"),
         (HoldTimeoutError("repo(x)", 1.5, ()), "within 1.5 s; held by earlier waiters"),
         (MissingExtraError("redis", "standfast[redis]"), 'pip install "standfast[redis]"'),
         (OutcomeUnknownError("memory://", "the reply was lost", "a7"), "settle attempt 'a7'"),
@@ -59,3 +63,24 @@ def test_an_unrelated_name_is_not_masked() -> None:
 def test_users_see_one_module() -> None:
     """Wherever an error is written, its name is ``standfast.errors.X``."""
     assert {getattr(errors, name).__module__ for name in errors.__all__} == {"standfast.errors"}
+
+
+@pytest.mark.parametrize("name", sorted(RETIRED))
+def test_a_stored_error_of_a_class_that_is_gone_comes_back(name: str) -> None:
+    """It is one of the class that took its place, with its old facts and message, also when it is stored again."""
+    state = Raw(b'{"what":"the lease","old_fact":3}')
+    stored = Failure(f"standfast.errors.{name}", "the lease is odd", args=Raw(b'["the lease",3]'), state=state)
+    restored = restore(stored, KnownErrors())
+    again = restore(describe(restored, KnownErrors()), KnownErrors())
+    for error in (restored, again):
+        assert type(error) is RETIRED[name]
+        assert str(error) == "the lease is odd"
+        assert vars(error)["old_fact"] == 3
+
+
+def test_a_list_of_facts_is_shown_the_same_after_it_was_stored() -> None:
+    """JSON has no tuples, and a stored error has to say what it said."""
+    error = WaitCycleError("x", "here", ("one waits for y", "two waits for x"))
+    restored = restore(describe(error, KnownErrors()), KnownErrors())
+    assert type(restored) is WaitCycleError
+    assert str(restored) == str(error)

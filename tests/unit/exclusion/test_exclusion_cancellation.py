@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import HoldMisuseError, HoldTimeoutError, InvalidDurationError
+from standfast.errors import HoldTimeoutError, InvalidArgumentError, UsageError
 from standfast.exclusion import Exclusion
 from standfast.exclusion.table import KeyLine
 from tests.unit.exclusion.scene import PLAIN, Scene, ended, ticks
@@ -176,7 +176,7 @@ async def test_a_timeout_in_the_tick_of_the_hand_over_has_one_outcome(order: str
         timer._run()
         assert scene.inside == (["next"] if order == "expire first" else ["in time?"])
         await ticks()
-        assert isinstance(holding.exception(), HoldMisuseError)
+        assert isinstance(holding.exception(), UsageError)
         in_time = scene.tasks["in time?"]
         assert (in_time.done() and type(in_time.exception())) == (order == "expire first" and HoldTimeoutError)
 
@@ -199,5 +199,5 @@ async def test_a_bad_timeout_is_refused_before_anything_is_held() -> None:
     """A negative or unreadable timeout is a mistake in the call."""
     exclusion = Exclusion()
     for timeout in (-1, "soon", float("nan")):
-        with pytest.raises(InvalidDurationError, match="timeout"):
+        with pytest.raises(InvalidArgumentError, match="timeout"):
             exclusion.hold(PLAIN("a"), timeout=timeout)

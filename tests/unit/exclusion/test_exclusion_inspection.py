@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from standfast.clock import later
-from standfast.errors import NotAKeyError
+from standfast.errors import ArgumentTypeError
 from standfast.exclusion import Exclusion, KeyState
 from standfast.testing import VirtualClock
 from tests.unit.exclusion.scene import MODES, OTHER, PLAIN, Scene, ended
@@ -92,7 +92,7 @@ async def test_a_waiter_that_is_leaving_is_not_shown() -> None:
 
 async def test_only_keys_can_be_inspected() -> None:
     """Text is refused here too."""
-    with pytest.raises(NotAKeyError):
+    with pytest.raises(ArgumentTypeError):
         Exclusion().inspect("a")  # type: ignore[call-overload]  # that is the point of the test
 
 

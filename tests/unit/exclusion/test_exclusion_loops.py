@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import WrongLoopError
+from standfast.errors import UsageError
 from standfast.exclusion import Exclusion
 from tests.unit.exclusion.scene import OTHER, PLAIN, ticks
 
@@ -41,7 +41,7 @@ def test_a_second_open_loop_is_refused() -> None:
     exclusion = Exclusion()
     with asyncio.Runner() as first:
         first.run(use(exclusion))
-        with pytest.raises(WrongLoopError, match="belongs to another event loop"):
+        with pytest.raises(UsageError, match="belongs to another event loop"):
             asyncio.run(use(exclusion))
         first.run(use(exclusion))
 
@@ -50,7 +50,7 @@ async def test_another_thread_is_refused_while_the_loop_is_busy() -> None:
     """The other thread asks while a task of this loop is in the middle of a step."""
     exclusion = Exclusion()
     await use(exclusion)
-    with pytest.raises(WrongLoopError, match="belongs to another event loop"):
+    with pytest.raises(UsageError, match="belongs to another event loop"):
         in_a_thread(lambda: asyncio.run(use(exclusion)))
 
 
@@ -58,7 +58,7 @@ async def test_another_thread_is_refused_while_the_loop_is_idle() -> None:
     """The other thread asks while this loop waits for it."""
     exclusion = Exclusion()
     await use(exclusion)
-    with pytest.raises(WrongLoopError):
+    with pytest.raises(UsageError):
         await asyncio.to_thread(asyncio.run, use(exclusion))
 
 
@@ -66,7 +66,7 @@ async def test_another_thread_cannot_inspect_a_running_exclusion() -> None:
     """A picture taken in the middle of a change would be wrong."""
     exclusion = Exclusion()
     await use(exclusion)
-    with pytest.raises(WrongLoopError, match="inspected outside"):
+    with pytest.raises(UsageError, match="inspected outside"):
         in_a_thread(exclusion.inspect)
 
 
@@ -77,7 +77,7 @@ async def test_a_contended_key_left_in_another_thread_is_freed_on_its_own_loop()
     await hold.__aenter__()
     waiter = asyncio.create_task(use(exclusion))
     await ticks()
-    with pytest.raises(WrongLoopError, match="was left outside the event loop"):
+    with pytest.raises(UsageError, match="was left outside the event loop"):
         in_a_thread(lambda: hold.__aexit__(None, None, None))
     assert await waiter == "used"
 
@@ -85,7 +85,7 @@ async def test_a_contended_key_left_in_another_thread_is_freed_on_its_own_loop()
 def test_no_loop_at_all_is_refused() -> None:
     """A coroutine that is driven by hand has no task to own the key."""
     step = use(Exclusion())
-    with pytest.raises(WrongLoopError, match="no event loop runs"):
+    with pytest.raises(UsageError, match="no event loop runs"):
         step.send(None)
 
 
@@ -96,7 +96,7 @@ async def test_a_coroutine_driven_without_a_task_is_refused() -> None:
     def drive() -> None:
         try:
             use(exclusion).send(None)
-        except WrongLoopError as error:
+        except UsageError as error:
             answers.append(str(error))
 
     asyncio.get_running_loop().call_soon(drive)
@@ -113,7 +113,7 @@ def test_keys_left_behind_by_a_closed_loop_are_not_given_away() -> None:
         await hold.__aenter__()
 
     asyncio.run(take_and_forget())
-    with pytest.raises(WrongLoopError, match="1 keys held by a closed event loop"):
+    with pytest.raises(UsageError, match="1 keys held by a closed event loop"):
         asyncio.run(use(exclusion))
     assert hold.__aexit__(None, None, None) is not None
     assert asyncio.run(use(exclusion)) == "used"
@@ -129,7 +129,7 @@ def test_of_two_threads_that_come_first_one_gets_it() -> None:
             try:
                 async with exclusion.hold(OTHER()):
                     return "used"
-            except WrongLoopError:
+            except UsageError:
                 return "refused"
             finally:
                 together.wait()

@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
-    InvalidFlowError,
+    DeclarationError,
     RateExceededError,
     RequestCancelledError,
     StandfastError,
@@ -234,10 +234,10 @@ def test_everything_that_can_be_said_is_tried(trait: Trait) -> None:
 @pytest.mark.parametrize(("policy", "trait"), [each for each in ALL if each not in WORKING])
 def test_what_makes_no_sense_is_refused_with_the_reason_of_the_table(policy: str, trait: Trait) -> None:
     """When the action is declared, at its place."""
-    with pytest.raises(InvalidFlowError) as refused:
+    with pytest.raises(DeclarationError) as refused:
         Bench(POLICIES[policy], OPTIONS[trait])
 
-    assert refused.value.where == "flow 'bench', action 'work'"
+    assert refused.value.what == "flow 'bench', action 'work'"
     assert f"cannot be had with the policy {policy!r}: {REFUSED[trait][policy]}" in refused.value.problem
 
 
@@ -273,7 +273,7 @@ def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: s
 
     async def work(request: sf.Request) -> None: ...
 
-    with pytest.raises(InvalidFlowError, match=f"^flow 'f', action 'work': .*{reason}"):
+    with pytest.raises(DeclarationError, match=f"^flow 'f', action 'work': .*{reason}"):
         sf.Flow("f").action(**options)(work)
 
 
@@ -301,7 +301,7 @@ def limited(limit: sf.Limit) -> object:
 )
 def test_a_limit_that_cannot_be_meant_is_refused(make: Callable[[], object], reason: str) -> None:
     """When it is made, or where an action declares what only workflows can do."""
-    with pytest.raises(InvalidFlowError, match=reason):
+    with pytest.raises(DeclarationError, match=reason):
         make()
 
 
@@ -314,7 +314,7 @@ def test_limits_of_one_name_that_differ_are_refused_by_the_app() -> None:
     flow.action(name="one", limits=sf.Limit(1, name="gpu"))(work)
     flow.action(name="two", limits=sf.Limit(2, name="gpu"))(work)
     with pytest.raises(
-        InvalidFlowError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
+        DeclarationError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
     ):
         sf.Dispatcher("memory://", [flow])
 

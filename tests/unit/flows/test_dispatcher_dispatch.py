@@ -10,8 +10,8 @@ import pytest
 import standfast as sf
 from standfast.errors import (
     ArbiterUnavailableError,
+    DeclarationError,
     ForbiddenError,
-    InvalidFlowError,
     InvalidInputError,
     NotTheSoleServerError,
     RequestFailedError,
@@ -52,7 +52,7 @@ async def test_what_is_not_open_refuses(stage: Stage) -> None:
     with pytest.raises(ArbiterUnavailableError):
         await dispatcher.dispatch(arrival("free", "a"))
     async with dispatcher:
-        with pytest.raises(InvalidFlowError):
+        with pytest.raises(DeclarationError):
             await dispatcher.open()
 
     with pytest.raises(ArbiterUnavailableError):

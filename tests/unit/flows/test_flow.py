@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import standfast as sf
-from standfast.errors import ForbiddenError, InvalidFlowError, UnknownActionError
+from standfast.errors import DeclarationError, ForbiddenError, UnknownActionError
 from standfast.flows.flow import Flows
 from standfast.testing.flows import Rehearsal
 
@@ -67,10 +67,10 @@ def test_the_actions_of_a_flow_can_only_be_added_by_declaring_them() -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "ü", "1st", "x" * 65, None, 7])
 def test_a_name_that_cannot_be_part_of_an_address_is_refused(name: Any) -> None:
     """Letters, digits, _ and -; of flows and of actions."""
-    with pytest.raises(InvalidFlowError, match="a name must be"):
+    with pytest.raises(DeclarationError, match="a name must be"):
         sf.Flow(name)
     if name is not None:
-        with pytest.raises(InvalidFlowError, match=r"flow 'support-chat', action .*a name must be"):
+        with pytest.raises(DeclarationError, match=r"flow 'support-chat', action .*a name must be"):
             declare(name=name)
 
 
@@ -78,23 +78,23 @@ def test_two_actions_of_one_name_are_refused() -> None:
     """The second would take the place of the first in silence."""
     chat = sf.Flow("support-chat")
     chat.action(respond)
-    with pytest.raises(InvalidFlowError, match="flow 'support-chat', action 'respond': there is an action"):
+    with pytest.raises(DeclarationError, match="flow 'support-chat', action 'respond': there is an action"):
         chat.action(respond)
 
 
 def test_a_declaration_that_was_refused_leaves_nothing_behind() -> None:
     """Its name is free."""
     chat = sf.Flow("support-chat")
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         declare(flow=chat, interrupted="maybe")
     assert declare(flow=chat).name == "respond"
 
 
 def test_an_unknown_policy_is_refused_at_its_place() -> None:
     """Of a flow, and of an action."""
-    with pytest.raises(InvalidFlowError, match=r"^flow 'support-chat': 'queued' is no policy; there are 'allow'"):
+    with pytest.raises(DeclarationError, match=r"^flow 'support-chat': 'queued' is no policy; there are 'allow'"):
         sf.Flow("support-chat", concurrency=cast("Any", "queued"))
-    with pytest.raises(InvalidFlowError, match=r"^flow 'support-chat', action 'respond': 'queued' is no policy"):
+    with pytest.raises(DeclarationError, match=r"^flow 'support-chat', action 'respond': 'queued' is no policy"):
         declare(concurrency="queued")
 
 
@@ -121,7 +121,7 @@ async def strange(_request: sf.Request, _thing: type[Any]) -> None:
 @pytest.mark.parametrize("function", [plain, lonely, variadic, by_place, strange])
 def test_a_function_that_cannot_be_an_action_is_refused(function: Any) -> None:
     """It has to be async, take the request, and take inputs that have names and types."""
-    with pytest.raises(InvalidFlowError, match=f"flow 'support-chat', action '{function.__name__}'"):
+    with pytest.raises(DeclarationError, match=f"flow 'support-chat', action '{function.__name__}'"):
         declare(function)
 
 
@@ -146,7 +146,7 @@ def test_a_function_that_cannot_be_an_action_is_refused(function: Any) -> None:
 )
 def test_an_option_that_makes_no_sense_is_refused_at_its_place(options: dict[str, Any], problem: str) -> None:
     """With the place and the reason."""
-    with pytest.raises(InvalidFlowError, match=f"^flow 'support-chat', action 'respond': .*{problem}"):
+    with pytest.raises(DeclarationError, match=f"^flow 'support-chat', action 'respond': .*{problem}"):
         declare(**options)
 
 
@@ -154,7 +154,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_its_place(options: dict[str
 def test_what_is_answered_before_it_has_run_is_durable(policy: Any) -> None:
     """It need not be said, and cannot be denied."""
     assert declare(concurrency=policy).durable
-    with pytest.raises(InvalidFlowError, match="always durable"):
+    with pytest.raises(DeclarationError, match="always durable"):
         declare(concurrency=policy, durable=False)
 
 
@@ -184,7 +184,7 @@ def test_what_a_caller_leaves_behind_goes_on_if_others_count_on_it(options: dict
 @pytest.mark.parametrize("options", [{"durable": True}, {"concurrency": "join"}, {"concurrency": "latest"}])
 def test_what_others_count_on_cannot_be_cancelled_by_one_caller(options: dict[str, Any]) -> None:
     """Whoever declares it so is told why."""
-    with pytest.raises(InvalidFlowError, match="on_disconnect='cancel' cannot be had"):
+    with pytest.raises(DeclarationError, match="on_disconnect='cancel' cannot be had"):
         declare(**options, on_disconnect="cancel")
 
 
@@ -203,7 +203,7 @@ def test_a_batch_needs_an_action_that_takes_one_list(function: Any) -> None:
         (sf.Flow("support-chat"), {"concurrency": sf.Batch(10, "1s")}),
         (sf.Flow("support-chat", sf.Batch(10, "1s")), {}),
     ):
-        with pytest.raises(InvalidFlowError, match=f"action '{function.__name__}': the policy Batch needs"):
+        with pytest.raises(DeclarationError, match=f"action '{function.__name__}': the policy Batch needs"):
             declare(function, flow, **options)
 
 
@@ -239,16 +239,16 @@ def test_two_flows_of_one_kind_are_refused_in_one_app() -> None:
     """One and the same flow may be given twice."""
     chat = sf.Flow("support-chat")
     Flows([chat, chat])
-    with pytest.raises(InvalidFlowError, match="flow 'support-chat': there are two"):
+    with pytest.raises(DeclarationError, match="flow 'support-chat': there are two"):
         Flows([chat, sf.Flow("support-chat")])
-    with pytest.raises(InvalidFlowError, match="is no flow"):
+    with pytest.raises(DeclarationError, match="is no flow"):
         Flows([cast("Any", respond)])
 
 
 @pytest.mark.parametrize("limits", [3, [3], "two"])
 def test_what_is_no_limit_is_refused_where_it_is_declared(limits: Any) -> None:
     """Whether it is alone or one of several."""
-    with pytest.raises(InvalidFlowError, match=r"flow 'shop', action 'buy'.*no limit"):
+    with pytest.raises(DeclarationError, match=r"flow 'shop', action 'buy'.*no limit"):
 
         @sf.Flow("shop").action(limits=limits)
         async def buy(_request: sf.Request) -> None: ...
@@ -259,5 +259,5 @@ def test_an_action_that_forgot_the_request_is_refused() -> None:
 
     async def buy(item: str, count: int = 1) -> None: ...
 
-    with pytest.raises(InvalidFlowError, match=r"buy.*item.*is not the request; write async def buy\(request"):
+    with pytest.raises(DeclarationError, match=r"buy.*item.*is not the request; write async def buy\(request"):
         sf.Flow("shop").action(buy)  # type: ignore[arg-type]  # what is to be refused

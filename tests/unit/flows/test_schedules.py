@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidFlowError, InvalidScheduleError
+from standfast.errors import DeclarationError
 from standfast.events import TickFired
 from standfast.flows.arbiter import in_memory as abandoned
 from standfast.testing.workflows import WorkflowEnvironment
@@ -201,20 +201,20 @@ async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
 def test_a_schedule_that_cannot_work_is_refused(policy: Policy | None, options: dict[str, Any], says: str) -> None:
     """The error names the action, the schedule and the reason."""
     schedule_id = options.pop("id", "nightly")
-    with pytest.raises(InvalidFlowError, match=f"(?s)office.*tidy.*{schedule_id[:20]}.*{says}"):
+    with pytest.raises(DeclarationError, match=f"(?s)office.*tidy.*{schedule_id[:20]}.*{says}"):
         Office(policy).tidy.schedule(schedule_id, every="1 minute", **options)
 
 
 def test_a_schedule_needs_a_time() -> None:
     """As any schedule does."""
-    with pytest.raises(InvalidScheduleError):
+    with pytest.raises(DeclarationError):
         Office().tidy.schedule("nightly")
 
 
 def test_a_schedule_is_declared_once_and_of_an_action_that_is_served() -> None:
     """Two with one id are refused, and those of flows that are not there."""
     office, other = Office(), sf.Flow("other")
-    with pytest.raises(InvalidFlowError, match="two with this id"):
+    with pytest.raises(DeclarationError, match="two with this id"):
         sf.Dispatcher("memory://", [office.flow], schedules=[office.nightly(), office.nightly()])
-    with pytest.raises(InvalidFlowError, match="no action"):
+    with pytest.raises(DeclarationError, match="no action"):
         sf.Dispatcher("memory://", [other], schedules=[office.nightly()])

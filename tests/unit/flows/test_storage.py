@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidFlowError, StoreUnavailableError, TooManyBytesError
+from standfast.errors import DeclarationError, StoreUnavailableError, TooManyBytesError
 from standfast.flows import storage
 from standfast.flows.records import session_key
 from standfast.flows.storage import Storage
@@ -254,7 +254,7 @@ def test_a_refusal_says_how_much_is_kept_and_what_to_do() -> None:
     error: TooManyBytesError = pickle.loads(packed)  # noqa: S301 -- packed by this test
     assert (error.status, error.limit, error.kept, error.retry_after) == (429, 1_000, 2_345, 60)
     assert str(error) == (
-        "there are 2,345 bytes kept of the tenant already, and 1,000 is the limit; "
+        "the limit for bytes kept of the tenant is 1,000, and there are 2,345; "
         "wait until some expire, purge ended runs, or raise TenantLimits(bytes_kept=...)"
     )
 
@@ -262,7 +262,7 @@ def test_a_refusal_says_how_much_is_kept_and_what_to_do() -> None:
 @pytest.mark.parametrize("given", [0, -1, 1.5, True, 10**16])
 def test_a_number_of_bytes_that_makes_no_sense_is_refused(given: Any) -> None:
     """Where it is declared."""
-    with pytest.raises(InvalidFlowError, match="TenantLimits: bytes_kept is"):
+    with pytest.raises(DeclarationError, match="TenantLimits: bytes_kept is"):
         sf.web.TenantLimits(bytes_kept=given)
 
 
@@ -317,7 +317,7 @@ async def test_a_server_that_has_just_come_counts_what_is_there() -> None:
             kept = storage_of(two)
             await two.dispatch(arrival(attended=False))  # it is taken on: nothing is known yet
             await counted(kept)
-            with pytest.raises(TooManyBytesError, match="100,000 is the limit"):
+            with pytest.raises(TooManyBytesError, match="is 100,000, and there are"):
                 await two.dispatch(arrival(text=LONG, attended=False))
 
 

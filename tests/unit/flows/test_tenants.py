@@ -10,8 +10,8 @@ import pytest
 import standfast as sf
 from standfast.errors import (
     ArbiterUnavailableError,
+    DeclarationError,
     ForbiddenError,
-    InvalidFlowError,
     RequestCancelledError,
     StoreUnavailableError,
     TooManyRequestsError,
@@ -110,7 +110,7 @@ async def test_no_more_of_a_tenant_wait_than_may(shop: Shop, arbiter: str, actio
     session = {"queued": "s", "limited": ""}[action]
     async with shop.server(arbiter=arbiter, waiting=2) as server:
         handles = [await server.dispatch(arrival(action, str(n), session=session, principal=user(n))) for n in range(3)]
-        with pytest.raises(TooManyRequestsError, match="there are 2 waiting requests of the tenant already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for waiting requests of the tenant is 2"):
             await server.dispatch(arrival(action, "late", session=session))
         others = [
             await server.dispatch(arrival(action, "o", session=session, principal=sf.Principal("other", name)))
@@ -145,7 +145,7 @@ async def test_no_more_keys_of_a_tenant_are_in_use_than_may(shop: Shop, monkeypa
         handles = [
             await server.dispatch(arrival("queued", str(n), session=f"s-{n}", principal=user(n))) for n in range(2)
         ]
-        with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of the tenant already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for keys in use of the tenant is 2"):
             await server.dispatch(arrival("queued", "late", session="s-2"))
         other = await server.dispatch(arrival("queued", "o", session="s-0", principal=OTHER))
         shop.may_end.set()
@@ -163,7 +163,7 @@ async def test_no_more_durable_requests_of_a_tenant_are_unfinished_than_may(shop
     """When one has ended, the next is taken on."""
     async with shop.server(arbiter=arbiter, durable=2) as server:
         handles = [await server.dispatch(arrival("free", str(n), attended=False, principal=user(n))) for n in range(2)]
-        with pytest.raises(TooManyRequestsError, match="there are 2 unfinished durable requests of the tenant already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for unfinished durable requests of the tenant is 2"):
             await server.dispatch(arrival("free", "late", attended=False))
         other = await server.dispatch(arrival("free", "o", attended=False, principal=OTHER))
         shop.may_end.set()
@@ -229,7 +229,7 @@ async def test_no_more_idempotency_keys_of_a_tenant_are_remembered_than_may(shop
     async with shop.server(arbiter=arbiter, idempotency=2) as server:
         handles = [await server.dispatch(arrival("free", n, idempotency_key=n, principal=user(n))) for n in "ab"]
         assert [await result(each) for each in handles] == ["a", "b"]
-        with pytest.raises(TooManyRequestsError, match="there are 2 idempotency keys of the tenant already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for idempotency keys of the tenant is 2"):
             await server.dispatch(arrival("free", "c", idempotency_key="c"))
         again = await server.dispatch(arrival("free", "a", idempotency_key="a", principal=user("a")))
 
@@ -313,7 +313,7 @@ async def test_a_user_leaves_others_of_its_tenant_room_to_wait(shop: Shop, arbit
     session = {"queued": "s", "limited": ""}[action]
     async with shop.server(arbiter=arbiter, waiting=6) as server:
         handles = [await server.dispatch(arrival(action, str(n), session=session)) for n in range(4)]
-        with pytest.raises(TooManyRequestsError, match="there are 3 waiting requests of this user already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for waiting requests of this user is 3"):
             await server.dispatch(arrival(action, "late", session=session))
         handles += [await server.dispatch(arrival(action, n, session=session, principal=user(n))) for n in "ab"]
         shop.may_end.set()
@@ -328,7 +328,7 @@ async def test_a_user_leaves_others_of_its_tenant_durable_requests(shop: Shop, a
     url = f"memory://users-{arbiter}"
     async with shop.server(url, arbiter=arbiter, durable=6) as server:
         handles = [await server.dispatch(arrival("free", str(n), attended=False)) for n in range(3)]
-        with pytest.raises(TooManyRequestsError, match="there are 3 unfinished durable requests of this user already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for unfinished durable requests of this user is 3"):
             await server.dispatch(arrival("free", "late", attended=False))
         hooked = arrival("free", "hook", attended=False, transport="webhook")
         handles += [
@@ -360,14 +360,14 @@ async def test_a_user_leaves_others_of_its_tenant_keys_and_idempotency_keys(
     monkeypatch.setattr("standfast.flows.arbiter.in_memory.AGAIN", 0.0)
     async with shop.server(arbiter="local", keys=4, idempotency=4) as server:
         handles = [await server.dispatch(arrival("queued", str(n), session=f"s-{n}")) for n in range(2)]
-        with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of this user already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for keys in use of this user is 2"):
             await server.dispatch(arrival("queued", "late", session="s-2"))
         handles.append(await server.dispatch(arrival("queued", "b", session="s-b", principal=user("b"))))
         shop.may_end.set()
         assert [await result(each) for each in handles] == ["0", "1", "b"]
         for n in "01":
             await result(await server.dispatch(arrival("free", n, idempotency_key=n)))
-        with pytest.raises(TooManyRequestsError, match="there are 2 idempotency keys of this user already"):
+        with pytest.raises(TooManyRequestsError, match="the limit for idempotency keys of this user is 2"):
             await server.dispatch(arrival("free", "late", idempotency_key="2"))
         assert (
             await result(await server.dispatch(arrival("free", "b", idempotency_key="0", principal=user("b")))) == "b"
@@ -458,5 +458,5 @@ async def test_what_was_written_to_be_kept_for_ever_gets_an_end() -> None:
 @pytest.mark.parametrize("what", ["waiting", "durable", "keys", "idempotency", "quarantined"])
 def test_a_limit_of_tenants_that_makes_no_sense_is_refused(what: str) -> None:
     """Where it is declared."""
-    with pytest.raises(InvalidFlowError, match=f"TenantLimits: {what} is 0"):
+    with pytest.raises(DeclarationError, match=f"TenantLimits: {what} is 0"):
         sf.web.TenantLimits(**{what: 0})

@@ -120,7 +120,9 @@ async def test_a_user_whose_requests_end_their_servers_does_not_stop_its_tenant(
     for _ in range(2):
         await lab.poison()
         await lab.known()
-    with pytest.raises(TooManyQuarantinedError, match="2 durable requests of this user"):
+    with pytest.raises(
+        TooManyQuarantinedError, match="quarantined durable requests of this user, which ended their servers, is 2"
+    ):
         await lab.send()
     lab.may_end.set()
     assert await (await lab.send(sf.Principal("acme", "bea"))).result(timeout=SOON) == "fine"

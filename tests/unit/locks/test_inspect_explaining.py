@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast.clock import later
-from standfast.errors import InvalidLockArgumentError, LeaseLostError, WithdrawnError
+from standfast.errors import InvalidArgumentError, LeaseLostError, WithdrawnError
 from standfast.locks import Explanation
 from standfast.space import Space
 from standfast.stores.url import open_store
@@ -186,7 +186,7 @@ async def test_what_a_terminal_would_obey_is_escaped(space: Space) -> None:
 @pytest.mark.parametrize("limit", [-1, 1_001, True, "3"])
 async def test_a_limit_that_makes_no_sense_is_refused(space: Space, limit: int) -> None:
     """A page is a number of waiters."""
-    with pytest.raises(InvalidLockArgumentError, match="limit"):
+    with pytest.raises(InvalidArgumentError, match="limit"):
         await space.explain("a", limit=limit)
 
 

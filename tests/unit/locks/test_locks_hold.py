@@ -16,7 +16,7 @@ from standfast.errors import (
     ForkedError,
     HoldTimeoutError,
     LeaseLostError,
-    LockKindError,
+    LockMismatchError,
     StandfastError,
     StoreClosedError,
     WaitCycleError,
@@ -269,9 +269,9 @@ async def test_an_old_hold_cannot_cancel_the_next_block() -> None:
 async def test_permits_are_set_for_no_other_kind_of_lock(space: sf.Space) -> None:
     """A mutex that is asked to be a semaphore of three stays a mutex."""
     async with space.mutex("k").hold(owner="a"):
-        with pytest.raises(LockKindError):
+        with pytest.raises(LockMismatchError):
             await space.semaphore("k", permits=3).resize(3)
-        with pytest.raises(LockKindError):
+        with pytest.raises(LockMismatchError):
             await space.semaphore("k", permits=3).forget_size()
         with pytest.raises(WouldWaitError):
             await space.mutex("k").try_hold(owner="b").__aenter__()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.clock import MICROSECONDS, Instant, seconds_between
-from standfast.errors import CostTooHighError, InvalidDurationError, InvalidRateError, LineFullError
+from standfast.errors import InvalidArgumentError, LineFullError
 from standfast.locks.rate_limiter import (
     MAX_WAITERS,
     BucketWaiter,
@@ -283,34 +283,34 @@ def test_a_waiter_that_became_too_heavy_does_not_block_the_line() -> None:
 @pytest.mark.parametrize("capacity", [0, -1, True, 1.0, "3", None, 10**20])
 def test_a_capacity_that_makes_no_sense_is_refused(capacity: Any) -> None:
     """A capacity is a whole number from 1 that can be filled in a lifetime."""
-    with pytest.raises(InvalidRateError, match="capacity"):
+    with pytest.raises(InvalidArgumentError, match="capacity"):
         check_rate(capacity, 1)
 
 
 @pytest.mark.parametrize("interval", [0, -1, NAN, float("inf"), 90_000, "soon", None, "0.1us"])
 def test_an_interval_that_makes_no_sense_is_refused(interval: Any) -> None:
     """An interval is a length of time, and a large bare number is probably milliseconds."""
-    with pytest.raises(InvalidDurationError, match="interval"):
+    with pytest.raises(InvalidArgumentError, match="interval"):
         check_rate(1, interval)
 
 
 @pytest.mark.parametrize("cost", [0, -1, True, 1.5, "1"])
 def test_a_cost_that_makes_no_sense_is_refused(cost: Any) -> None:
     """A cost is a whole number of tokens, at least one."""
-    with pytest.raises(InvalidRateError, match="cost"):
+    with pytest.raises(InvalidArgumentError, match="cost"):
         take(used(), None, 1, cost)
 
 
 def test_a_cost_that_never_fits_is_refused_at_once() -> None:
     """Waiting for more than the capacity would never end."""
-    with pytest.raises(CostTooHighError, match="never holds more than 1"):
+    with pytest.raises(InvalidArgumentError, match="never holds more than 1"):
         take(used(), "a", 1, 2)
 
 
 @pytest.mark.parametrize("waiter", ["", "x" * 129, "ä" * 65, "a\nb", "\ud800", 7])
 def test_a_waiter_that_cannot_be_stored_is_refused(waiter: Any) -> None:
     """An id is short printable text, so that a full line fits into its record."""
-    with pytest.raises(InvalidRateError, match="waiter"):
+    with pytest.raises(InvalidArgumentError, match="waiter"):
         take(used(), waiter, 1)
 
 

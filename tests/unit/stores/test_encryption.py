@@ -9,7 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.clock import later
-from standfast.errors import BrokenSealError, DecodeError, InvalidKeyringError, UnknownSealingKeyError
+from standfast.errors import BrokenSealError, DecodeError, InvalidArgumentError, UnknownSealingKeyError
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.encryption import MOST_VALUES, Keyring
@@ -141,7 +141,7 @@ def test_a_plain_value_is_refused_unless_it_is_asked_for() -> None:
 )
 def test_a_keyring_that_cannot_work_is_refused(keys: dict[str, bytes], options: dict[str, Any]) -> None:
     """Before anything is read or written."""
-    with pytest.raises(InvalidKeyringError):
+    with pytest.raises(InvalidArgumentError):
         Keyring(keys, **options)
 
 

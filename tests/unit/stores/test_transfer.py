@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import (
-    InvalidExportError,
+    InvalidArgumentError,
     StoreMovedError,
     StoreNotEmptyError,
     UnsuitableStoreError,
@@ -109,7 +109,7 @@ async def test_nothing_is_written_of_a_file_that_is_not_whole() -> None:
     await put(old, K)
     data = await exported(old)
 
-    with pytest.raises(InvalidExportError, match="end is missing"):
+    with pytest.raises(InvalidArgumentError, match="end is missing"):
         await import_store(new, io.BytesIO(data[: data.rindex(b'{"line"')]), "file")
 
     assert (await new.read(K)).get(K) is None

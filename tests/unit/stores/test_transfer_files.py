@@ -7,7 +7,7 @@ import io
 import pytest
 
 from standfast.clock import Instant
-from standfast.errors import InvalidExportError
+from standfast.errors import InvalidArgumentError
 from standfast.keys import RecordKey
 from standfast.stores import Record
 from standfast.stores.transfer import FORMAT, ExportHeader, ExportWriter, records, survey
@@ -55,7 +55,7 @@ def test_a_file_that_is_cut_anywhere_is_refused() -> None:
     whole = written()
 
     for length in range(len(whole) - 1):
-        with pytest.raises(InvalidExportError):
+        with pytest.raises(InvalidArgumentError):
             survey(io.BytesIO(whole[:length]), "file")
 
 
@@ -66,7 +66,7 @@ def test_a_file_with_any_byte_changed_is_refused() -> None:
     for place in range(len(whole) - 1):
         changed = bytearray(whole)
         changed[place] ^= 1
-        with pytest.raises(InvalidExportError):
+        with pytest.raises(InvalidArgumentError):
             survey(io.BytesIO(bytes(changed)), "file")
 
 
@@ -77,18 +77,18 @@ def test_lines_that_are_moved_left_out_or_doubled_are_noticed(order: tuple[int, 
     """A file is one thing, in one order."""
     lines = written().splitlines(keepends=True)
 
-    with pytest.raises(InvalidExportError):
+    with pytest.raises(InvalidArgumentError):
         survey(io.BytesIO(b"".join(lines[int(number)] for number in order)), "file")
 
 
 def test_a_file_of_a_newer_format_is_refused() -> None:
     """It says which one."""
-    with pytest.raises(InvalidExportError, match="format 2"):
+    with pytest.raises(InvalidArgumentError, match="format 2"):
         survey(io.BytesIO(written(ExportHeader(FORMAT + 1, "memory", 1))), "file")
 
 
 @pytest.mark.parametrize("data", [b"", b"hello\n", b"{}\n", b"\xff\n", b"[" * 100_000])
 def test_something_else_is_refused(data: bytes) -> None:
     """Whatever it is."""
-    with pytest.raises(InvalidExportError):
+    with pytest.raises(InvalidArgumentError):
         survey(io.BytesIO(data), "file")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import Instant
-from standfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreUnavailableError, UnsuitableStoreError
+from standfast.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.space import Space
 from standfast.stores import Commit, Conflict, Decision, Delete, GroupedStore, Put, Wake
@@ -52,7 +52,7 @@ def test_every_fault_happens_about_as_often_as_asked(seed: int) -> None:
 )
 def test_chances_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     """A chance lies between 0 and 1, and those that exclude each other add up to 1 at most."""
-    with pytest.raises(InvalidFaultsError):
+    with pytest.raises(InvalidArgumentError):
         Faults(**wrong)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from standfast.errors import InvalidDurationError
+from standfast.errors import InvalidArgumentError
 from standfast.testing import VirtualClock, simulate
 
 
@@ -49,7 +49,7 @@ def test_a_reboot_starts_the_elapsed_time_anew() -> None:
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_time_cannot_pass_backwards(seconds: float) -> None:
     """A negative or meaningless advance is refused."""
-    with pytest.raises(InvalidDurationError):
+    with pytest.raises(InvalidArgumentError):
         VirtualClock().advance(seconds)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import DeadlockError, LivelockError, NotSimulatedError
+from standfast.errors import NotSimulatedError, SimulationError
 from standfast.testing import SimulatedLoop, simulate
 from standfast.threads import Lane, run_beside
 
@@ -264,7 +264,7 @@ def test_a_deadlock_is_found_and_says_where_each_task_waits() -> None:
     async def main() -> None:
         await asyncio.gather(*(asyncio.create_task(wait_for_ever(), name=name) for name in ("Ann", "Bob")))
 
-    with pytest.raises(DeadlockError) as caught:
+    with pytest.raises(SimulationError) as caught:
         simulate(5, main)
 
     assert [line.split(":")[0] for line in caught.value.waiting[1:]] == ["Ann", "Bob"]
@@ -280,9 +280,8 @@ def test_a_program_that_never_ends_is_stopped() -> None:
         while True:  # noqa: ASYNC110 -- a loop without end is what the test is about
             await asyncio.sleep(1)
 
-    with pytest.raises(LivelockError, match=r"main \(test_simulation_loop.py") as caught:
+    with pytest.raises(SimulationError, match=r"1,000 steps(.|\n)*main \(test_simulation_loop.py"):
         simulate(5, main, step_limit=1_000)
-    assert caught.value.steps == 1_000
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
 import standfast as sf
-from standfast.errors import InvalidFlowError, NotTheSoleServerError
+from standfast.errors import DeclarationError, NotTheSoleServerError
 from standfast.web.signatures import Unsigned
 from tests.unit.web.fakes import shown
 
@@ -332,13 +332,13 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
 def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
     """Before anything is opened, and the error names what cannot."""
     named = "webhook" if len(options) > 1 else next(iter(options))
-    with pytest.raises(InvalidFlowError, match=named.rstrip("s")):
+    with pytest.raises(DeclarationError, match=named.rstrip("s")):
         sf.App("memory://", **({"flows": [shop]} | options))
 
 
 def test_what_an_engine_has_cannot_be_given_beside_it() -> None:
     """It would be said twice."""
-    with pytest.raises(InvalidFlowError, match="workflows"):
+    with pytest.raises(DeclarationError, match="workflows"):
         sf.App(sf.Engine("memory://"), flows=[shop], workflows=[sf.workflow(ship.function)])
 
 

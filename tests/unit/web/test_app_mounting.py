@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 import standfast as sf
-from standfast.errors import InvalidFlowError, NotTheSoleServerError
+from standfast.errors import DeclarationError, NotTheSoleServerError
 from tests.unit.web.fakes import shown
 
 if TYPE_CHECKING:
@@ -82,5 +82,5 @@ def test_beside_an_engine_only_schedules_of_actions_are_taken() -> None:
     """Those of workflows are the engine's own."""
     engine = sf.Engine("memory://", workflows=[report])
     sf.App(engine, flows=[office], schedules=[tidy.schedule("nightly", cron="0 3 * * *")])
-    with pytest.raises(InvalidFlowError, match="schedules"):
+    with pytest.raises(DeclarationError, match="schedules"):
         sf.App(engine, flows=[office], schedules=[sf.Schedule(report, id="hourly", every="1 hour")])

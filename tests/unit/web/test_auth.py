@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.routing import Route
 
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 from standfast.flows.request import Principal
 from standfast.web.asgi import host_of, is_loopback
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, new_token, token_digest
@@ -225,7 +225,7 @@ async def test_an_address_with_two_slashes_leads_to_no_other_host() -> None:
 )
 def test_a_token_that_can_be_guessed_or_sent_in_two_ways_is_refused(token: str) -> None:
     """And it is not shown."""
-    with pytest.raises(InvalidFlowError) as caught:
+    with pytest.raises(DeclarationError) as caught:
         OwnToken().token = token
     assert not token or token not in str(caught.value)
 
@@ -353,7 +353,7 @@ async def test_health_tells_nothing_but_that() -> None:
 @pytest.mark.parametrize("named", [TOKEN, "sha256:zz", "", "md5:00"])
 def test_a_token_itself_is_not_kept(named: str) -> None:
     """Whoever writes it down in place of its digest is told, and it is not shown."""
-    with pytest.raises(InvalidFlowError) as caught:
+    with pytest.raises(DeclarationError) as caught:
         BearerTokens({named: ADA})
     assert not named or named not in str(caught.value)
 

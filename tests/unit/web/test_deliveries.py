@@ -16,8 +16,8 @@ import standfast as sf
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
 from standfast.errors import (
     ArbiterUnavailableError,
+    DeclarationError,
     IdempotencyInFlightError,
-    InvalidFlowError,
     InvalidInputError,
     QueueFullError,
     RequestRejectedError,
@@ -328,7 +328,7 @@ async def test_only_post_is_taken() -> None:
 )
 def test_a_declaration_that_cannot_work_is_refused(name: str, verifier: Any, to: Any) -> None:
     """The last one is an action with two parameters, and nothing says how to call it."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         Webhook(name, verifier, to)
 
 
@@ -340,7 +340,7 @@ def test_a_delivery_must_not_be_forgotten_while_its_signature_holds() -> None:
     async def forget(request: Request, event: dict[str, Any]) -> None:
         del request, event
 
-    with pytest.raises(InvalidFlowError, match="idempotency_window"):
+    with pytest.raises(DeclarationError, match="idempotency_window"):
         Webhook("letters", Unsigned(), forget)
 
 
@@ -361,7 +361,7 @@ def test_a_webhook_whose_deliveries_have_no_key_is_refused_where_it_is_declared(
     async def take(request: sf.Request, letter: str) -> None:
         del request, letter
 
-    with pytest.raises(InvalidFlowError, match=f'session=lambda delivery: .*sf.{name}\\(key="tenant"\\)'):
+    with pytest.raises(DeclarationError, match=f'session=lambda delivery: .*sf.{name}\\(key="tenant"\\)'):
         Webhook("letters", Unsigned(), take)
     Webhook("letters", Unsigned(), take, session=lambda delivery: delivery.id)
 
@@ -376,5 +376,5 @@ def test_a_webhook_of_nobody_is_refused_where_users_collide(user: str, *, is_tak
         del request, letter
 
     Webhook("letters", Unsigned(), take)
-    with nullcontext() if is_taken else pytest.raises(InvalidFlowError, match="by user"):
+    with nullcontext() if is_taken else pytest.raises(DeclarationError, match="by user"):
         Webhook("letters", Unsigned(), take, principal=sf.Principal("acme", user))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import InvalidFlowError, TooManyConnectionsError
+from standfast.errors import DeclarationError, HttpError
 from standfast.web.edge import EDGE, OPEN, PRIVATE, Edge, EdgeLimits
 
 PROXY, CLIENT = "10.0.0.7", "203.0.113.9"
@@ -70,12 +70,12 @@ def test_connections_are_counted_in_all_and_by_address() -> None:
     edge = Edge(EdgeLimits(connections=4, per_address=2), ["10.0.0.7"])
     for address in ("2001:db8::1", "2001:db8::2"):
         edge.enter(address)
-    with pytest.raises(TooManyConnectionsError, match="from this address"):
+    with pytest.raises(HttpError, match="from this address"):
         edge.enter("2001:db8::3")
     edge.leave("2001:db8::1")
     for _ in range(3):
         edge.enter(PROXY)
-    with pytest.raises(TooManyConnectionsError):
+    with pytest.raises(HttpError):
         edge.enter("")
     for _ in range(3):
         edge.leave(PROXY)
@@ -86,12 +86,12 @@ def test_connections_are_counted_in_all_and_by_address() -> None:
 @pytest.mark.parametrize("given", [{"headers": 0}, {"connections": 1.5}, {"per_address": 0}, {"header_bytes": True}])
 def test_a_limit_that_is_none_is_refused(given: dict[str, Any]) -> None:
     """Where it is said."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         EdgeLimits(**given)
 
 
 @pytest.mark.parametrize("named", ["", "localhost", "10.0.0.0/33", "10.0.0"])
 def test_a_proxy_is_named_by_its_address(named: str) -> None:
     """Names can be pointed elsewhere."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         Edge(proxies=[named])

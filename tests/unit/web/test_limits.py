@@ -59,7 +59,7 @@ async def test_more_than_the_rate_is_429_with_the_time_to_come_again(client: htt
     assert (first.status_code, second.status_code) == (200, 429)
     assert 60 <= int(second.headers["retry-after"]) <= 90
     assert second.json()["type"] == "urn:standfast:rate-exceeded"
-    assert second.json()["detail"].startswith("1 requests of works.rated for tenant may come in 60 s")
+    assert second.json()["detail"].startswith("the limit for requests of works.rated for tenant is 1 in 60 s")
 
 
 async def test_a_delivery_over_the_rate_is_429_so_that_it_is_sent_again(client: httpx.AsyncClient) -> None:
@@ -87,7 +87,7 @@ async def test_a_limit_that_does_not_let_wait_is_429(client: httpx.AsyncClient) 
     [refused] = [each.result() for each in done]
     assert refused.status_code == 429
     assert 1 <= int(refused.headers["retry-after"]) <= 3
-    assert "there are 1 running requests at the limit of works.strict already" in refused.json()["detail"]
+    assert "the limit for running requests at the limit of works.strict is 1" in refused.json()["detail"]
     assert [(await each).status_code for each in running] == [200]
 
 

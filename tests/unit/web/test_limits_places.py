@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from standfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
+from standfast.errors import DeclarationError, QueueFullError, StoreUnavailableError, TooManyRequestsError
 from standfast.flows.request import Principal
 from standfast.flows.shares import Shares
 from standfast.web.limits import AppLimits, UserShares, caller_of
@@ -54,7 +54,7 @@ async def test_a_refusal_says_what_there_is_too_much_of() -> None:
         await first.started()
         answer = await client.post(ECHO, headers=SSE)
     assert (answer.status_code, answer.json()["type"]) == (429, "urn:standfast:too-many-requests")
-    assert "1 streams of this user" in answer.json()["detail"]
+    assert "the limit for streams of this user is 1" in answer.json()["detail"]
     assert int(answer.headers["retry-after"]) >= 1
 
 
@@ -78,7 +78,7 @@ def test_users_without_a_name_are_told_apart_by_their_address() -> None:
 @pytest.mark.parametrize("odd", [{"user_streams": 0}, {"user_streams": True}])
 def test_a_limit_has_to_let_somebody_in(odd: dict[str, Any]) -> None:
     """Nobody would ever be served."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         AppLimits(**odd)
 
 

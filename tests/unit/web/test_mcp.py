@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 import standfast as sf
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -193,5 +193,5 @@ async def test_a_session_belongs_to_who_opened_it() -> None:
 
 def test_a_tool_has_to_be_of_the_application() -> None:
     """Otherwise it would lead nowhere."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         sf.App("memory://", flows=[], tools=[desk])

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 
 import standfast as sf
 from standfast.clock import SYSTEM_CLOCK
-from standfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError, MissingExtraError
+from standfast.errors import AccessTokenError, DeclarationError, InsufficientScopeError, MissingExtraError
 from standfast.web import oauth as module
 from tests.unit.web.issuer import (
     AUDIENCE,
@@ -122,7 +122,7 @@ async def test_a_token_is_refused_that_is(case: str, caplog: pytest.LogCaptureFi
         await principal_of(make())
     assert reason in caplog.text
     assert 'error="invalid_token"' in caught.value.challenge
-    assert str(caught.value) == str(AccessTokenError(""))
+    assert str(caught.value) == str(AccessTokenError())
 
 
 async def test_what_a_token_says_is_who_asks() -> None:
@@ -223,7 +223,7 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_declaration_is_refused_with(case: str) -> None:
     """Before anything is served."""
-    with pytest.raises(InvalidFlowError, match="OAuthTokens"):
+    with pytest.raises(DeclarationError, match="OAuthTokens"):
         tokens(**WRONG[case])
 
 

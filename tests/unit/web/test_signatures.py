@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 from standfast.flows.records import KEPT
 from standfast.web.signatures import (
     LONGEST_TOLERANCE,
@@ -248,14 +248,14 @@ def test_a_signature_of_the_body_may_be_written_in_base64() -> None:
 @pytest.mark.parametrize("secrets", [None, "", {}, {"a": ""}, {"a": None}, "short", {f"n{n}": OTHER for n in range(9)}])
 def test_without_a_proper_secret_nothing_is_declared(make: type[Stripe], secrets: dict[str, str]) -> None:
     """An environment variable that is not set must not open the door."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         make(secrets)
 
 
 def test_a_secret_is_never_shown() -> None:
     """Neither a verifier nor an error about a secret says what it is."""
     verifier = StandardWebhooks({"2026": STANDARD_SECRET})
-    with pytest.raises(InvalidFlowError) as caught:
+    with pytest.raises(DeclarationError) as caught:
         StandardWebhooks("whsec_not!base64!at!all")
     assert "MfKQ" not in repr(verifier) + repr(verifier._secrets)
     assert "not!base64" not in str(caught.value) + repr(caught.value) + repr(caught.value.__cause__)
@@ -264,6 +264,6 @@ def test_a_secret_is_never_shown() -> None:
 @pytest.mark.parametrize("tolerance", ["31 minutes", "0s"])
 def test_a_signature_holds_no_longer_than_its_id_is_kept(tolerance: str) -> None:
     """From as far ahead to as long ago: twice the tolerance is at most the hour for which an id is known."""
-    with pytest.raises((InvalidFlowError, ValueError)):
+    with pytest.raises((DeclarationError, ValueError)):
         StandardWebhooks(STANDARD_SECRET, tolerance=tolerance)
     assert 2 * LONGEST_TOLERANCE <= KEPT

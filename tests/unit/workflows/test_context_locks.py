@@ -10,7 +10,7 @@ import standfast as sf
 from standfast.errors import (
     HoldTimeoutError,
     LeaseLostError,
-    LockKindError,
+    LockMismatchError,
     ReentryError,
     RunCancelledError,
     RunFailedError,
@@ -379,7 +379,7 @@ async def test_a_key_is_one_kind_of_lock_at_a_time(url: str) -> None:
         await env.settle()
         with pytest.raises(RunFailedError) as failed:
             await run.result()
-        assert isinstance(failed.value.__cause__, LockKindError)
+        assert isinstance(failed.value.__cause__, LockMismatchError)
 
 
 async def test_readers_share_and_a_writer_is_alone(url: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    DeclarationError,
     EncodeError,
-    InvalidWorkflowError,
     RunFailedError,
     UnknownWorkflowError,
     WrongArgumentsError,
@@ -296,7 +296,7 @@ async def test_nothing_is_left_behind() -> None:
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(make: Callable[[], object]) -> None:
     """A policy that collects nothing, and options that only actions know."""
-    with pytest.raises(InvalidWorkflowError):
+    with pytest.raises(DeclarationError):
         make()
 
 

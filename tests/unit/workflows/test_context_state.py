@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import RunFailedError, SessionStateValidationError, StaleWriteError, WrongStateTypeError
+from standfast.errors import ArgumentTypeError, RunFailedError, SessionStateValidationError, StaleWriteError
 from standfast.locks import DurableMutex, DurableSemaphore, initial_lock_record
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.context_state import clear_execution
@@ -55,7 +55,7 @@ async def everything(ctx: sf.Context) -> list[Any]:
     await count.set(8, expected_version=version)
     with pytest.raises(StaleWriteError):
         await count.set(9, expected_version=version)
-    with pytest.raises(WrongStateTypeError):
+    with pytest.raises(ArgumentTypeError):
         await ctx.state.run("names").increment()
     await facts.delete()
     await ctx.sleep("1 hour")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from pydantic import BaseModel
 
-from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError, WrongArgumentsError
+from standfast.errors import DeclarationError, DecodeError, EncodeError, WrongArgumentsError
 from standfast.workflows.values import digest, signature_of
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def opaque(one: Opaque) -> None:
 )
 def test_what_cannot_be_stored_is_refused_at_the_definition(function: Any, problem: str) -> None:
     """The message names the function and the reason."""
-    with pytest.raises(InvalidWorkflowError) as caught:
+    with pytest.raises(DeclarationError) as caught:
         signature_of(function, skip_first=False)
     assert f"'{function.__name__}'" in str(caught.value)
     assert problem in str(caught.value)

@@ -9,8 +9,8 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    DeclarationError,
     HoldTimeoutError,
-    InvalidWorkflowError,
     RunFailedError,
     RunNotFoundError,
     UnknownWorkflowError,
@@ -167,7 +167,7 @@ async def test_a_fork_needs_a_step_that_is_there_and_an_id_that_is_free(url: str
     async with opened_on(url) as opened:
         run = await opened.start(acts, ["x"])
         await run.result()
-        with pytest.raises(InvalidWorkflowError, match="there are x"):
+        with pytest.raises(DeclarationError, match="there are x"):
             await opened.fork(run.id, "y")
         with pytest.raises(WorkflowAlreadyExistsError):
             await opened.fork(run.id, "x", id=run.id)
@@ -275,7 +275,7 @@ async def test_a_completed_run_is_not_retried_and_an_unfinished_one_is_left(url:
     async with opened_on(url) as opened:
         run, other = await opened.start(acts, ["x"]), await opened.start(collects, 1)
         await run.result()
-        with pytest.raises(InvalidWorkflowError, match="completed"):
+        with pytest.raises(DeclarationError, match="completed"):
             await opened.retry(run.id)
         await until(opened, other.id, "suspended")
         assert (await opened.retry(other.id)).status == "suspended"
@@ -304,7 +304,7 @@ async def test_what_happened_inside_of_a_lock_is_not_gone_on_with(url: str) -> N
         await run.signal("item")
         await until(opened, "a", "failed")
         for attempt in (opened.retry("a"), opened.fork("a", "inside")):
-            with pytest.raises(InvalidWorkflowError, match="go on from 'mutex'"):
+            with pytest.raises(DeclarationError, match="go on from 'mutex'"):
                 await attempt
         BROKEN.clear()
         await opened.retry("a", step="mutex")
@@ -333,7 +333,7 @@ async def test_a_run_that_learnt_at_the_end_of_a_lock_that_it_was_lost_keeps_its
         before = await run.history()
         assert before[-2].kind == "released"
         assert before[-2].failure is not None
-        with pytest.raises(InvalidWorkflowError, match="go on from 'mutex'"):
+        with pytest.raises(DeclarationError, match="go on from 'mutex'"):
             await opened.retry("a")
         assert await run.history() == before
         await opened.retry("a", step="mutex")
@@ -348,7 +348,7 @@ async def test_a_run_that_was_ended_by_force_inside_of_a_lock_is_not_gone_on_wit
         run = await opened.start(guarded, "a", id="a")
         await until(opened, "a", "suspended")
         await run.cancel(force=True)
-        with pytest.raises(InvalidWorkflowError, match="go on from 'mutex'"):
+        with pytest.raises(DeclarationError, match="go on from 'mutex'"):
             await opened.retry("a")
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    DeclarationError,
     EngineCreateNameMismatchError,
     EngineNotOpenError,
     ForkedError,
-    InvalidWorkflowError,
     UnknownWorkflowError,
+    UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
-    WrongLoopError,
 )
 from tests.unit.workflows.engines import acts, collects, engine, sleeps, until
 
@@ -44,7 +44,7 @@ async def test_an_engine_can_be_opened_again(url: str) -> None:
 async def test_an_open_engine_is_not_opened_twice(url: str) -> None:
     """Opening it again while it is open is a mistake, and harms nothing."""
     async with engine(url) as opened:
-        with pytest.raises(InvalidWorkflowError, match="open already"):
+        with pytest.raises(DeclarationError, match="open already"):
             await opened.open()
         assert await (await opened.start(acts, ["x"])).result() == ["x"]
 
@@ -62,7 +62,7 @@ async def test_an_engine_is_refused_in_another_loop(url: str) -> None:
     async with engine(url) as opened:
 
         def elsewhere() -> None:
-            with pytest.raises(WrongLoopError):
+            with pytest.raises(UsageError):
                 asyncio.run(opened.get("a"))
 
         await asyncio.to_thread(elsewhere)

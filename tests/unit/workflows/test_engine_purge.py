@@ -10,8 +10,8 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    DeclarationError,
     IdempotencyKeyPurgedError,
-    InvalidWorkflowError,
     RunCancelledError,
     RunFailedError,
     RunNotFoundError,
@@ -162,11 +162,11 @@ async def test_only_those_are_purged_that_are_meant(url: str) -> None:
 async def test_what_is_to_be_purged_must_be_said(url: str) -> None:
     """Everything is never meant by saying nothing, and a moment needs a time zone."""
     async with engine(url, drive=False) as opened:
-        with pytest.raises(InvalidWorkflowError, match="which runs"):
+        with pytest.raises(DeclarationError, match="which runs"):
             await opened.purge()
-        with pytest.raises(InvalidWorkflowError, match="which runs"):
+        with pytest.raises(DeclarationError, match="which runs"):
             await opened.purge("a", status="failed")
-        with pytest.raises(InvalidWorkflowError, match="time zone"):
+        with pytest.raises(DeclarationError, match="time zone"):
             await opened.purge(before=datetime(2020, 1, 1))  # noqa: DTZ001 -- wrong on purpose
         with pytest.raises(RunNotFoundError):
             await opened.purge("nobody")
@@ -190,7 +190,7 @@ async def test_everything_of_a_tenant_is_erased_and_fences_go_on(url: str) -> No
         await (await bob.start(acts, ["x"], id="b")).result()
         async with ann.space.mutex("door").hold() as before:
             pass
-        with pytest.raises(InvalidWorkflowError, match="ann"):
+        with pytest.raises(DeclarationError, match="ann"):
             await ann.erase(tenant="bob")
         await ann.erase(tenant="ann")
         assert await remains(ann) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec import structs
 
-from standfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
+from standfast.errors import DeclarationError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
 from standfast.events import RunLeftAlone
 from standfast.stores.protocol import Put
 from standfast.workflows import admin as recovering
@@ -84,7 +84,7 @@ async def test_a_sweep_drives_what_is_due_and_one_that_is_broken_does_not_stop_i
 async def test_a_sweep_needs_a_positive_limit(url: str, limit: int) -> None:
     """Anything else is refused, before anything is looked at."""
     async with engine(url, drive=False) as client:
-        with pytest.raises(InvalidWorkflowError, match="at least 1"):
+        with pytest.raises(DeclarationError, match="at least 1"):
             await client.sweep(limit)
 
 
@@ -122,7 +122,7 @@ async def test_recovery_insists_on_all_code_before_it_resumes_anything(url: str)
         assert (len(error.missing_workflow_samples), error.missing_workflow_count) == (20, 25)
         assert error.samples_truncated
         assert DONE == []
-        with pytest.raises(InvalidWorkflowError):
+        with pytest.raises(DeclarationError):
             await other.recover_all(unknown="ignore")  # type: ignore[arg-type] # wrong on purpose
 
 
@@ -154,7 +154,7 @@ async def test_runs_are_listed_page_by_page(url: str) -> None:
                     break
             assert found == sorted((f"r{n}" for n in range(7)), reverse=newest_first)
         assert len((await client.list(tag="odd")).runs) == 3
-        with pytest.raises(InvalidWorkflowError):
+        with pytest.raises(DeclarationError):
             await client.list(limit=0)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    DeclarationError,
     EncodeError,
     IdempotencyKeyPurgedError,
-    InvalidWorkflowError,
     RunNotFoundError,
     StartOrSignalConflictError,
     WorkflowAlreadyExistsError,
@@ -72,7 +72,7 @@ async def test_what_is_no_name_is_refused(url: str, name: str) -> None:
     """A signal's name is 1 to 100 printable characters."""
     async with engine(url, drive=False) as client:
         run = await client.start(collects, 1)
-        with pytest.raises(InvalidWorkflowError, match="printable"):
+        with pytest.raises(DeclarationError, match="printable"):
             await run.signal(name)
 
 
@@ -81,7 +81,7 @@ async def test_what_is_no_id_is_refused(url: str, signal_id: str) -> None:
     """A signal's id is 1 to 128 bytes of UTF-8."""
     async with engine(url, drive=False) as client:
         run = await client.start(collects, 1)
-        with pytest.raises(InvalidWorkflowError, match="128"):
+        with pytest.raises(DeclarationError, match="128"):
             await run.signal("item", signal_id=signal_id)
 
 
@@ -220,7 +220,7 @@ async def test_a_new_run_can_take_the_place_of_a_whole_chain(url: str) -> None:
 async def test_what_cannot_be_started_or_signalled_is_refused(url: str, wrong: dict[str, str]) -> None:
     """Which run is meant must be said, and a new one in place of an old one needs to be safe to repeat."""
     async with engine(url, drive=False) as client:
-        with pytest.raises(InvalidWorkflowError):
+        with pytest.raises(DeclarationError):
             await client.start_or_signal(collects, 1, signal="item", **wrong)  # type: ignore[call-overload] # wrong on purpose
         assert not (await client.list()).runs
 

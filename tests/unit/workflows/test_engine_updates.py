@@ -9,7 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
-    InvalidWorkflowError,
+    DeclarationError,
     RunFailedError,
     RunNotFoundError,
     UpdateTimeoutError,
@@ -202,7 +202,7 @@ async def test_a_query_without_a_handler_says_what_there_is(url: str) -> None:
     """The error names those that the run answers."""
     async with bank(url) as opened:
         run = await opened.start(account, 5)
-        with pytest.raises(InvalidWorkflowError, match="amounts"):
+        with pytest.raises(DeclarationError, match="amounts"):
             await run.query("amount")
         with pytest.raises(RunNotFoundError):
             await opened.query("nobody", "amounts")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from standfast import errors
 from standfast.codec import Codec
-from standfast.errors import InvalidWorkflowError, LeaseLostError, StepFailedError, StepTimeoutError
+from standfast.errors import DeclarationError, LeaseLostError, StepFailedError, StepTimeoutError
 from standfast.workflows.failures import Failure, KnownErrors, describe, is_trace, restore
 
 
@@ -280,14 +280,14 @@ def test_reading_imports_nothing() -> None:
 @pytest.mark.parametrize("wrong", [KeyboardInterrupt, ExceptionGroup, ValueError("x"), "ValueError", object])
 def test_only_exception_classes_can_be_declared(wrong: Any) -> None:
     """The list is checked when it is made."""
-    with pytest.raises(InvalidWorkflowError, match="only subclasses of Exception"):
+    with pytest.raises(DeclarationError, match="only subclasses of Exception"):
         KnownErrors([wrong])
 
 
 def test_two_declared_exceptions_need_two_names() -> None:
     """Else a name in the history would not say which."""
     twins = [type("TwinError", (Exception,), {}) for _ in range(2)]
-    with pytest.raises(InvalidWorkflowError, match="same full name"):
+    with pytest.raises(DeclarationError, match="same full name"):
         KnownErrors(twins)
 
 

@@ -9,10 +9,9 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
-    InvalidFlowError,
-    InvalidWorkflowError,
+    ArgumentTypeError,
+    DeclarationError,
     LimitKeyError,
-    LimitKeyTypeError,
     RunCancelledError,
     RunFailedError,
     RunTimedOutError,
@@ -188,7 +187,7 @@ async def test_a_key_that_is_no_text_is_refused(engine: sf.Engine) -> None:
     """It is a TypeError that names the workflow, and nothing was written."""
     before = await records(engine)
 
-    with pytest.raises(LimitKeyTypeError, match="by_number") as caught:
+    with pytest.raises(ArgumentTypeError, match="by_number") as caught:
         await engine.start(by_number, 5)
 
     assert isinstance(caught.value, TypeError)
@@ -209,7 +208,7 @@ async def test_a_key_function_that_raises_is_told_with_its_cause(engine: sf.Engi
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2", 401])
 def test_a_limit_is_a_positive_whole_number(wrong: Any) -> None:
     """Anything else is refused when the limit is made."""
-    with pytest.raises(InvalidFlowError):
+    with pytest.raises(DeclarationError):
         sf.Limit(wrong)
 
 
@@ -224,13 +223,13 @@ def test_a_limit_is_a_positive_whole_number(wrong: Any) -> None:
 )
 def test_a_limit_that_only_actions_can_have_is_refused_by_the_workflow(limit: sf.Limit, reason: str) -> None:
     """With the reason, where the workflow is declared."""
-    with pytest.raises(InvalidWorkflowError, match=reason):
+    with pytest.raises(DeclarationError, match=reason):
         sf.workflow(concurrency=limit)(alone.function)
 
 
 def test_a_workflow_has_one_limit_of_a_kind() -> None:
     """Two limits of the same kind would count for the same line."""
-    with pytest.raises(InvalidWorkflowError, match="at most one"):
+    with pytest.raises(DeclarationError, match="at most one"):
         sf.workflow(concurrency=[sf.Limit(1), sf.Limit(2)])(alone.function)
 
 
@@ -415,7 +414,7 @@ async def _runs(ctx: sf.Context) -> None:
 @pytest.mark.parametrize("limit", ["5", [3], [None]])
 def test_what_is_no_limit_is_refused_where_it_is_declared(limit: Any) -> None:
     """A number in quotes, say."""
-    with pytest.raises(InvalidWorkflowError, match=r"sf\.Limit"):
+    with pytest.raises(DeclarationError, match=r"sf\.Limit"):
         sf.workflow(concurrency=limit)(_runs)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidWorkflowError, WorkflowConcurrencyLimitExceededError
+from standfast.errors import DeclarationError, WorkflowConcurrencyLimitExceededError
 from tests.unit.workflows.engines import until
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def test_an_operator_can_set_the_limit_of_one_key(url: str) -> None:
 
 async def test_only_limits_that_there_are_can_be_set(engine: sf.Engine) -> None:
     """And only to numbers that they can have."""
-    with pytest.raises(InvalidWorkflowError, match="no limit with a key"):
+    with pytest.raises(DeclarationError, match="no limit with a key"):
         await engine.set_limit(QUEUED, 2, key="a")
-    with pytest.raises(InvalidWorkflowError, match="whole number from 1 to 400"):
+    with pytest.raises(DeclarationError, match="whole number from 1 to 400"):
         await engine.set_limit(QUEUED, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidWorkflowError
+from standfast.errors import DeclarationError
 
 
 @sf.workflow
@@ -20,7 +20,7 @@ async def count_down(ctx: sf.Context, number: int) -> int:
 async def test_an_id_that_a_run_could_go_on_under_is_refused(run_id: str) -> None:
     """The run ``order-7`` goes on as ``order-7~2``; somebody else's run of that name would be in its way for good."""
     async with sf.Engine("memory://", workflows=[count_down]) as engine:
-        with pytest.raises(InvalidWorkflowError, match="~"):
+        with pytest.raises(DeclarationError, match="~"):
             await engine.start(count_down, 0, id=run_id)
 
 

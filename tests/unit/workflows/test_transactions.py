@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidWorkflowError, RunFailedError, UnsuitableStoreError, WorkTimeoutError
+from standfast.errors import DeclarationError, RunFailedError, UnsuitableStoreError, WorkTimeoutError
 from standfast.stores import Put
 from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere
 
@@ -148,4 +148,4 @@ async def test_a_coroutine_function_is_no_transaction(url: str) -> None:
     async with opened(url) as env:
         with pytest.raises(RunFailedError) as failed:
             await env.result(await env.start(asynchronous))
-    assert isinstance(failed.value.__cause__, InvalidWorkflowError)
+    assert isinstance(failed.value.__cause__, DeclarationError)

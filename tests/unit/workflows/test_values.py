@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
-from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError
+from standfast.errors import DeclarationError, DecodeError, EncodeError
 from standfast.workflows.values import PLAIN, Typed
 
 T = TypeVar("T")
@@ -269,5 +269,5 @@ class Opaque:
 @pytest.mark.parametrize("annotation", [Opaque, list[Opaque], dict[str, Opaque | None], complex, Item | int, "x", 5])
 def test_a_type_that_cannot_be_stored_is_refused_when_it_is_declared(annotation: object) -> None:
     """Before any step has run for nothing."""
-    with pytest.raises(InvalidWorkflowError, match=r"the result of 'f'.*cannot be stored"):
+    with pytest.raises(DeclarationError, match=r"the result of 'f'.*cannot be stored"):
         Typed(annotation, "the result of 'f'")

@@ -9,13 +9,12 @@ import pytest
 import standfast as sf
 from standfast import blocking
 from standfast.errors import (
+    DeclarationError,
     EncodeError,
-    InvalidWorkflowError,
     RunFailedError,
     UnknownWorkflowError,
     WorkflowAlreadyExistsError,
     WorkflowConcurrencyLimitExceededError,
-    WorkflowMismatchError,
     WrongArgumentsError,
 )
 
@@ -162,7 +161,7 @@ async def test_another_workflow_of_that_name_is_refused(url: str) -> None:
     """The error names both, and where they are."""
     async with sf.Engine(url, workflows=WORKFLOWS) as engine:
         with pytest.raises(
-            WorkflowMismatchError,
+            DeclarationError,
             match=r"another \(.*test_workflows_starting.py.*imports \(.*test_workflows_starting.py",
         ):
             await engine.start(other("import-customer-data"), "x")
@@ -224,7 +223,7 @@ async def test_a_name_that_nobody_has_is_refused(url: str, name: str) -> None:
     """The error names those that there are. What collects items is not among them: it is started by adding one."""
     async with sf.Engine(url, workflows=[imports, SOON]) as worker, sf.Engine(url, drive=False) as web:
         for engine in (worker, web):
-            with pytest.raises((UnknownWorkflowError, InvalidWorkflowError)) as refused:
+            with pytest.raises((UnknownWorkflowError, DeclarationError)) as refused:
                 await engine.start(name, "ann")
             if isinstance(refused.value, UnknownWorkflowError):
                 assert refused.value.known == ("import-customer-data", "many")
@@ -243,7 +242,7 @@ async def test_a_name_that_nobody_has_yet_is_started_if_that_is_meant(url: str) 
     async with sf.Engine(url, drive=False) as web:
         with pytest.raises(WrongArgumentsError, match="by name"):
             await web.start("keyed", "ann", unknown="start")
-        with pytest.raises(InvalidWorkflowError, match="neither"):
+        with pytest.raises(DeclarationError, match="neither"):
             await web.start("keyed", customer="ann", unknown="maybe")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType,reportCallIssue] -- it is what is tested
         run = await web.start("many", items=["a", "b"], unknown="start")
         async with sf.Engine(url, workflows=[SOON]):
@@ -256,7 +255,7 @@ async def test_limits_hold_without_the_code(url: str) -> None:
         await web.start("one_at_a_time", id="first")
         with pytest.raises(WorkflowConcurrencyLimitExceededError):
             await web.start("one_at_a_time")
-        with pytest.raises(InvalidWorkflowError, match="key that only its code can tell"):
+        with pytest.raises(DeclarationError, match="key that only its code can tell"):
             await web.start("keyed", "ann")
         await worker.signal("first", "go")
         await worker.result("first")

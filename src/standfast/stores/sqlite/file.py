@@ -21,7 +21,6 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import (
     ForeignHandleError,
     InvalidUrlError,
-    NetworkFilesystemError,
     StandfastError,
     StoreFullError,
     StoreGoneError,
@@ -166,7 +165,7 @@ def prepare(path: str, options: SqliteOptions) -> str:
         raise InvalidUrlError(path, problem)
     real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
     if options.network != "allow" and (kind := filesystem_of(os.path.dirname(real))) in NETWORK_FILESYSTEMS:  # noqa: PTH120 -- see above
-        raise NetworkFilesystemError(
+        raise UnsuitableStoreError(
             path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
         )
     _create(real)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from standfast.clock import later
-from standfast.errors import InvalidChangeError, NotAKeyError
+from standfast.errors import ArgumentTypeError, InvalidChangeError
 from standfast.keys import RecordKey
 from standfast.stores import Check, Commit, Conflict, Decision, Delete, Put, Record, Snapshot
 from standfast.testing.conformance.ground import Ground, append, committed, create, increment, now, value_of
@@ -159,7 +159,7 @@ class UpdateCases(Ground):
         """No keys, raw keys and keys of two namespaces are refused."""
         raw: Any = b"raw"
         for keys in ([], [raw], [key("a"), RecordKey(key().parts[0] + "-other", "a")]):
-            with pytest.raises((InvalidChangeError, NotAKeyError)):
+            with pytest.raises((InvalidChangeError, ArgumentTypeError)):
                 await store.update(keys, lambda _: Decision(None))
 
     async def test_a_decision_may_name_the_window_in_which_it_holds(self, store: Store, key: MakeKey) -> None:

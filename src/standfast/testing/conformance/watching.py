@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import InvalidChangeError, NotAKeyError
+from standfast.errors import ArgumentTypeError, InvalidChangeError
 from standfast.stores import Check, Decision, Delete, Notification, Put, Wake
 from standfast.testing.conformance.ground import SOON, Ground, another, committed, create, increment, refused
 
@@ -214,5 +214,5 @@ class WatchCases(Ground):
         """Watching nothing, or something that is no key, is refused."""
         raw: Any = "text"
         for prefixes in ((), (raw,)):
-            with pytest.raises((InvalidChangeError, NotAKeyError)):
+            with pytest.raises((InvalidChangeError, ArgumentTypeError)):
                 store.watch(*prefixes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, TypeVarT
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
-from standfast.errors import InvalidWorkflowError, RunStuckError
+from standfast.errors import DeclarationError, RunStuckError
 from standfast.ids import new_id
 from standfast.stores.url import open_store
 from standfast.testing.simulation import SimulatedLoop, VirtualClock
@@ -145,7 +145,7 @@ class WorkflowEnvironment:
             return
         await self.crash()
         if self._store is None:
-            raise InvalidWorkflowError("the environment", "it is not open; use it in async with")
+            raise DeclarationError("the environment", "it is not open; use it in async with")
         self._processes += 1
         number = self._processes
         process = Process(number, self._setup, await self._store.another(), self._dead, drive=True)
@@ -158,7 +158,7 @@ class WorkflowEnvironment:
     def life(self) -> Mortality:
         """Whether the process that drives runs lives; for deciding when it is to die."""
         if self._process is None:
-            raise InvalidWorkflowError("the environment", "no process runs; await env.restart()")
+            raise DeclarationError("the environment", "no process runs; await env.restart()")
         return self._process.life
 
     def _died(self) -> None:
@@ -176,14 +176,14 @@ class WorkflowEnvironment:
     def engine(self) -> Engine:
         """The engine of the process that drives runs."""
         if self._process is None:
-            raise InvalidWorkflowError("the environment", "no process runs; await env.restart()")
+            raise DeclarationError("the environment", "no process runs; await env.restart()")
         return self._process.engine
 
     @property
     def client(self) -> Engine:
         """An engine that drives nothing and never dies: for whatever a test asks from outside."""
         if self._client is None:
-            raise InvalidWorkflowError("the environment", "it is not open; use it in async with")
+            raise DeclarationError("the environment", "it is not open; use it in async with")
         return self._client.engine
 
     # --- running -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
+from standfast.errors import DeclarationError, DecodeError, NondeterminismError
 from standfast.workflows.activation import Activation
 from standfast.workflows.context import Context
 from standfast.workflows.engine import Engine
@@ -110,7 +110,7 @@ async def replay_history(
     """
     saved = load_history(history)
     if saved.header.workflow != workflow.name:
-        raise InvalidWorkflowError(workflow.name, f"the history is one of the workflow {saved.header.workflow!r}")
+        raise DeclarationError(workflow.name, f"the history is one of the workflow {saved.header.workflow!r}")
     async with Engine("memory://", workflows=[workflow], steps=steps, errors=errors, drive=False) as engine:
         return await _replay(engine.runtime, workflow, saved)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import monotonic
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError, TooManyRequestsError
+from standfast.errors import DeclarationError, TooManyRequestsError
 from standfast.flows.shares import SAID
 from standfast.web.limits import OpenCounts, several
 
@@ -61,7 +61,7 @@ class ChatLimits:
         self.burst: Final = _count("burst", burst, 10_000)
         self.connections: Final = _count("connections", connections, 10_000)
         if type(rate) not in (int, float) or not 0 < rate <= 10_000:  # noqa: PLR2004 -- as many as burst
-            raise InvalidFlowError("ChatLimits", f"rate is {rate!r:.60}; it must be a number above 0, up to 10,000")
+            raise DeclarationError("ChatLimits", f"rate is {rate!r:.60}; it must be a number above 0, up to 10,000")
         self.rate: Final = float(rate)
         self.idle: Final = seconds(idle, what="idle", minimum=0.001)
         self.heartbeat: Final = seconds(heartbeat, what="heartbeat", minimum=0.001)
@@ -86,7 +86,7 @@ class Chat:
         limits: How much it takes from one user.
 
     Raises:
-        InvalidFlowError: The flow has no such action, or the action takes something else.
+        DeclarationError: The flow has no such action, or the action takes something else.
     """
 
     __slots__ = ("append", "flow", "limits", "page", "respond", "says_text")
@@ -106,11 +106,11 @@ class Chat:
         self.page: Final = page
         self.limits: Final = limits or ChatLimits()
         if append is not None and not _takes_text(flow.actions[append]):
-            raise InvalidFlowError(flow.actions[append].where, f"a chat gives it {TEXT!r}, which it does not take")
+            raise DeclarationError(flow.actions[append].where, f"a chat gives it {TEXT!r}, which it does not take")
         self.says_text: Final = _takes_text(flow.actions[respond])
         """Whether the answering action is given the message."""
         if append is None and not self.says_text:
-            raise InvalidFlowError(flow.actions[respond].where, f"nobody gets the message; let it take {TEXT!r}")
+            raise DeclarationError(flow.actions[respond].where, f"nobody gets the message; let it take {TEXT!r}")
 
     def __repr__(self) -> str:
         return f"Chat({self.flow!r}, append={self.append!r}, respond={self.respond!r})"
@@ -120,15 +120,15 @@ def checked_chats(chats: Iterable[Chat], flows: Flows) -> tuple[Chat, ...]:
     """Return the chats of an application that serves these flows.
 
     Raises:
-        InvalidFlowError: A flow is not served, or has two chats.
+        DeclarationError: A flow is not served, or has two chats.
     """
     known = several("chats", chats, Chat, "sf.web.Chat(flow, ...)")
     served = {action.flow for action in flows.actions}
     for number, chat in enumerate(known):
         if chat.flow not in served:
-            raise InvalidFlowError(repr(chat), "its flow is not among those that the app serves; add it to flows=")
+            raise DeclarationError(repr(chat), "its flow is not among those that the app serves; add it to flows=")
         if chat.flow in {other.flow for other in known[:number]}:
-            raise InvalidFlowError(repr(chat), "the flow has another chat already")
+            raise DeclarationError(repr(chat), "the flow has another chat already")
     return known
 
 
@@ -136,7 +136,7 @@ def _found(flow: Flow, name: str) -> Action[..., Any]:
     action = flow.actions.get(name)
     if action is None:
         known = ", ".join(map(repr, flow.actions)) or "none"
-        raise InvalidFlowError(f"the chat of flow {flow.kind!r}", f"there is no action {name!r}; there is {known}")
+        raise DeclarationError(f"the chat of flow {flow.kind!r}", f"there is no action {name!r}; there is {known}")
     return action
 
 
@@ -144,13 +144,13 @@ def _takes_text(action: Action[..., Any]) -> bool:
     """Tell whether an action takes text; refuse one that needs something else."""
     schema = action.input_schema()
     if needed := set(schema.get("required", ())) - {TEXT}:
-        raise InvalidFlowError(action.where, f"a chat cannot give it {', '.join(map(repr, sorted(needed)))}")
+        raise DeclarationError(action.where, f"a chat cannot give it {', '.join(map(repr, sorted(needed)))}")
     return TEXT in schema.get("properties", {})
 
 
 def _count(what: str, given: int, most: int) -> int:
     if type(given) is not int or not 1 <= given <= most:
-        raise InvalidFlowError("ChatLimits", f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
+        raise DeclarationError("ChatLimits", f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
     return given
 
 

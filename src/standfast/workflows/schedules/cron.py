@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from standfast.clock import Instant
-from standfast.errors import InvalidScheduleError, UnknownZoneError
+from standfast.errors import DeclarationError, UnknownZoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,11 +43,11 @@ def check_cron(cron: str) -> str:
     """Return a cron expression in its plain form; refuse what is none, and what never fires.
 
     Raises:
-        InvalidScheduleError: It cannot be read, or names a day that no year has.
+        DeclarationError: It cannot be read, or names a day that no year has.
     """
     if not isinstance(cron, str) or len(cron) > LONGEST_CRON or not (cron.isascii() and cron.isprintable()):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = 'it must be text with five fields, like "0 9 * * mon-fri"'
-        raise InvalidScheduleError("cron", ascii(cron)[:60], problem)
+        raise DeclarationError("the cron of a schedule", problem, ascii(cron)[:60])
     plain = NICKNAMES.get(cron.strip().lower(), " ".join(cron.split()))
     next(ticks(plain, "UTC", Instant(0)))
     return plain
@@ -73,7 +73,7 @@ def ticks(cron: str, zone: str, after: Instant) -> Iterator[Instant]:
     """Yield the instants after ``after`` at which a cron expression fires, in order and each once, without end.
 
     Raises:
-        InvalidScheduleError: The expression cannot be read, or has no match within fifty years.
+        DeclarationError: The expression cannot be read, or has no match within fifty years.
         UnknownZoneError: This machine does not know the zone.
     """
     place, hours = zone_of(zone), _parse(cron).parts[2]
@@ -149,7 +149,7 @@ def _next_label(cron: str, label: int) -> int:
     try:
         found = next(simulation)
     except (StopIteration, OverflowError):
-        raise InvalidScheduleError("cron", repr(cron), "no day within fifty years matches it") from None
+        raise DeclarationError("the cron of a schedule", "no day within fifty years matches it", repr(cron)) from None
     return (found - _LOCAL_EPOCH) // _MICROSECOND
 
 
@@ -162,4 +162,4 @@ def _parse(cron: str) -> CronSim:
         return CronSim(cron, _LOCAL_EPOCH)
     except CronSimError as error:
         advice = 'write minute, hour, day of month, month and day of week, like "0 9 * * mon-fri"'
-        raise InvalidScheduleError("cron", repr(cron), f"{str(error).lower()}; {advice}") from None
+        raise DeclarationError("the cron of a schedule", f"{str(error).lower()}; {advice}", repr(cron)) from None

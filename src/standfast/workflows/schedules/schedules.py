@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import (
-    InvalidScheduleError,
+    DeclarationError,
     ScheduleExistsError,
     ScheduleNotFoundError,
     StoreBusyError,
@@ -185,7 +185,9 @@ class Schedules:
             ScheduleExistsError: There is a schedule with that id. It is as it was.
         """
         if exists not in ("raise", "keep", "replace"):
-            raise InvalidScheduleError("exists", repr(exists)[:60], "it must be 'raise', 'keep' or 'replace'")
+            raise DeclarationError(
+                "the exists of a schedule", "it must be 'raise', 'keep' or 'replace'", repr(exists)[:60]
+            )
         spec = self._spec(schedule)
         for _ in range(TRIES):
             seen = await self._find(schedule.id)
@@ -243,7 +245,7 @@ class Schedules:
             return schedule.spec(workflow, Raw(found.signature.pack(schedule.args, schedule.kwargs)))
         if not isinstance(workflow, Workflow):
             problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
-            raise InvalidScheduleError("workflow", f"a {type(workflow).__name__}", problem)
+            raise DeclarationError("the workflow of a schedule", problem, f"a {type(workflow).__name__}")
         one = cast("Workflow[..., Any]", workflow)
         packed = one.signature.pack(schedule.args, schedule.kwargs)
         return schedule.spec(one.name, Raw(packed), one.version)
@@ -362,7 +364,9 @@ class Schedules:
         runtime, spec = self._engine.runtime, seen.stored.spec
         chosen = spec.overlap if overlap is None else overlap
         if chosen not in OVERLAPS:
-            raise InvalidScheduleError("overlap", repr(chosen)[:60], f"it must be one of {', '.join(OVERLAPS)}")
+            raise DeclarationError(
+                "the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", repr(chosen)[:60]
+            )
         workflow = workflow_of(runtime, spec)
         if workflow is None:
             raise UnknownWorkflowError(spec.workflow, tuple(sorted({name for name, _ in runtime.workflows})))
@@ -395,11 +399,13 @@ def _resumed(old: Stored, at: Instant) -> Stored:
 
 def _ticks(seen: Seen, start: Instant, end: Instant) -> Iterator[Instant]:
     if end > seen.at:
-        raise InvalidScheduleError("end", "a moment that is still to come", "only past ticks can be made up for")
+        raise DeclarationError(
+            "the end of a schedule", "only past ticks can be made up for", "a moment that is still to come"
+        )
     for count, tick in enumerate(takewhile(lambda each: each < end, _from(seen, start))):
         if count == MOST_MADE_UP:
             problem = f"there are more than {MOST_MADE_UP:,} ticks in it; make up for them part by part"
-            raise InvalidScheduleError("end", "so long a time", problem)
+            raise DeclarationError("the end of a schedule", problem, "so long a time")
         yield tick
 
 
@@ -414,7 +420,7 @@ def _from(seen: Seen, start: Instant) -> Iterator[Instant]:
 def _instant(what: str, moment: datetime) -> Instant:
     if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         problem = "it must be a datetime with a time zone, like datetime(2024, 3, 31, tzinfo=UTC)"
-        raise InvalidScheduleError(what, repr(moment)[:60], problem)
+        raise DeclarationError(f"the {what} of a schedule", problem, repr(moment)[:60])
     return Instant((moment - _EPOCH) // timedelta(microseconds=1))
 
 

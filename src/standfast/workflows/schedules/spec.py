@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from standfast.clock import MICROSECONDS, Instant
 from standfast.codec import Codec
 from standfast.durations import DAY, Duration, seconds
-from standfast.errors import InvalidDurationError, InvalidScheduleError, UnknownZoneError
+from standfast.errors import DeclarationError, InvalidArgumentError, UnknownZoneError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.records import NO_DUE, timer_key
@@ -144,7 +144,7 @@ class Schedule:
         options: When it fires, see :class:`ScheduleOptions`.
 
     Raises:
-        InvalidScheduleError: Something makes no sense; the message names it and says what would.
+        DeclarationError: Something makes no sense; the message names it and says what would.
     """
 
     __slots__ = ("_unbound", "args", "id", "kwargs", "paused", "workflow")
@@ -211,10 +211,10 @@ def check_spec(workflow: str, packed: Raw, **options: Unpack[ScheduleOptions]) -
     """Return a schedule that is ready to be stored.
 
     Raises:
-        InvalidScheduleError: Something makes no sense; the message names it and says what would.
+        DeclarationError: Something makes no sense; the message names it and says what would.
     """
     for name in options.keys() - KNOWN:
-        raise InvalidScheduleError("option", repr(name), f"it must be one of {', '.join(sorted(KNOWN))}")
+        raise DeclarationError("the option of a schedule", f"it must be one of {', '.join(sorted(KNOWN))}", repr(name))
     cron, every, zone = _check_when(options.get("cron"), options.get("every"), options.get("zone"))
     backfill = check_flag("backfill", options.get("backfill", False))
     spec = ScheduleSpec(
@@ -236,13 +236,13 @@ def check_id(schedule_id: str) -> str:
     if is_text and 0 < len(schedule_id.encode()) <= LONGEST_ID:
         return schedule_id
     problem = f"it must be printable text of 1 to {LONGEST_ID} bytes that does not begin with @"
-    raise InvalidScheduleError("id", _shown(schedule_id), problem)
+    raise DeclarationError("the id of a schedule", problem, _shown(schedule_id))
 
 
 def check_flag(what: str, value: object) -> bool:
     """Return True or False; refuse anything that merely looks like it."""
     if type(value) is not bool:
-        raise InvalidScheduleError(what, _shown(value), "it must be True or False")
+        raise DeclarationError(f"the {what} of a schedule", "it must be True or False", _shown(value))
     return value
 
 
@@ -251,9 +251,13 @@ def _check_when(cron: str | None, every: Duration | None, zone: str | None) -> t
         return check_cron(cron), None, _check_zone(zone)
     if cron is not None or every is None:
         given = "nothing" if cron is None else f"cron={_shown(cron)} with every={_shown(every)}"
-        raise InvalidScheduleError("time", given, 'give either cron="0 9 * * mon-fri" or every="5 minutes"')
+        raise DeclarationError(
+            "the time of a schedule", 'give either cron="0 9 * * mon-fri" or every="5 minutes"', given
+        )
     if zone is not None:
-        raise InvalidScheduleError("zone", _shown(zone), "a zone goes with cron; a period is the same everywhere")
+        raise DeclarationError(
+            "the zone of a schedule", "a zone goes with cron; a period is the same everywhere", _shown(zone)
+        )
     return None, _length("every", every, SHORTEST_PERIOD), "UTC"
 
 
@@ -261,18 +265,20 @@ def _check_zone(zone: str | None) -> str:
     if zone is None:
         return "UTC"
     if type(zone) is not str:
-        raise InvalidScheduleError("zone", _shown(zone), 'it must be the name of a time zone, like "Europe/Berlin"')
+        raise DeclarationError(
+            "the zone of a schedule", 'it must be the name of a time zone, like "Europe/Berlin"', _shown(zone)
+        )
     try:
         zone_of(zone)
     except UnknownZoneError:
         problem = 'this machine knows no such time zone; write one like "Europe/Berlin", or install tzdata'
-        raise InvalidScheduleError("zone", _shown(zone), problem) from None
+        raise DeclarationError("the zone of a schedule", problem, _shown(zone)) from None
     return zone
 
 
 def _check_overlap(overlap: str) -> Overlap:
     if overlap not in OVERLAPS:
-        raise InvalidScheduleError("overlap", _shown(overlap), f"it must be one of {', '.join(OVERLAPS)}")
+        raise DeclarationError("the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", _shown(overlap))
     return cast("Overlap", overlap)
 
 
@@ -280,10 +286,10 @@ def _check_most(most: int | None, *, backfill: bool) -> int:
     if most is None:
         return MOST_BACKFILLED
     if not backfill:
-        raise InvalidScheduleError("most_backfilled", _shown(most), "it goes with backfill=True")
+        raise DeclarationError("the most_backfilled of a schedule", "it goes with backfill=True", _shown(most))
     if type(most) is not int or not 1 <= most <= _BACKFILL_LIMIT:
         problem = f"it must be a whole number from 1 to {_BACKFILL_LIMIT:,}"
-        raise InvalidScheduleError("most_backfilled", _shown(most), problem)
+        raise DeclarationError("the most_backfilled of a schedule", problem, _shown(most))
     return most
 
 
@@ -293,7 +299,7 @@ def _check_jitter(jitter: Duration | None, spec: ScheduleSpec) -> float:
     length = _length("jitter", jitter, 0.0)
     if length and length >= (shortest := _shortest_gap(spec)):
         problem = f"it must be shorter than the {shortest:g} s between two ticks"
-        raise InvalidScheduleError("jitter", _shown(jitter), problem)
+        raise DeclarationError("the jitter of a schedule", problem, _shown(jitter))
     return length
 
 
@@ -308,9 +314,8 @@ def _shortest_gap(spec: ScheduleSpec) -> float:
 def _length(what: str, value: Duration, minimum: float) -> float:
     try:
         return seconds(value, what=what, minimum=minimum, maximum_bare=DAY)
-    except InvalidDurationError as error:
-        problem = f'{error.problem}; write "5 minutes", a timedelta or a number of seconds'
-        raise InvalidScheduleError(what, error.given, problem) from None
+    except InvalidArgumentError as error:
+        raise DeclarationError(f"the {what} of a schedule", error.problem, error.given) from None
 
 
 def _shown(value: object) -> str:
@@ -426,7 +431,7 @@ def _jitter(schedule_id: str, nominal: Instant, jitter: float) -> int:
 
 def _period(spec: ScheduleSpec) -> int:
     if not spec.every:
-        raise InvalidScheduleError("time", "nothing", "it has neither cron nor every")
+        raise DeclarationError("the time of a schedule", "it has neither cron nor every", "nothing")
     return round(spec.every * MICROSECONDS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidFlowError
+from standfast.errors import DeclarationError
 from standfast.web.app import App
 from standfast.web.chat import Chat, ChatLimits
 from tests.unit.web.chat.chat_clients import Support
@@ -47,21 +47,21 @@ def test_a_chat_that_cannot_work_is_refused_where_it_is_declared(
     actions: dict[str, Any], options: dict[str, Any], problem: str
 ) -> None:
     """The error names the place and the reason."""
-    with pytest.raises(InvalidFlowError, match=problem):
+    with pytest.raises(DeclarationError, match=problem):
         Chat(flow_of(**actions), **options)
 
 
 @pytest.mark.parametrize("wrong", [{"message": 0}, {"burst": 0}, {"rate": 0}, {"rate": "5"}, {"connections": True}])
 def test_a_limit_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     """Limits are positive numbers."""
-    with pytest.raises(InvalidFlowError, match=next(iter(wrong))):
+    with pytest.raises(DeclarationError, match=next(iter(wrong))):
         ChatLimits(**wrong)
 
 
 async def test_a_chat_of_a_flow_that_is_not_served_is_refused() -> None:
     """And so is a second chat of a flow."""
     flow = Support().flow
-    with pytest.raises(InvalidFlowError, match="not among those"):
+    with pytest.raises(DeclarationError, match="not among those"):
         App("memory://", flows=[], chats=[Chat(flow)])
-    with pytest.raises(InvalidFlowError, match="another chat"):
+    with pytest.raises(DeclarationError, match="another chat"):
         App("memory://", flows=[flow], chats=[Chat(flow), Chat(flow)])

@@ -10,8 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
-    InvalidScheduleError,
-    InvalidWorkflowError,
+    DeclarationError,
     ScheduleExistsError,
     ScheduleNotFoundError,
     UnknownWorkflowError,
@@ -63,7 +62,7 @@ async def test_what_to_do_with_one_that_is_there_can_be_said(exists: Any, expect
     [
         (sf.Schedule(report, "a", "b", id="r", every=60, kwargs=None), WrongArgumentsError),
         (sf.Schedule("nobody", id="r", every=60), UnknownWorkflowError),
-        (sf.Schedule(cast("Any", print), id="r", every=60), InvalidScheduleError),
+        (sf.Schedule(cast("Any", print), id="r", every=60), DeclarationError),
     ],
 )
 async def test_what_could_not_start_is_refused_before_anything_is_written(
@@ -78,10 +77,10 @@ async def test_what_could_not_start_is_refused_before_anything_is_written(
 
 async def test_an_id_must_not_look_like_a_timer() -> None:
     """Runs and schedules stand in one timer index, so neither begins like the other."""
-    with pytest.raises(InvalidScheduleError, match="begin with @"):
+    with pytest.raises(DeclarationError, match="begin with @"):
         sf.Schedule(report, id="@r", every=60)
     async with environment() as env:
-        with pytest.raises(InvalidWorkflowError, match="begin with @"):
+        with pytest.raises(DeclarationError, match="begin with @"):
             await env.client.start(report, id="@r")
 
 
@@ -236,7 +235,7 @@ async def test_only_the_past_can_be_made_up_for(start: datetime, end: datetime, 
         if problem is None:
             assert await env.client.schedules.backfill("r", start, end) == ()
         else:
-            with pytest.raises(InvalidScheduleError, match=problem):
+            with pytest.raises(DeclarationError, match=problem):
                 await env.client.schedules.backfill("r", start, end)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from standfast.errors import InvalidScheduleError, UnknownZoneError
+from standfast.errors import DeclarationError, UnknownZoneError
 from standfast.workflows.schedules.spec import SPECS, Schedule, ScheduleSpec, check_spec, new_state
 from tests.unit.workflows.schedules.scene import NOON
 
@@ -32,7 +32,7 @@ NOTHING = Raw(b"null")
         ({"cron": "0 9 * * *", "zone": 1}, "zone", "name of a time zone"),
         ({"every": 60, "zone": "UTC"}, "zone", "goes with cron"),
         ({"every": 0.999}, "every", "shorter than 1 second"),
-        ({"every": "five"}, "every", "5 minutes"),
+        ({"every": "five"}, "every", "5 seconds"),
         ({"every": 90_000}, "every", "milliseconds"),
         ({"every": 60, "overlap": "cancel"}, "overlap", "skip, queue, cancel_running, allow"),
         ({"every": 60, "backfill": 1}, "backfill", "True or False"),
@@ -46,15 +46,15 @@ NOTHING = Raw(b"null")
 )
 def test_a_mistake_is_named_with_the_fix(options: dict[str, Any], what: str, advice: str) -> None:
     """The error says what was given, for what, and what would be right."""
-    with pytest.raises(InvalidScheduleError, match=advice) as caught:
+    with pytest.raises(DeclarationError, match=advice) as caught:
         Schedule("report", id="daily", **options)
-    assert caught.value.what == what
+    assert caught.value.what == f"the {what} of a schedule"
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201, None])
 def test_an_id_is_short_printable_text(name: Any) -> None:
     """What could not be a part of a run's id is refused."""
-    with pytest.raises(InvalidScheduleError, match="printable text of 1 to 200 bytes"):
+    with pytest.raises(DeclarationError, match="printable text of 1 to 200 bytes"):
         Schedule("report", id=name, every=60)
 
 
