@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import standfast as sf
 from benchmarks.harness import Row, Subject, finish, plainly_at_most
 from standfast import blocking
-from standfast.blocking._background import background, call
+from standfast.blocking._portal import background, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,15 +19,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from standfast.blocking.by_hand import DurableMutex, DurableSemaphore
-from standfast.blocking.hold import Hold, Holding, Lost
-from standfast.blocking.locks import ModeLock, Mutex, Semaphore
-from standfast.blocking.options import HoldOptions, OnLost
-from standfast.blocking.rates import RateLimiter
-from standfast.blocking.runs import RunLease, RunLocks
-from standfast.blocking.space import Space, open
-from standfast.blocking.states import AtomicState, Slots, StateEvents
-from standfast.blocking.watching import Watch
+from standfast.blocking.hold import Hold, Holding, HoldOptions, Lost, OnLost
+from standfast.blocking.locks import DurableMutex, DurableSemaphore, ModeLock, Mutex, RateLimiter, Semaphore
+from standfast.blocking.run_locks import RunLease, RunLocks
+from standfast.blocking.space import Space, Watch, open
+from standfast.blocking.state import AtomicState, Slots, StateEvents
 
 if TYPE_CHECKING:
     from standfast.blocking.engine import Engine

@@ -1,12 +1,25 @@
-"""The engine for blocking code: starts runs, talks to them, and drives them if it is to."""
+"""The engine for blocking code: starts runs, talks to them, operates them, and executes them if it is to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    final,
+    overload,
+)
 
-from standfast.blocking.engine_link import EngineLink
-from standfast.blocking.engine_overseer import Overseer
+from standfast.blocking._engine_portal import EngineLink, start_within
 from standfast.blocking.run import Run, as_blocking
 from standfast.blocking.schedules import Schedules
 from standfast.blocking.space import Space, link_of
@@ -19,25 +32,34 @@ from standfast.workflows.runtime import MOST, MOST_DEATHS
 from standfast.workflows.worker import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
+    from datetime import datetime
 
+    from standfast.blocking.state import Slots
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.workflows.definition import Step
+    from standfast.stores.user_transactions import Talk
+    from standfast.workflows.admin import Looked, Recovered
+    from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.engine import Runnable
+    from standfast.workflows.queries import HistoryEntry, Page, RunInfo
+    from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
+    from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
 
     Workflows: TypeAlias = Iterable[Runnable] | Mapping[str, Runnable]
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
 @final
-class Engine(Overseer):
+class Engine:
     """Runs durable workflows on a store, for code without an event loop.
 
         with blocking.Engine("sqlite:///standfast.db", workflows=[fulfil]) as engine:
@@ -197,3 +219,440 @@ class Engine(Overseer):
         if isinstance(found, AsyncRun):
             return as_blocking(self._link, found)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType] -- of anything
         return found
+
+    @property
+    def space(self) -> Space:
+        """The space that everything lies in, for locks and states of its own."""
+        return Space(self._link.store())
+
+    @property
+    def state(self) -> Slots:
+        """The states of workflows, executions and runs, for an administrator: ``engine.state.workflow(name, key)``."""
+        return self.space.state
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    @overload
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        workflow: Workflow[..., R],
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    def start(self, workflow: Bound[R], /, **options: Unpack[StartOptions]) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,  # noqa: ANN401 -- whatever the workflow takes
+    ) -> Run[Any]: ...
+    def start(  # type: ignore[misc]  # mypy misses what a workflow takes: *args and **by_name take all of it
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,
+    ) -> Run[Any]:
+        """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
+
+        Whoever is interrupted meanwhile does not know whether it was started: give an id or an idempotency key, and it
+        can be asked for again.
+
+        Args:
+            workflow: What to run: a workflow; one with its arguments, by :meth:`Workflow.bind`; or the name of one. A
+                name needs no code in this process: workers tell the store which workflows they have.
+            args: What it is called with, after its context. To start by name without the code: JSON-shaped data.
+            by_name: What it is called with by name. What has the name of one of the following goes into ``kwargs``.
+            kwargs: What it is called with by name, too.
+            id: The run's id; by default a new one. Starting the same again returns the run that is there.
+            idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
+            delay: How long to wait before it begins.
+            tags: Words to find it by, see :meth:`list`.
+            connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
+                of psycopg, SQLAlchemy or Django, and used in this thread. There is such a run if and only if you
+                commit that transaction, and only then is it driven, by any worker.
+            unknown: What to do with a name that neither this engine nor any worker of its namespace and tenant has had:
+                ``"raise"``, or ``"start"`` a run that waits for a worker which has it. Its arguments are given by name.
+
+        Raises:
+            WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
+            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            DeclarationError: This engine has another workflow under that name.
+            WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
+            IdempotencyKeyPurgedError: The key belongs to a run that was purged.
+            WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: With a connection: the store is no PostgreSQL.
+        """
+        words = tuple(tags)  # here: what they are read from may be for this thread alone
+        options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": words or None}
+        if connection is not None:
+            given = (workflow, args, kwargs, by_name, options | {"connection": connection}, unknown)
+            return start_within(self._link, connection, lambda engine: _prepared(engine, given))
+        run: AsyncRun[Any] = self._link.call(
+            lambda engine: engine.start(
+                workflow,
+                *args,
+                kwargs=kwargs,
+                id=id,
+                idempotency_key=idempotency_key,
+                delay=delay,
+                tags=words,
+                unknown=unknown,
+                **by_name,
+            )
+        )
+        return as_blocking(self._link, run)
+
+    @overload
+    def start_or_signal(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    def start_or_signal(self, workflow: Bound[R], /, **options: Unpack[SignalOptions]) -> tuple[Run[R], Outcome]: ...
+    @overload
+    def start_or_signal(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[Any], Outcome]: ...
+    def start_or_signal(  # type: ignore[misc]  # as of start
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
+        signal: str,
+        value: object = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        signal_id: str | None = None,
+        on_terminal: OnTerminal = "raise",
+        tags: Iterable[str] = (),
+    ) -> tuple[Run[Any], Outcome]:
+        """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
+
+        Args:
+            workflow: What to start if there is no such run. If there is one, it must be a run of this workflow.
+            args: What it is started with; not looked at if there is a run.
+            signal: The signal's name.
+            value: JSON-shaped data.
+            id: Which run. This or an idempotency key is needed.
+            idempotency_key: Like an id, for a run whose id does not matter.
+            signal_id: Sent again with the same id, it is the same signal.
+            on_terminal: What to do if the run has ended: ``"raise"``, or ``"start_new"``, which deletes that run and
+                starts a new one with its id; that needs ``id`` and ``signal_id``.
+            tags: Words to find a run by that is started.
+
+        Returns:
+            The run, and ``"started"`` or ``"signalled"``.
+
+        Raises:
+            StartOrSignalConflictError: The run has ended.
+        """
+        words = tuple(tags)
+        run, outcome = self._link.call(
+            lambda engine: engine.start_or_signal(
+                workflow,
+                *args,
+                signal=signal,
+                value=value,
+                id=id,
+                idempotency_key=idempotency_key,
+                signal_id=signal_id,
+                on_terminal=on_terminal,
+                tags=words,
+            )
+        )
+        return as_blocking(self._link, run), outcome
+
+    def run(self, run_id: str) -> Run[Any]:
+        """Return a handle on a run by its id. Whether there is such a run is found out when it is used."""
+        return Run(self._link, run_id, None)
+
+    # --- generated by tools/generate_blocking.py from standfast.workflows.engine.Engine: do not edit
+
+    def get(self, run_id: str) -> RunInfo:
+        """Return how a run is."""
+        return self._link.call(lambda engine: engine.get(run_id))
+
+    def history(self, run_id: str) -> tuple[HistoryEntry, ...]:
+        """Return everything that a run has recorded."""
+        return self._link.call(lambda engine: engine.history(run_id))
+
+    def list(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Collection[str] | None = None,
+        parent: str | None = None,
+        tag: str | None = None,
+        newest_first: bool = False,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Return a page of runs, in the order of their ids; those without an id of their own sort by their start.
+
+        Args:
+            workflow: Only of this workflow.
+            status: Only those that are so.
+            parent: Only the children of this run.
+            tag: Only those with this tag.
+            newest_first: Begin at the other end.
+            limit: How many.
+            after: Where the page before ended: its ``next``.
+        """
+        return self._link.call(
+            lambda engine: engine.list(
+                workflow=workflow,
+                status=status,
+                parent=parent,
+                tag=tag,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever it returned
+        """Return what a run returned, waiting for its end; see :meth:`Run.result`."""
+        return self._link.call(lambda engine: engine.result(run_id, timeout=timeout))
+
+    def signal(self, run_id: str, name: str, value: object = None, *, signal_id: str | None = None) -> bool:
+        """Send a signal to a run. It is durable when this returns, and waits until the run takes it.
+
+        Args:
+            run_id: The run. One that went on as a new run hands it over to that.
+            name: What the run waits for: 1 to 100 printable characters.
+            value: JSON-shaped data.
+            signal_id: Sent again with the same id, it is the same signal; then this returns False.
+
+        Raises:
+            WorkflowTerminalError: The run has ended, and this signal was not sent before.
+        """
+        return self._link.call(lambda engine: engine.signal(run_id, name, value, signal_id=signal_id))
+
+    def update(
+        self,
+        run_id: str,
+        name: str,
+        *args: Any,  # noqa: ANN401 -- whatever the handler takes
+        timeout: Duration = "5 seconds",
+        update_id: str | None = None,
+    ) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run to change something, and return its answer.
+
+        Args:
+            run_id: The run. One that is not in memory is loaded for it.
+            name: Which of its ``ctx.on_update`` handlers.
+            args: JSON-shaped data for the handler.
+            timeout: How long to wait for the answer.
+            update_id: Sent again with the same id, it is the same update, and has the same answer.
+
+        Raises:
+            UpdateValidationError: The run refused it, and nothing has changed.
+            UpdateTimeoutError: No answer came in time. It may still be done.
+            WorkflowTerminalError: The run has ended without answering it.
+        """
+        return self._link.call(lambda engine: engine.update(run_id, name, *args, timeout=timeout, update_id=update_id))
+
+    def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run something, without leaving a trace: its history is replayed here, and its code is asked.
+
+        It needs the run's code, and works for runs that are driven elsewhere or have ended. What the code returns is
+        handed on as it is: let it return a copy of what it goes on to change.
+        """
+        return self._link.call(lambda engine: engine.query(run_id, name, *args))
+
+    def cancel(self, run_id: str, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
+        """Ask a run to stop: its code gets :class:`RunCancelled` where it waits, and may clean up. Its children too.
+
+        A run that nobody has begun, or that is quarantined, ends at once. One that has ended is left as it is.
+
+        Args:
+            run_id: The run.
+            reason: Why, for whoever asks later.
+            force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
+                holds is released. If a step is running, its result is refused.
+        """
+        return self._link.call(lambda engine: engine.cancel(run_id, reason, force=force))
+
+    def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+
+        It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
+        a smaller one ends none.
+
+        Args:
+            workflow: Which; it has to have such a limit.
+            max: How many.
+            key: The key of a limit for each key; None: the limit of all runs together.
+        """
+        self._link.call(lambda engine: engine.set_limit(workflow, max, key=key))
+
+    def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+        """Allow as many unfinished runs as the workflow's code says, from now on."""
+        self._link.call(lambda engine: engine.clear_limit(workflow, key=key))
+
+    def resume(self, run_id: str) -> RunInfo:
+        """Look at a run now, and return how it is then.
+
+        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
+        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
+        those who do not want to wait for that.
+        """
+        return self._link.call(lambda engine: engine.resume(run_id))
+
+    def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
+        """Look at every run that is due, the longest due first, and at those for which there is news.
+
+        One that cannot be taken up does not keep the others from it.
+
+        Args:
+            limit: How many at most.
+
+        Returns:
+            What became of each; see :class:`~standfast.workflows.admin.Looked`.
+        """
+        return self._link.call(lambda engine: engine.sweep(limit))
+
+    def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
+        """Look at every unfinished run, and take up those that can go on.
+
+        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
+
+        Args:
+            unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
+                to other engines, each with a :class:`~standfast.events.RunLeftAlone`; or ``"raise"``.
+
+        Raises:
+            WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
+        """
+        return self._link.call(lambda engine: engine.recover_all(unknown=unknown))
+
+    def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run with the input of another one, from its beginning. That one is left as it is.
+
+        Args:
+            run_id: The run to take the input from.
+            id: The new run's id; by default a new one.
+        """
+        return as_blocking(self._link, self._link.call(lambda engine: engine.restart(run_id, id=id)))
+
+    def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run that goes on from a step of another one, which is left as it is.
+
+        The new run has recorded what the other one had when it came to the step: earlier steps are not run again, the
+        step itself and everything after it are. What came later in other branches is not taken over, and neither are
+        signals that were not taken by then, nor the states of the run. A step inside of ``with ctx.mutex(...)``
+        is refused: the new run does not hold the lock.
+
+        Args:
+            run_id: The run to fork.
+            step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
+            id: The new run's id; by default a new one.
+        """
+        return as_blocking(self._link, self._link.call(lambda engine: engine.fork(run_id, step, id=id)))
+
+    def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
+        """Let a run go on that failed, was cancelled, has timed out, or is quarantined; return how it is then.
+
+        It goes on from its history. What made it fail is forgotten, with everything that was recorded after it: the
+        step that failed runs again, with all its attempts, and so do those that cleaned up. If its code itself raised,
+        nothing is forgotten, and it goes on with the code as it is now. A cancelled or timed-out run goes on where it
+        was when it was told, with as much time as it had at first. Children that it still waits for go on too. A run
+        that has not ended is left as it is; one that has completed is refused.
+
+        Args:
+            run_id: The run.
+            step: Go on from this step, in place of the one that failed.
+        """
+        return self._link.call(lambda engine: engine.retry(run_id, step=step))
+
+    def purge(
+        self,
+        run_id: str | None = None,
+        *,
+        before: datetime | None = None,
+        older_than: Duration | None = None,
+        status: str | Collection[str] | None = None,
+        workflow: str | None = None,
+        force: bool = False,
+    ) -> int:
+        """Delete runs that have ended, with everything that they have started; return how many runs that were.
+
+        Nothing of them remains but their idempotency keys, so that what was done once is not done again, and how often
+        each chosen id was used, so that a new run of that id has idempotency keys of its own.
+
+            engine.purge(older_than="30 days")
+
+        Args:
+            run_id: This run. Without it, all that everything else says; something must be said.
+            before: Those that ended before this moment.
+            older_than: Those that ended at least so long ago.
+            status: Those that ended so.
+            workflow: Those of this workflow.
+            force: Also those that have not ended: they are cancelled by force, and what they hold is released.
+
+        Raises:
+            RunUnfinishedError: The run, or one that belongs to it, has not ended. Several at once skip such runs.
+        """
+        return self._link.call(
+            lambda engine: engine.purge(
+                run_id, before=before, older_than=older_than, status=status, workflow=workflow, force=force
+            )
+        )
+
+    def erase(self, *, tenant: str) -> int:
+        """Delete everything that this engine's tenant has in the store: runs, states, locks, idempotency keys.
+
+        Runs that have not ended are cancelled by force first. Versions keep growing, so a fence that was given out
+        before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
+
+        Args:
+            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
+
+        Returns:
+            How many records there were besides those of runs.
+        """
+        return self._link.call(lambda engine: engine.erase(tenant=tenant))
+
+    # --- end of what is generated
+
+
+async def _prepared(engine: AsyncEngine, given: tuple[Any, ...]) -> tuple[Talk[Started], Workflow[..., Any] | None]:
+    return await engine._start_within(*given)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the other half of this start

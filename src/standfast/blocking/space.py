@@ -1,17 +1,13 @@
-"""A space for code without an event loop."""
+"""A space for code without an event loop, and its subscriptions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from standfast.blocking._background import call
-from standfast.blocking._link import Bound, Link
-from standfast.blocking._refusals import refuse_green_threads
-from standfast.blocking.locks import ModeLock, Mutex, Semaphore
-from standfast.blocking.rates import RateLimiter
-from standfast.blocking.runs import RunLocks
-from standfast.blocking.states import Slots
-from standfast.blocking.watching import Watch
+from standfast.blocking._portal import BackgroundCall, Bound, Link, call, refuse_green_threads
+from standfast.blocking.locks import ModeLock, Mutex, RateLimiter, Semaphore
+from standfast.blocking.run_locks import RunLocks
+from standfast.blocking.state import Slots
 from standfast.locks.locks import DEFAULT_LEASE
 from standfast.redaction import mask_url
 from standfast.space import Space as AsyncSpace
@@ -20,6 +16,7 @@ from standfast.space import open as open_async
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
+    from standfast.blocking._portal import Background
     from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.events import Hook
@@ -27,7 +24,18 @@ if TYPE_CHECKING:
     from standfast.locks import Explanation, LineSummary
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
+    from standfast.stores.protocol import (
+        Change,
+        Commit,
+        Conflict,
+        Decided,
+        Decision,
+        Notification,
+        Snapshot,
+        Wake,
+        Worked,
+    )
+    from standfast.stores.protocol import Watch as AsyncWatch
 
 T = TypeVar("T")
 
@@ -288,3 +296,37 @@ def _kept(modes: Iterable[str]) -> Iterable[str]:
 def link_of(space: Space) -> Link:
     """Return the link that a space goes by, for what is built on it."""
     return space._link  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+@final
+class Watch:
+    """A subscription to hints. Use it as a context manager; outside of it, it hears nothing."""
+
+    __slots__ = ("_background", "_watch")
+
+    def __init__(self, background: Background, watch: AsyncWatch) -> None:
+        self._background: Final = background
+        self._watch: Final = watch
+
+    def wait(self, timeout: Duration | None = None) -> Notification | None:
+        """Return the hints since the last call, waiting for one if there is none; None after ``timeout``.
+
+        Raises:
+            ForkedError: This is a forked child: the parent listens. Watch anew.
+        """
+        self._background.guard.check()
+        return call(self._background, lambda: self._watch.wait(timeout))
+
+    def __enter__(self) -> Self:
+        self._background.guard.check()
+        entering = BackgroundCall(self._background, self._watch.__aenter__, lambda watch: watch.__aexit__())
+        try:
+            entering.result()
+        except BaseException:
+            entering.abandon()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._background.guard.crossed:
+            call(self._background, self._watch.__aexit__, shielded=True)

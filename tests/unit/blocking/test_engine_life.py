@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast import blocking
-from standfast.blocking._background import BackgroundCall, background
+from standfast.blocking._portal import BackgroundCall, background
 from standfast.errors import (
     DeclarationError,
     EngineNotOpenError,

@@ -1,33 +1,53 @@
-"""One event loop a process, in a thread of its own, and calls into it from threads that have none."""
+"""The portal from threads to the async classes: one event loop a process, and calls into it.
+
+The loop runs in a thread of its own. A :class:`Link` is an async space on it, opened anew after a fork; a
+:class:`Bound` is anything of that space.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import ctypes
+import os
+import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, final
 
+from msgspec import Struct
+
 from standfast.clock import monotonic
-from standfast.errors import StoreClosedError
+from standfast.errors import StoreClosedError, UsageError
+from standfast.ids import new_id
+from standfast.space import Space as AsyncSpace
 from standfast.stores.liveness import ForkGuard, run_in_forked_child
 from standfast.threads import start_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from standfast.space import Space
+    from standfast.space import Opening, Space
     from standfast.workflows.engine import Engine
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 WAKES_EVERY: Final = 0.5
+
+
 """Seconds after which a waiting thread looks up, so that an exception that was sent to it from another is raised."""
 
+
 WITHDRAWN_WITHIN: Final = 5.0
+
+
 """Seconds for which an interrupted call waits until nothing is left of it. The loop goes on with it after that."""
 
+
 CLOSED_WITHIN: Final = 2.0
+
+
 """Seconds within which a program that ends closes what it has left open."""
 
 
@@ -215,6 +235,8 @@ def _ended() -> StoreClosedError:
 
 
 _lock = threading.Lock()
+
+
 _current: Background | None = None
 
 
@@ -229,8 +251,8 @@ def background() -> Background:
 
 def _start_anew() -> None:
     """Forget what was inherited, without ending it: its files are the parent's, too."""
-    global _current, _lock  # noqa: PLW0603 -- a forked child has no such thread, and the lock may be held for ever
-    _lock = threading.Lock()
+    global _current, _lock, _reopening  # noqa: PLW0603 -- a forked child has no such thread, and a lock may be held for ever
+    _lock, _reopening = threading.Lock(), threading.Lock()
     if _current is not None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_current))
         _current = None
@@ -243,3 +265,146 @@ run_in_forked_child(_start_anew)
 def _end() -> None:
     if _current is not None and _current.is_alive:
         _current.end(CLOSED_WITHIN)
+
+
+_LIBRARIES: Final = {
+    "gevent": ("gevent.monkey", "is_module_patched", ("threading", "thread", "select")),
+    "eventlet": ("eventlet.patcher", "is_monkey_patched", ("thread", "select")),
+}
+
+
+def refuse_running_loop(instead: str = "async with standfast.open(...)") -> None:
+    """Raise if an event loop runs in this thread: it would stand still. The error says what to use ``instead``."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "standfast.blocking",
+        "blocks, and an event loop runs in this thread",
+        f"use {instead}, or call it through asyncio.to_thread",
+    )
+
+
+def refuse_green_threads() -> None:
+    """Raise if threads were replaced by green ones: the background loop would not run beside them."""
+    for library, (home, question, modules) in _LIBRARIES.items():
+        is_patched = getattr(sys.modules.get(home), question, None)
+        patched = [module for module in modules if is_patched is not None and is_patched(module)]
+        if patched:
+            workers = "gunicorn --worker-class gthread, celery --pool prefork or threads"
+            raise UsageError(
+                library,
+                f"has replaced the module {patched[0]}, so the background event loop could not run beside this code",
+                f"use a worker with real threads ({workers}), or a process without it",
+            )
+
+
+_mine: Final = threading.local()
+
+
+def owner_of_thread() -> str:
+    """Return a name for the thread that runs now: for people to find, and unlike any other."""
+    guard: ForkGuard | None = getattr(_mine, "guard", None)
+    if guard is None or guard.crossed:
+        shown = "".join(each for each in threading.current_thread().name[:60] if each.isprintable())
+        _mine.name = f"{socket.gethostname()[:60]}/{os.getpid()}/{shown}#{new_id()[-8:]}"
+        _mine.guard = ForkGuard(_mine.name)
+    name: str = _mine.name
+    return name
+
+
+_reopening = threading.Lock()
+
+
+class Live(Struct, frozen=True):
+    """An open async space, and the loop that it lives on."""
+
+    background: Background
+    space: AsyncSpace
+
+
+@final
+class Link:
+    """An async space for all threads of a process, and another one for each process that is forked from it."""
+
+    __slots__ = ("_is_closed", "_live", "_opening", "name")
+
+    def __init__(self, name: str, opening: Callable[[], Opening]) -> None:
+        self.name: Final = name
+        self._opening: Final = opening
+        self._is_closed = False
+        self._live: Live | None = None
+        self.live()
+
+    def live(self) -> Live:
+        """Return the space of this process; open it if this is a forked child that has not used it yet."""
+        refuse_running_loop()
+        live = self._live
+        if live is None or live.background.guard.crossed:
+            with _reopening:
+                live = self._opened()
+        if self._is_closed:
+            raise StoreClosedError(self.name, "it was closed; open a new one")
+        return live
+
+    def _opened(self) -> Live:
+        live = self._live
+        if live is None or (live.background.guard.crossed and not self._is_closed):
+            refuse_green_threads()
+            live = self._live = self._open()
+        return live
+
+    def _open(self) -> Live:
+        here = background()
+        asked = BackgroundCall(here, self._open_async, _close)
+        try:
+            live = Live(here, asked.result())
+            here.spaces.add(live.space)
+        except BaseException:
+            asked.abandon()
+            raise
+        return live
+
+    async def _open_async(self) -> AsyncSpace:
+        return await self._opening()
+
+    def close(self) -> None:
+        """Close the space of this process, if it has one. Closing twice is fine."""
+        refuse_running_loop()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        live = self._live
+        if live is not None and not live.background.guard.crossed and live.background.is_alive:
+            live.background.spaces.discard(live.space)
+            call(live.background, live.space.aclose, shielded=True)
+
+
+async def _close(space: AsyncSpace) -> None:
+    await space.aclose()
+
+
+@final
+class Bound(Generic[A]):
+    """Something of an async space, as blocking code has it: made anew where the space was opened anew."""
+
+    __slots__ = ("_it", "_live", "_make", "link")
+
+    def __init__(self, link: Link, make: Callable[[AsyncSpace], A]) -> None:
+        self.link: Final = link
+        self._make: Final = make
+        self._live = link.live()
+        self._it = make(self._live.space)
+
+    def now(self) -> tuple[Background, A]:
+        """Return it, and the loop that it lives on."""
+        live = self.link.live()
+        if live is not self._live:
+            self._it, self._live = self._make(live.space), live
+        return live.background, self._it
+
+    def call(self, work: Callable[[A], Coroutine[Any, Any, T]]) -> T:
+        """Let the loop do something with it, and wait for that."""
+        here, it = self.now()
+        return call(here, lambda: work(it))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from standfast import blocking
-from standfast.blocking import _background as background_module
-from standfast.blocking._background import BackgroundCall, background, call
+from standfast.blocking import _portal as portal
+from standfast.blocking._portal import BackgroundCall, background, call
 from standfast.locks import Hold
 from tests.sizes import rounds
 from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
@@ -158,7 +158,7 @@ def test_an_interrupted_release_is_finished_before_the_interruption_is_raised(
 
 def test_an_impatient_user_need_not_wait_for_the_withdrawal(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """A withdrawal that takes long goes on by itself; the thread waits for it only for so long."""
-    monkeypatch.setattr(background_module, "WITHDRAWN_WITHIN", 0.01)
+    monkeypatch.setattr(portal, "WITHDRAWN_WITHIN", 0.01)
     release = threading.Event()
     here = background()
     left: list[str] = []
