@@ -31,7 +31,7 @@ _LOADED_LATER: Final = {
 
 @final
 class _Application(click.Group):
-    """Shows errors of ours as messages; a traceback is for what nobody expected."""
+    """Shows errors of ours as messages; a traceback is for the unexpected."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -71,7 +71,7 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
     for record in records:
         _print(record)
     if not records:
-        click.echo("nothing is stored: nobody holds it and nobody waits for it")
+        click.echo("nothing is stored: it is not held, and nothing waits for it")
 
 
 async def _read(target: Target, key: Key | str, limit: int) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def _row(line: LineSummary) -> tuple[str, ...]:
 @target_options
 @click.pass_obj
 def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Release KEY by force: its holder no longer holds it, and whoever is next does.
+    """Release KEY by force: its holder no longer holds it, and the next in line does.
 
     The fence moves on: what the former holder still writes with its own is refused. If its process lives, its body is
     cancelled. Without --entry, --holder or --all there must be just one holder.
@@ -183,7 +183,7 @@ def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> 
             f"released {one_line(key)}: {one_line(holder.owner)} no longer holds it; fence {holder.fence} is void"
         )
     if not released:
-        end(f"nobody was turned out of {one_line(key)}: whoever held it left meanwhile", NOT_THERE)
+        end(f"no holder was released from {one_line(key)}: its holder left meanwhile", NOT_THERE)
 
 
 # --- ``standfast locks withdraw``: turn out a waiter ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a command shares the terminal with us, so that what is typed there works as usual."""
+"""What commands print, for people and for programs, and how they share the terminal with a child process."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Foreground:
     def _set(self, group: int) -> None:
         if not self.is_ours_to_give:
             return
-        # Whoever is not in the foreground is stopped for this, unless it will not hear of it.
+        # A process in the background is stopped for this, unless it ignores the signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             os.tcsetpgrp(0, group)
@@ -121,7 +121,7 @@ class Foreground:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# --- telling somebody at a terminal what a command waits for -------------------------------------------------------
+# --- what a command waits for, told at a terminal ------------------------------------------------------------------
 
 QUIET: Final = 1.0
 """Seconds for which nothing is said."""
@@ -138,7 +138,7 @@ async def tell_of_wait(space: sf.Space, key: Key | str, owner: str) -> None:
         pause = EVERY
         try:
             told = await space.explain(key)
-        except StandfastError:  # whoever waits finds out by itself
+        except StandfastError:  # the waiting command meets the error itself
             continue
         words = described(told, owner)
         if words and words != said:
@@ -153,7 +153,7 @@ def described(told: Explanation, owner: str) -> str:
         return ""
     place = f"{len(told.waiters):,} or more" if own is None else f"{own.place:,}"
     estimate = "" if own is None or own.estimate is None else f", likely {length(own.estimate)} more"
-    holders = ", ".join(_holder(one_line(each.owner), each.note) for each in told.holders[:3]) or "nobody yet"
+    holders = ", ".join(_holder(one_line(each.owner), each.note) for each in told.holders[:3]) or "no one yet"
     return f"waiting for {one_line(told.key)}: {place} in front, held by {holders}{estimate}"
 
 

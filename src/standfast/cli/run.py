@@ -274,7 +274,7 @@ class _Signals:
 @click.option("--lease", metavar="TIME", help="How long others wait for us if we are not heard of any more [30s].")
 @click.option("--max-hold", metavar="TIME", help="Take the lock away, and end the command, after so long.")
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time to end after SIGTERM, if lost.")
-@click.option("--permits", type=click.IntRange(1), help="Use a semaphore with so many permits.")
+@click.option("--permits", type=click.IntRange(1), help="Use a semaphore with this number of permits.")
 @click.option("--weight", type=click.IntRange(1), default=1, show_default=True, help="How many permits to take.")
 @click.option("--mode", metavar="MODE", help="Use a lock with modes, and hold it in this one.")
 @click.option("--modes", metavar="A,B", default="read", show_default=True, help="The modes that are shared.")
@@ -316,7 +316,7 @@ def _refuse_unusable(options: dict[str, Any]) -> None:
 
 
 def _find(name: str) -> None:
-    """End at once if there is no such command: nobody wants to wait for a lock to find that out."""
+    """End at once if there is no such command: not after waiting for a lock."""
     if shutil.which(name) is not None:
         return
     if "/" in name and os.path.exists(name):  # noqa: PTH110 -- what the user typed, as it is

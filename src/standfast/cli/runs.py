@@ -1,4 +1,4 @@
-"""``standfast runs``: look at the runs of workflows, and talk to them."""
+"""``standfast runs``: start, list, show and follow runs of workflows, and cancel, retry and signal them."""
 
 from __future__ import annotations
 
@@ -476,7 +476,11 @@ async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo
         before = await engine.get(run_id)
         if before.has_ended and await is_over(engine.space, run_id, before.tags):
             words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
-            end(words, NOT_THERE, "Whoever waited for it has been told so. Send the request again.")
+            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
+        if before.status == "completed":
+            words = f"the run {one_line(run_id)} has completed, so there is nothing to retry"
+            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
+            end(words, NOT_THERE, f"To run the workflow once more, start a new run: {again}")
         return before, await engine.retry(run_id, step=step)
 
 

@@ -181,7 +181,7 @@ def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], ap
     """Offer the tools of an application to the program that starts this one.
 
     It speaks the Model Context Protocol over stdin and stdout, until stdin ends. MODULE:APP names an sf.App with tools,
-    or a function that returns one. Whoever starts it is trusted: there are no credentials. Tools are called for the
+    or a function that returns one. Its user is trusted: there are no credentials. Tools are called for the
     tenant of --tenant.
 
     \b
@@ -398,7 +398,7 @@ async def run(
         listener: Where.
         edge: What is taken from anybody.
         grace: How long requests have to end.
-        shows: The token, if it is to be shown to whoever started this.
+        shows: The token, if it is to be printed.
         quiet: Say nothing.
     """
     app.grace = grace
@@ -423,7 +423,7 @@ async def run(
         address = address_of(listener)
         server.tell(f"serving {name} at {address} (process {os.getpid()})")
         if shows:
-            server.tell(f"whoever has this token may do everything: {shows}")
+            server.tell(f"with this token a caller may do everything: {shows}")
             for page in app.pages:
                 server.tell(f"open {address}{page}?token={shows}")
         await server.serve(sockets=[listener])
@@ -451,7 +451,7 @@ class _Server(uvicorn.Server):
         self._app, self._edge, self._quiet = app, edge, quiet
 
     def tell(self, words: str) -> None:
-        """Say something to whoever started us."""
+        """Print a line for the person who started this."""
         if not self._quiet:
             click.echo(words)
 
@@ -472,7 +472,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop serving; whoever waits for a request that is stopped after its grace is told so."""
+        """Stop serving; callers whose requests are stopped after their grace are told so."""
         ending = asyncio.get_running_loop().create_task(self._app.let_end())
         try:
             await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""Files that a store is exported to and imported from, and how far that is."""
+"""``standfast export``, ``import``, ``thaw`` and ``fence``: move a store, and start anew after a restore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from standfast.stores.transfer import ExportFooter, Fenced
 
 
-# --- ``standfast fence``: after a backup was restored, take everybody for gone who is known to the store -----------
+# --- ``standfast fence``: after a backup was restored, void what the store says is held ----------------------------
 
 
 @click.command("fence")
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
     """Take every process for gone that the store knows of, in all namespaces and tenants.
 
-    For a store that was restored from a backup, before anything is started on it: whoever held something when the
-    backup was made does not any more, and whoever comes next gets a higher fence. Runs are taken up by new workers.
+    For a store that was restored from a backup, before anything is started on it: what was held when the
+    backup was made is held no longer, and the next holder gets a higher fence. Runs are taken up by new workers.
     """
     confirm("Every process that uses this store loses what it holds. Go on?", yes=yes)
     fenced = asyncio.run(_fence(target))
@@ -129,7 +129,7 @@ def telling(verb: str) -> Generator[Callable[..., None]]:
             click.echo(err=True)
 
 
-# --- ``standfast export``: everything in a store, as a file, once nobody can write to it any more ------------------
+# --- ``standfast export``: everything in a store, as a file, once it takes no more writes --------------------------
 
 
 @click.command("export")
@@ -147,9 +147,9 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
 
     Processes do not move: what they held falls, and their runs are taken up by others.
 
-    With --namespace the whole store is frozen all the same. Thaw it when nobody uses that namespace here any more.
+    With --namespace the whole store is frozen all the same. Thaw it when that namespace is no longer used here.
     """
-    confirm("Nobody can write to this store from then on. Export it?", yes=yes)
+    confirm("This store takes no writes from then on. Export it?", yes=yes)
     if not namespaces and target.namespace != "default":
         namespaces = (target.namespace,)  # said in front of the command
     footer = asyncio.run(_export(target, file, namespaces))

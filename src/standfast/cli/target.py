@@ -1,4 +1,4 @@
-"""Finding the engine or application that somebody named on the command line."""
+"""What every command shares: its store or application, keys, questions before it acts, and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def is_terminal() -> bool:
-    """Tell whether somebody can be asked."""
+    """Return True if there is a terminal to ask at."""
     return sys.stdin.isatty()
 
 
@@ -89,7 +89,7 @@ NOT_TYPED: Final = 2
 """The command was not typed as it should be; nothing was done. The library of the command line uses it too."""
 
 NOT_THERE: Final = 3
-"""There is nobody to turn out, no such run, or nothing to be done about it."""
+"""There is no such holder, waiter or run, or nothing to be done about it."""
 
 NOT_LOADED: Final = 4
 """There is no engine where one was said to be."""
@@ -102,7 +102,7 @@ LOST: Final = 123
 """The lock was lost, and the command was ended."""
 
 NOT_FREE: Final = 124
-"""The lock could not be had, or not in time. The command was not started."""
+"""The lock was not free, or not in time. The command was not started."""
 
 NOT_RUN: Final = 125
 """Standfast itself failed. The command was not started."""
@@ -135,7 +135,7 @@ def advice_of(problem: StandfastError) -> str:
     return words.replace("``", "")
 
 
-# --- finding the engine or application that somebody named on the command line -------------------------------------
+# --- the engine or application that is named on the command line ---------------------------------------------------
 
 T = TypeVar("T")
 

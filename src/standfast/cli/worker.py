@@ -1,4 +1,4 @@
-"""``standfast worker``: drive the runs of an engine."""
+"""``standfast worker``: execute the runs of an engine until a signal says to stop, and report on it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _until_stopped(worker: Worker, signals: _Signals) -> None:
     ends: set[asyncio.Future[Any]] = {joined, signals.first}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if joined.done():
-        await joined  # it ends by itself only with an error that nobody expected: let it be seen
+        await joined  # it ends by itself only with an unexpected error: let it be seen
     joined.cancel()
 
 
@@ -142,7 +142,7 @@ class Telling:
         if self._style == "json":
             click.echo(as_json({"event": event_name(type(event)), **_facts(event)}))
         elif isinstance(event, WorkerWaits) and self._style == "text":
-            self._line(waiting_line(event), event.level, err=True)
+            self._line(f"{waiting_line(event)}. Ctrl-C once more waits for nothing", event.level, err=True)
         elif event.level in LOUD and self._style == "text":
             self._line(as_logfmt({"event": event_name(type(event)), **_facts(event)}), event.level)
 
@@ -169,7 +169,7 @@ class Telling:
         else:
             place = f"{facts['store'] or 'a space'}, namespace {facts['namespace']}, tenant {facts['tenant']}"
             self._line(f"worker {facts['worker']} (process {facts['process']}) drives runs of {place}")
-            self._line(f"workflows: {', '.join(workflows) or 'none; it only looks after what other workers left'}")
+            self._line(f"workflows: {', '.join(workflows) or 'none; it only hands on what other workers left'}")
 
     def stopping(self, signal_name: str, loaded: int) -> None:
         """Tell that the worker is about to stop."""

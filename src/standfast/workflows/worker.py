@@ -103,7 +103,7 @@ def waiting_line(waits: WorkerWaits) -> str:
     others = f" and {waits.count - SHOWN:,} others" if waits.count > SHOWN else ""
     return (
         f"waiting up to {waits.grace:g} s for what is under way: {', '.join(waits.waits_for)}{others};"
-        " then it is cancelled, and what is durable is handed back. Ctrl-C once more waits for nothing"
+        " then it is cancelled, and what is durable is handed back"
     )
 
 

@@ -166,6 +166,9 @@ def test_the_reference_names_every_command_and_option(name: str, command: click.
 def test_the_reference_names_every_exit_code() -> None:
     """Each code of ours has its row."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    codes = [value for name, value in vars(exits).items() if name.isupper() and type(value) is int]
+    others = {"FRAMES", "MOST_COMPLETED"}
+    codes = [
+        value for name, value in vars(exits).items() if name.isupper() and name not in others and type(value) is int
+    ]
     assert len(codes) == 11
     assert [code for code in codes if f"| {code} " not in page] == []

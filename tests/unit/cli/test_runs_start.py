@@ -124,3 +124,12 @@ async def test_what_no_worker_has_had_yet_waits_for_one(ask: Ask, url: str, engi
     assert (answer.exit_code, answer.stderr) == (0, "follow it with: standfast runs tail --tenant acme r\n")
     async with sf.Engine(url, workflows=[imports], tenant="acme") as other:
         assert await other.result("r") == "ann 1"
+
+
+async def test_a_completed_run_is_not_retried(ask: Ask, engine: sf.Engine) -> None:
+    """There is nothing to retry: that has a code of its own, and the advice names the command that starts it anew."""
+    await (await engine.start(imports, "ann", id="r")).result()
+    shown = await ask("runs", "retry", "r", "--yes")
+    assert shown.exit_code == 3
+    assert "the run r has completed, so there is nothing to retry" in shown.stderr
+    assert "standfast runs start import-customer-data" in shown.stderr
