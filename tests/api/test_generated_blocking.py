@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[3] / "tools" / "generate_blocking.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "generate_blocking.py"
 
 
 def test_the_generated_methods_are_up_to_date() -> None:
