@@ -24,6 +24,7 @@ PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
+    "run_locks.py": RunLockConformance,
     "arbiters.py": ArbiterContract,
     "collecting.py": CollectContract,
     **dict.fromkeys(
@@ -34,7 +35,7 @@ CONTRACTS = {
     "sharing.py": ShareContract,
     "superseding.py": SupersedeContract,
 }
-SUITES = {"locks": LockConformance, "runs": RunLockConformance}
+SUITES: dict[str, type] = {"locks": LockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
 WHERE_REQUESTS = ("sole server", "shared store")
 WHERE_SERVERS = ("PostgreSQL", "Redis", "MariaDB", "MongoDB", "DynamoDB", "libSQL")

@@ -96,7 +96,7 @@ class RunLocks:
         return self._runs.call(lambda runs: runs.renew(workflow, run_id, token=token, lease=lease))
 
     def release(self, workflow: str, run_id: str, *, token: str) -> bool:
-        """Give up the lease with that token; tell whether it was held. With any other token nothing happens."""
+        """Give up the lease with that token; return True if it was held. With any other token nothing happens."""
         return self._runs.call(lambda runs: runs.release(workflow, run_id, token=token))
 
     def get(self, workflow: str, run_id: str) -> RunLockInfo | None:

@@ -29,8 +29,8 @@ from standfast.stores import Delete, GroupedStore, Put
 from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.url import open_store
 from standfast.testing import VirtualClock, simulate
+from standfast.testing.conformance.locks.cancellation import MOMENTS, Interruption, interrupted
 from standfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
-from standfast.testing.conformance.locks.interrupting import MOMENTS, Interruption, interrupted
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from standfast.locks.locks import Holding
-    from standfast.testing.conformance.locks.interrupting import Moment
+    from standfast.testing.conformance.locks.cancellation import Moment
 
 
 @pytest.fixture

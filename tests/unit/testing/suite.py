@@ -14,7 +14,8 @@ import pytest
 from standfast.keys import RecordKey
 from standfast.stores import GroupedStore
 from standfast.testing import VirtualClock
-from standfast.testing.conformance import StoreConformance, cancellation, handles, watching
+from standfast.testing.conformance import StoreConformance
+from standfast.testing.conformance.store import handles, races
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ async def run(case: Case, backend: type[Tiny]) -> None:
 
 def failures(backend: type[Tiny], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the tests of the suite that a backend fails."""
-    for module in (watching, cancellation, handles):
+    for module in (races, handles):
         monkeypatch.setattr(module, "SOON", HARDLY_ANY_TIME)
     for case in cases():
         try:

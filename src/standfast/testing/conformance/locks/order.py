@@ -1,33 +1,46 @@
-"""Order: first come, first served, in all processes together, and nobody in between."""
+"""Who waits for a lock: in which order, for how long, and never for itself."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from standfast.errors import WouldWaitError
+from standfast.clock import monotonic
+from standfast.errors import HoldTimeoutError, WaitCycleError, WouldWaitError
+from standfast.testing.conformance.locks.cancellation import MOMENTS, Interruption, interrupted
 from standfast.testing.conformance.locks.ground import (
     KEY,
     SOON,
     LockGround,
+    a_while,
     all_of,
     at_rest,
     entered,
+    eventually,
+    leftovers,
+    look_after,
     passes,
     queued,
+    waiters_of,
     waiting,
 )
 from standfast.testing.conformance.locks.wire import Wire
 from standfast.testing.faults import Faults, FaultyStore
 
 if TYPE_CHECKING:
+    from standfast.locks.locks import Holding
     from standfast.space import Space
     from standfast.stores import Store
+    from standfast.testing.conformance.locks.cancellation import Moment
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
 
+
 LOOK = "standfast.locks.registry.POLL_EVERY"
+
+
 """How often a process looks by itself. Tests make it never happen, or soon."""
 
 
@@ -214,3 +227,242 @@ class OrderCases(LockGround):
         await first.hold()
         assert not second.is_inside
         await all_of([first, second])
+
+
+MOST_AWAITS = 200
+
+
+LONG = 61.5
+
+
+"""A time-out that a test lets run out by hand, in seconds."""
+
+
+class _Limits:
+    """The time-outs that locks set, so that a test can let the last of them run out in the tick that it chooses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._last: Any = None
+        self._timeout = asyncio.timeout
+        monkeypatch.setattr("standfast.locks.acquire.asyncio.timeout", self._note)
+
+    def _note(self, delay: float | None) -> asyncio.Timeout:
+        limit = self._timeout(delay)
+        if delay == LONG:  # and not one of the test's own
+            self._last = limit
+        return limit
+
+    def run_out(self, _task: asyncio.Task[Any]) -> None:
+        """Let the time be up right now, as the loop's timer would."""
+        if self._last is not None and self._last.when() is not None:
+            self._last._on_timeout()  # noqa: SLF001 -- there is no public way to choose the tick
+
+
+class TimeoutCases(LockGround):
+    """How long one waits at most."""
+
+    @pytest.mark.parametrize("timeout", [0, 0.02])
+    async def test_one_who_gives_up_leaves_the_line(
+        self, space: Space, other: Space, kind: Kind, timeout: float
+    ) -> None:
+        """When it is told, it is gone already; it is told who was in the way."""
+        holder = await entered(kind.alone(space, owner="the holder"))
+        timeout = await a_while(other, timeout) if timeout else 0
+
+        with pytest.raises(HoldTimeoutError) as caught:
+            await passes(kind.one(other, timeout=timeout))
+
+        assert await waiters_of(space) == []
+        assert caught.value.holders == ("the holder",)
+        await holder.leave()
+        assert await leftovers(space) == []
+
+    async def test_a_timeout_of_nothing_takes_what_is_free(self, space: Space, kind: Kind) -> None:
+        """It does not wait, and need not."""
+        assert await passes(kind.one(space, timeout=0)) > 0
+
+    async def test_a_timeout_does_not_end_the_block(self, space: Space) -> None:
+        """The limit is for the wait alone."""
+        async with space.mutex(KEY).hold(timeout=0.25) as hold:
+            await asyncio.sleep(0.3)
+            hold.check()
+
+    async def test_one_who_gives_up_holds_up_nobody(self, space: Space, other: Space, kind: Kind) -> None:
+        """Those behind it move up."""
+        holder = await entered(kind.alone(space))
+        impatient = asyncio.create_task(passes(kind.alone(other, timeout=await a_while(other, 0.05))))
+        await queued(space, 1)
+        patient = await waiting(space, kind.one(space))
+
+        with pytest.raises(HoldTimeoutError):
+            await impatient
+        await holder.leave()
+        await all_of([patient])
+
+    async def test_a_timeout_is_kept_however_often_one_is_woken(self, space: Space, other: Space, kind: Kind) -> None:
+        """Looking at the line again and again does not start it anew."""
+        holder, started = await entered(kind.alone(space)), monotonic()
+        impatient = asyncio.create_task(passes(kind.one(other, timeout=0.1)))
+        while not impatient.done():
+            await look_after(other)
+            await asyncio.sleep(0)
+
+        with pytest.raises(HoldTimeoutError):
+            await impatient
+        assert 0.1 <= monotonic() - started < 2
+        await holder.leave()
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    async def test_a_timeout_and_a_grant_are_never_both(
+        self, space: Space, other: Space, kind: Kind, moment: Moment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The time is up at each await, also in the tick of the grant: either it got in or it timed out."""
+        limits, outcomes = _Limits(monkeypatch), set[str]()
+        for number in range(1, MOST_AWAITS):
+            holder = await entered(kind.alone(other))
+            interruption = Interruption(number, moment, limits.run_out)
+            task = asyncio.create_task(_enter_or_give_up(kind.one(space, timeout=LONG), interruption))
+            await eventually(functools.partial(_is_waiting_or_done, space, task))
+            await holder.leave()
+            outcomes.add(await task)
+            await at_rest(other)
+            if not interruption.happened:
+                break
+        assert outcomes == {"got in", "timed out"}
+
+    async def test_a_timeout_is_kept_while_the_store_is_out_of_reach(self, open_space: OpenSpace) -> None:
+        """It cannot leave the line at once then; it is told all the same, and leaves when it can."""
+        wire = Wire()
+        space, other = await open_space(), await open_space(through=wire.around)
+        holder = await entered(space.mutex(KEY).hold())
+        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=0.5), 2))
+        await queued(space, 1)
+
+        wire.cut()
+        with pytest.raises(HoldTimeoutError):
+            await impatient
+        wire.mend()
+        await queued(space, 0)
+        await holder.leave()
+
+
+async def _enter_or_give_up(holding: Holding, interruption: Interruption) -> str:
+    try:
+        await interrupted(holding.__aenter__(), interruption)
+    except HoldTimeoutError:
+        return "timed out"
+    await holding.__aexit__(None, None, None)
+    return "got in"
+
+
+async def _is_waiting_or_done(space: Space, task: asyncio.Task[Any]) -> bool:
+    return task.done() or bool(await waiters_of(space))
+
+
+async def circle(spaces: list[Space], kind: Kind) -> list[object]:
+    """Let each hold a key of its own and then ask for the next one's; return what became of each."""
+    holds_its_own = [asyncio.Event() for _ in spaces]
+
+    async def work(n: int) -> str:
+        async with kind.alone(spaces[n], f"key-{n}", owner=f"owner-{n}"):
+            holds_its_own[n].set()
+            for event in holds_its_own:
+                await event.wait()
+            async with kind.alone(spaces[n], f"key-{(n + 1) % len(spaces)}", owner=f"owner-{n}"):
+                return "had both"
+
+    async with asyncio.timeout(2 * SOON):
+        return await asyncio.gather(*(work(n) for n in range(len(spaces))), return_exceptions=True)
+
+
+class DeadlockCases(LockGround):
+    """Waiting in a circle."""
+
+    @pytest.mark.parametrize("size", [2, 3, 5])
+    async def test_one_of_a_circle_is_told(self, open_space: OpenSpace, kind: Kind, size: int) -> None:
+        """Processes that wait for each other: exactly one gives way, and its error names everyone in the circle."""
+        spaces = [await open_space() for _ in range(size)]
+
+        outcomes = await circle(spaces, kind)
+
+        [error] = [each for each in outcomes if isinstance(each, WaitCycleError)]
+        assert outcomes.count("had both") == size - 1
+        for n in range(size):
+            assert any(f"owner-{n} waits for key-{(n + 1) % size}" in link for link in error.cycle)
+        await at_rest(spaces[0])
+
+    async def test_tasks_of_one_process_are_told_too(self, space: Space, kind: Kind) -> None:
+        """Also if both are in the same space, and go by the names of their tasks."""
+        both = [asyncio.Event(), asyncio.Event()]
+
+        async def work(n: int) -> str:
+            async with kind.alone(space, f"key-{n}"):
+                both[n].set()
+                await both[1 - n].wait()
+                async with kind.alone(space, f"key-{1 - n}"):
+                    return "had both"
+
+        async with asyncio.timeout(SOON):
+            outcomes = await asyncio.gather(work(0), work(1), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in outcomes) == ["WaitCycleError", "str"]
+        await at_rest(space)
+
+    async def test_a_holder_outside_the_circle_will_let_one_in(self, space: Space, other: Space) -> None:
+        """One of two permits is in the circle, the other will be given back: that is no deadlock."""
+        outside = await entered(space.semaphore(KEY, permits=2).hold(owner="outside"))
+        inside = await entered(space.semaphore(KEY, permits=2).hold(owner="first"))
+        second = await entered(other.mutex("m").hold(owner="second"))
+        wants_mutex = await waiting(space, space.mutex("m").hold(owner="first"), "m")
+
+        wants_permit = await waiting(other, other.semaphore(KEY, permits=2).hold(owner="second"))
+
+        await outside.leave()
+        await wants_permit.hold()
+        await wants_permit.leave()
+        await second.leave()
+        await all_of([wants_mutex])
+        await inside.leave()
+
+    async def test_with_all_holders_in_the_circle_one_is_told(self, space: Space, other: Space) -> None:
+        """Both permits are held by owners who wait for the third: nobody would ever let go."""
+        semaphore = space.semaphore(KEY, permits=2)
+        holders = [await entered(semaphore.hold(owner=owner)) for owner in ("first", "second")]
+        third = await entered(other.mutex("m").hold(owner="third"))
+        waiters = [await waiting(space, space.mutex("m").hold(owner=owner), "m") for owner in ("first", "second")]
+
+        with pytest.raises(WaitCycleError):
+            await passes(other.semaphore(KEY, permits=2).hold(owner="third"))
+
+        await third.leave()
+        await all_of(waiters)
+        for holder in holders:
+            await holder.leave()
+        await at_rest(space)
+
+    async def test_a_chain_is_no_circle(self, space: Space, other: Space, kind: Kind) -> None:
+        """Who waits for one who waits for a third that goes on is not refused."""
+        third = await entered(kind.alone(other, "c", owner="third"))
+        second = await entered(kind.alone(space, "b", owner="second"))
+        second_waits = await waiting(space, kind.alone(space, "c", owner="second"), "c")
+        first = await entered(kind.alone(other, "a", owner="first"))
+        first_waits = await waiting(space, kind.alone(other, "b", owner="first"), "b")
+
+        await third.leave()
+        await second_waits.hold()
+        await second_waits.leave()
+        await second.leave()
+        await all_of([first_waits, first])
+        await at_rest(space)
+
+    async def test_one_who_gave_up_is_in_no_circle(self, space: Space, other: Space, kind: Kind) -> None:
+        """It asked for the other's key for a moment only: when it no longer waits, the other may."""
+        first = await entered(kind.alone(space, "a", owner="first"))
+        second = await entered(kind.alone(other, "b", owner="second"))
+        with pytest.raises(HoldTimeoutError):
+            await passes(kind.alone(space, "b", owner="first", timeout=0.01))
+
+        waiter = await waiting(other, kind.alone(other, "a", owner="second"), "a")
+
+        await first.leave()
+        await all_of([waiter, second])
+        await at_rest(space)

@@ -1,19 +1,33 @@
-"""Updates: a pure function of the records, run and committed as one."""
+"""Decisions of a store: updates, work of the caller in its transaction, and commits that share one."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from standfast.clock import later
-from standfast.errors import ArgumentTypeError, InvalidChangeError
+from standfast.errors import ArgumentTypeError, InvalidChangeError, UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores import Check, Commit, Conflict, Decision, Delete, Put, Record, Snapshot
+from standfast.stores import (
+    Check,
+    Commit,
+    Conflict,
+    Decided,
+    Decision,
+    Delete,
+    Put,
+    Record,
+    SharesTransactions,
+    Snapshot,
+    Worked,
+)
 from standfast.testing.conformance.ground import Ground, append, committed, create, increment, now, value_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from standfast.stores import Change, Store
     from standfast.testing.conformance.ground import MakeKey
 
@@ -233,3 +247,201 @@ class UpdateCases(Ground):
             version = (await committed(store, Put(key("a"), b"%d" % number, version))).versions[key("a")]
             decided = await store.update([key("a")], lambda seen: Decision(seen.records[key("a")].value))
             assert decided.answer == b"%d" % number
+
+
+def sharing(store: Store) -> SharesTransactions:
+    """Return the store as one that shares its transactions, or skip the test."""
+    if not store.capabilities.commit_with or not isinstance(store, SharesTransactions):
+        pytest.skip("this store shares no transaction with the caller's work")
+    return store
+
+
+def seven(_sql: object) -> int:
+    """Do nothing in the transaction and answer seven."""
+    return 7
+
+
+class WorkCases(Ground):
+    """Changes and work happen together, and so does what is made of the work's answer."""
+
+    async def test_a_store_that_cannot_share_its_transactions_says_so(self, store: Store, key: MakeKey) -> None:
+        """What it declares is what it does."""
+        if store.capabilities.commit_with or not isinstance(store, SharesTransactions):
+            pytest.skip("this store shares its transactions, or does not have the call")
+
+        with pytest.raises(UnsuitableStoreError):
+            await store.commit_with(seven, Put(key("k"), b""))
+
+    async def test_an_answer_is_recorded_in_the_transaction_that_made_it(self, store: Store, key: MakeKey) -> None:
+        """The record of the answer comes with the other changes, all at one version."""
+        worked = await sharing(store).commit_with(
+            seven, Put(key("a"), b"first"), extra_changes=lambda answer: [Put(key("b"), b"%d" % answer)]
+        )
+
+        assert isinstance(worked, Worked)
+        assert worked.answer == 7
+        assert set(worked.versions) == {key("a"), key("b")}
+        assert len(set(worked.versions.values())) == 1
+        assert (await store.read(key("b"))).version(key("b")) == worked.versions[key("b")]
+        assert await value_of(store, key("b")) == b"7"
+
+    async def test_an_answer_may_need_no_record(self, store: Store, key: MakeKey) -> None:
+        """No further changes are as good as some, also behind a guard alone."""
+        version = await create(store, key("a"))
+
+        worked = await sharing(store).commit_with(seven, Check(key("a"), version), extra_changes=lambda _: ())
+
+        assert isinstance(worked, Worked)
+        assert worked.versions == {}
+
+    async def test_a_guard_on_what_follows_undoes_all_of_it(self, store: Store, key: MakeKey) -> None:
+        """A conflict over the record of the answer leaves nothing of the commit, and says with which record."""
+        await create(store, key("b"), b"taken")
+
+        conflict = await sharing(store).commit_with(
+            seven, Put(key("a"), b"first"), extra_changes=lambda _: [Put(key("b"), b"mine")]
+        )
+
+        assert isinstance(conflict, Conflict)
+        assert set(conflict.current) == {key("b")}
+        assert await value_of(store, key("a")) is None
+        assert await value_of(store, key("b")) == b"taken"
+
+    async def test_what_follows_may_fail_and_undo_all_of_it(self, store: Store, key: MakeKey) -> None:
+        """The error reaches the caller, and nothing is written."""
+
+        def fail(answer: int) -> Sequence[Change]:
+            raise LookupError(answer)
+
+        with pytest.raises(LookupError, match="7"):
+            await sharing(store).commit_with(seven, Put(key("a"), b""), extra_changes=fail)
+
+        assert await value_of(store, key("a")) is None
+
+    @pytest.mark.parametrize("wrong", ["the same key", "another namespace", "too many", "no change"])
+    async def test_what_follows_obeys_the_rules_of_a_commit(self, store: Store, key: MakeKey, wrong: str) -> None:
+        """Both parts are one commit: its limits, its keys and its namespace hold for them together."""
+        more: dict[str, Sequence[Change]] = {
+            "the same key": [Put(key("a"), b"again")],
+            "another namespace": [Put(type(key("a"))("elsewhere", "a"), b"")],
+            "too many": [Put(key("b", str(number)), b"") for number in range(store.capabilities.max_changes)],
+            "no change": [cast("Change", "a")],
+        }
+
+        with pytest.raises(InvalidChangeError):
+            await sharing(store).commit_with(seven, Put(key("a"), b""), extra_changes=lambda _: more[wrong])
+
+        assert await value_of(store, key("a")) is None
+
+
+class GroupCases(Ground):
+    """Commits that arrive in the same tick."""
+
+    async def test_commits_of_one_tick_all_happen(self, store: Store, key: MakeKey) -> None:
+        """Hundreds of commits at once, each answered with its own versions."""
+        keys = [key(f"{n:03}") for n in range(300)]
+
+        answers = await asyncio.gather(*(store.commit(Put(each, each[-9:])) for each in keys))
+
+        assert [list(each.versions) for each in answers if isinstance(each, Commit)] == [[each] for each in keys]
+        assert len((await store.scan(*key().within(), limit=1_000)).records) == len(keys)
+
+    async def test_a_conflict_does_not_touch_its_neighbours(self, store: Store, key: MakeKey) -> None:
+        """Those that lose and those that win may travel together."""
+        await create(store, key("taken"))
+
+        answers = await asyncio.gather(
+            *(store.commit(Put(key("taken") if n % 2 else key(str(n)), b"")) for n in range(20))
+        )
+
+        assert [type(answer) for answer in answers] == [Commit, Conflict] * 10
+
+    async def test_an_update_that_fails_does_not_touch_its_neighbours(self, store: Store, key: MakeKey) -> None:
+        """An error in one decision is raised to its caller alone, and what it wanted is not written."""
+
+        def fail(_: Snapshot) -> Decision[None]:
+            raise KeyError
+
+        first, failed, invalid, last = await asyncio.gather(
+            store.update([key("a")], increment(key("a"))),
+            store.update([key("a")], fail),
+            store.update([key("a")], lambda _: Decision(None, (Put(key("b"), b""),))),
+            store.update([key("a")], increment(key("a"))),
+            return_exceptions=True,
+        )
+
+        assert isinstance(first, Decided)
+        assert isinstance(last, Decided)
+        assert (first.answer, last.answer) == (1, 2)
+        assert (type(failed), type(invalid)) == (KeyError, InvalidChangeError)
+        assert await value_of(store, key("b")) is None
+
+    async def test_a_refused_commit_does_not_touch_its_neighbours(self, store: Store, key: MakeKey) -> None:
+        """A commit that breaks a rule fails alone."""
+        fine, refused, also_fine = await asyncio.gather(
+            store.commit(Put(key("a"), b"")),
+            store.commit(Put(key("b"), b""), Put(key("b"), b"")),
+            store.commit(Put(key("c"), b"")),
+            return_exceptions=True,
+        )
+
+        assert (type(fine), type(refused), type(also_fine)) == (Commit, InvalidChangeError, Commit)
+
+    async def test_a_create_and_a_check_of_the_same_key_may_travel_together(self, store: Store, key: MakeKey) -> None:
+        """A check that came with a create of its key is judged as if they had come one after the other."""
+        version = await create(store, key("a"))
+        await store.commit(Delete(key("a"), version))
+
+        created, checked = await asyncio.gather(
+            store.commit(Put(key("a"), b"new")),
+            store.commit(Check(key("a"), version), Put(key("b"), b"")),
+        )
+
+        assert isinstance(created, Commit)
+        assert isinstance(checked, Conflict)
+        assert await value_of(store, key("b")) is None
+
+    async def test_a_put_and_a_check_of_the_same_version_are_not_both_late(self, store: Store, key: MakeKey) -> None:
+        """A check before a put of its key passes; one that comes after it loses."""
+        version = await create(store, key("a"))
+
+        answers = await asyncio.gather(
+            store.commit(Check(key("a"), version), Put(key("b"), b"")),
+            store.commit(Put(key("a"), b"", version)),
+            store.commit(Check(key("a"), version), Put(key("c"), b"")),
+        )
+
+        assert [type(answer) for answer in answers] == [Commit, Commit, Conflict]
+        assert await value_of(store, key("c")) is None
+
+    async def test_commits_of_one_tick_build_on_each_other(self, store: Store, key: MakeKey) -> None:
+        """A conflict within a group carries the record that the winner in it wrote."""
+        won, lost = await asyncio.gather(store.commit(Put(key("a"), b"1")), store.commit(Put(key("a"), b"2")))
+
+        assert isinstance(won, Commit)
+        assert isinstance(lost, Conflict)
+        present = lost.current[key("a")]
+        assert present is not None
+        assert (present.value, present.version) == (b"1", won.versions[key("a")])
+
+    async def test_namespaces_of_one_tick_are_independent(self, store: Store, key: MakeKey) -> None:
+        """Commits in different namespaces may come at once; each stays in its own."""
+        name = key().parts[0]
+        keys = [RecordKey(f"{name}-{n}", "a") for n in range(10)]
+
+        answers = await asyncio.gather(*(store.commit(Put(each, b"%d" % n)) for n, each in enumerate(keys)))
+
+        assert {type(answer) for answer in answers} == {Commit}
+        assert [await value_of(store, each) for each in keys] == [b"%d" % n for n in range(10)]
+
+    @pytest.mark.parametrize("rounds", [20])
+    async def test_a_handle_serves_round_after_round(self, store: Store, key: MakeKey, rounds: int) -> None:
+        """What comes while a group is under way is served by the next one."""
+
+        async def go_on(n: int) -> None:
+            for _ in range(rounds):
+                await store.update([key(str(n % 3))], increment(key(str(n % 3))))
+
+        await asyncio.gather(*(go_on(n) for n in range(9)))
+
+        assert [await value_of(store, key(str(n))) for n in range(3)] == [b"60"] * 3

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from standfast.testing.conformance.cancellation import CancellationCases
-from standfast.testing.conformance.closing import CapabilityCases, ClosingCases, SettlingCases
-from standfast.testing.conformance.commits import CommitCases
-from standfast.testing.conformance.expiry import ExpiryCases
-from standfast.testing.conformance.groups import GroupCases
-from standfast.testing.conformance.handles import HandleCases
-from standfast.testing.conformance.histories import HistoryCases
-from standfast.testing.conformance.limits import LimitCases
-from standfast.testing.conformance.names import NameCases
-from standfast.testing.conformance.races import RaceCases
-from standfast.testing.conformance.scans import ScanCases
-from standfast.testing.conformance.updates import UpdateCases
-from standfast.testing.conformance.versions import VersionCases
-from standfast.testing.conformance.watching import WatchCases
-from standfast.testing.conformance.windows import WindowCases
-from standfast.testing.conformance.works import WorkCases
+from standfast.testing.conformance.store.commits import CommitCases, LimitCases, VersionCases, WindowCases
+from standfast.testing.conformance.store.handles import (
+    CapabilityCases,
+    ClosingCases,
+    HandleCases,
+    SettlingCases,
+    WatchCases,
+)
+from standfast.testing.conformance.store.races import CancellationCases, HistoryCases, RaceCases
+from standfast.testing.conformance.store.records import ExpiryCases, NameCases, ScanCases
+from standfast.testing.conformance.store.updates import GroupCases, UpdateCases, WorkCases
+
+__all__ = ["StoreConformance"]
 
 
 class StoreConformance(

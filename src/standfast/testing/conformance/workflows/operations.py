@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import (
-    IdempotencyKeyPurgedError,
-    RunFailedError,
-    RunNotFoundError,
-    RunUnfinishedError,
-)
+from standfast.errors import IdempotencyKeyPurgedError, RunFailedError, RunNotFoundError, RunUnfinishedError
 from standfast.keys import RecordKey
 from standfast.testing.conformance.workflows.ground import WorkflowGround, eventually, result_of, waits
 from standfast.testing.conformance.workflows.samples import DONE, act, acts, collects, enters, fails, parent
@@ -21,7 +16,10 @@ from standfast.testing.conformance.workflows.samples import DONE, act, acts, col
 if TYPE_CHECKING:
     from standfast.testing.conformance.workflows.ground import OpenEngine
 
+
 MANY = 110
+
+
 """More runs than are read at once anywhere."""
 
 

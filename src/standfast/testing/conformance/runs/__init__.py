@@ -1,1 +1,0 @@
-"""The promises of run locks as tests, in parts."""
