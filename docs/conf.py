@@ -49,63 +49,40 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
-_FOR_BACKENDS = {"standfast.stores.backend"}
-
-# What a package shows though it does not load it: its parts are loaded when they are used.
-_SHOWN = {
-    "standfast.workflows": (
-        "workflow",
-        "step",
-        "Workflow",
-        "Step",
-        "Retry",
-        "Limit",
-        "Context",
-        "RunHold",
-        "ContextRateLimiter",
-        "ContextState",
-        "SessionState",
-        "current_step",
-        "CurrentStep",
-        "Happened",
-        "DID_NOT_HAPPEN",
-        "RunCancelled",
-        "Engine",
-        "Run",
-        "RunInfo",
-        "Page",
-        "HistoryEntry",
-        "Failure",
-        "Looked",
-        "Recovered",
-        "Schedule",
-        "ScheduleOptions",
-        "Schedules",
-        "ScheduleInfo",
-    ),
-    "standfast.flows": (
-        "Flow",
-        "Action",
-        "ActionOptions",
-        "Allow",
-        "Queue",
-        "Reject",
-        "Debounce",
-        "Restart",
-        "Batch",
-        "Join",
-        "Latest",
-        "Principal",
-        "Call",
-        "Request",
-        "Session",
-        "Dispatcher",
-        "Handle",
-        "RequestInfo",
-        "Explanation",
-        "Event",
-    ),
-}
+# The public face: what has a page. Everything else is internal, and is shown without a link where it is named.
+_PUBLIC = (
+    "standfast",
+    "standfast.web",
+    "standfast.admin",
+    "standfast.errors",
+    "standfast.blocking",
+    "standfast.events",
+    "standfast.fencing",
+    "standfast.stores",
+    "standfast.stores.backend",
+    "standfast.testing",
+    "standfast.testing.conformance",
+    "standfast.testing.flows",
+    "standfast.testing.workflows",
+)
+# What an application is handed by the names above, and never makes by itself.
+_HANDED_OUT = (
+    "Action",
+    "RunHold",
+    "ContextRateLimiter",
+    "ContextState",
+    "SessionState",
+    "CurrentStep",
+    "RunInfo",
+    "Page",
+    "HistoryEntry",
+    "Failure",
+    "ScheduleInfo",
+    "Schedules",
+    "Session",
+    "Handle",
+    "RequestInfo",
+)
 _API = Path(__file__).parent / "reference" / "api"
 
 
@@ -122,55 +99,57 @@ def _define_annotations(name: str) -> None:
 
 
 def _public_modules() -> list[str]:
-    """Return the modules that have a page: the top ones, the packages, and what authors of backends need."""
+    """Return the modules that have a page, with all annotations of the package defined."""
     package = importlib.import_module("standfast")
-    found = [
-        ("standfast", True),
-        *((each.name, each.ispkg) for each in pkgutil.walk_packages(package.__path__, "standfast.")),
-    ]
-    for name, _ in [*found, *found]:
+    found = ["standfast", *(each.name for each in pkgutil.walk_packages(package.__path__, "standfast."))]
+    for name in [*found, *found]:
         _define_annotations(name)
-    shown = [name for name, is_package in found if is_package or name.count(".") == 1 or name in _FOR_BACKENDS]
-    return [name for name in shown if "._" not in name]
+    return [name for name in _PUBLIC if name in found]
 
 
-def _page_of(home: str, pages: Iterable[str], otherwise: str) -> str:
-    """Return the page that shows what the module ``home`` defines: its own, or that of the package around it."""
-    around = [page for page in pages if f"{home}.".startswith(f"{page}.")]
-    return max(around, key=len, default=otherwise)
-
-
-def _page(name: str, pages: Iterable[str]) -> str:
-    """Write the page of a module: what it offers, and links to what it hands on from other pages."""
+def _page(name: str, shown: set[str]) -> str:
+    """Write the page of a module: its names in full, or a link to the page that has them already."""
     module = importlib.import_module(name)
-    homes = {each: getattr(getattr(module, each), "__module__", name) for each in getattr(module, "__all__", ())}
-    links = [each for each, home in homes.items() if _page_of(home, pages, name) != name]
-    members = ", ".join(each for each in homes if each not in links)
-    option = f"   :members: {members}" if members or not homes else "   :no-members:"
-    lines = [name, "=" * len(name), "", f".. automodule:: {name}", option, ""]
-    for each in _SHOWN.get(name, ()):
-        lines += _entry(name, each)
-    return "\n".join([*lines, *(f"- :obj:`{each} <{name}.{each}>`" for each in links), ""])
+    lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :no-members:", ""]
+    links: list[str] = []
+    for each in getattr(module, "__all__", ()):
+        found = getattr(module, each)
+        home = getattr(found, "__module__", name)
+        place = f"{home if hasattr(sys.modules.get(home), each) else name}.{each}"
+        if inspect.ismodule(found) or place in shown or (home != name and home in _PUBLIC):
+            links.append(f"- :obj:`{each} <{found.__name__ if inspect.ismodule(found) else place}>`")
+        else:
+            shown.add(place)
+            lines += _entry(place, found)
+    if name == "standfast":
+        lines += ["What these hand out", "-------------------", ""]
+        lines += [line for each in _HANDED_OUT for line in _entry(*_home_of(each))]
+    return "\n".join([*lines, *links, ""])
 
 
-def _entry(package: str, name: str) -> list[str]:
-    """Return what shows one name of a package, with everything that a class has from those above it."""
-    inside = [module for each, module in sys.modules.items() if each.startswith(f"{package}.")]
-    home, found = next(
-        (module.__name__, vars(module)[name])
-        for module in inside
-        if getattr(vars(module).get(name), "__module__", None) == module.__name__
+def _home_of(name: str) -> tuple[str, object]:
+    """Return where a class is defined, and the class."""
+    modules = [module for each, module in sys.modules.items() if each.startswith("standfast.")]
+    homes = (
+        (f"{module.__name__}.{name}", vars(module)[name])
+        for module in modules
+        if getattr(vars(module).get(name), "__module__", None) == module.__name__ and "blocking" not in module.__name__
     )
-    if not inspect.isclass(found):
-        return [f".. auto{'function' if callable(found) else 'data'}:: {home}.{name}", ""]
+    return next(homes)
+
+
+def _entry(place: str, found: object) -> list[str]:
+    """Return what shows one name, with everything that a class has from those above it."""
+    if not inspect.isclass(found):  # of a constant or an alias, its docstring is that of its type
+        return [f".. autofunction:: {place}" if inspect.isroutine(found) else f".. py:data:: {place}", ""]
     above = [each.__name__ for each in found.__mro__[1:] if not each.__module__.startswith("standfast")]
-    return [f".. autoclass:: {home}.{name}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
+    return [f".. autoclass:: {place}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
 
 
 def _write_api_pages(_app: Sphinx) -> None:
     """Write one page for each public module, and take away the pages of modules that are gone."""
-    names = _public_modules()
-    pages = {_API / f"{name}.rst": _page(name, names) for name in names}
+    shown: set[str] = set()
+    pages = {_API / f"{name}.rst": _page(name, shown) for name in _public_modules()}
     for stale in set(_API.glob("*.rst")) - set(pages):
         stale.unlink()
     for path, text in pages.items():
@@ -191,11 +170,21 @@ def _places(target: str, documented: Iterable[str]) -> list[str]:
 
 
 def _exists(target: str) -> bool:
-    """Tell whether a name is there although it has no place in the reference."""
-    package, _, name = target.rpartition(".")
+    """Return True if a name is there although it has no place in the reference."""
     inside = {each: module for each, module in sys.modules.items() if each.startswith("standfast")}
-    modules = [inside[package]] if package in inside else [] if package else inside.values()
-    return target in inside or any(hasattr(module, name) for module in modules)
+    parts = target.split(".")
+    ways = [(inside.get(".".join(parts[:cut])), parts[cut:]) for cut in range(1, len(parts))]
+    ways += [(module, parts) for module in inside.values()]
+    return target in inside or any(_has(module, *names) for module, names in ways if module)
+
+
+def _has(found: object, *names: str) -> bool:
+    """Return True if a name leads somewhere, attribute by attribute."""
+    for name in names:
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
 
 
 def _follow_alias(
@@ -211,15 +200,14 @@ def _follow_alias(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
 
 
-def _mean_async_names(app: Sphinx, doctree: nodes.document) -> None:
-    """Let a bare ``Space`` or ``Run.result`` be the async one; its blocking twin has a page of its own."""
-    package, twins = importlib.import_module("standfast"), importlib.import_module("standfast.blocking").__all__
-    if "blocking" in app.env.docname:
-        return
+def _mean_own_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Let a bare ``Space`` or ``Run.result`` be the blocking one on the page of those, and the async one elsewhere."""
+    package, blocking = importlib.import_module("standfast"), importlib.import_module("standfast.blocking")
+    own = blocking if "blocking" in app.env.docname else package
     for node in doctree.findall(pending_xref):
         name = node.get("reftarget", "").partition(".")[0]
-        if name in twins and hasattr(package, name):
-            node["reftarget"] = f"{getattr(package, name).__module__}.{node['reftarget']}"
+        if name in blocking.__all__ and hasattr(package, name):
+            node["reftarget"] = f"{getattr(own, name).__module__}.{node['reftarget']}"
 
 
 def _mark_code(lines: list[str]) -> None:
@@ -241,6 +229,6 @@ def _read_sections(app: Sphinx, what: str, name: str, target: object, options: o
 def setup(app: Sphinx) -> None:
     """Generate the reference, and let its links follow aliases."""
     app.connect("builder-inited", _write_api_pages)
-    app.connect("doctree-read", _mean_async_names)
+    app.connect("doctree-read", _mean_own_names)
     app.connect("missing-reference", _follow_alias)
     app.connect("autodoc-process-docstring", _read_sections)
