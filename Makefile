@@ -61,10 +61,10 @@ prove: $(DEV)/.ready fetch-services ## run all tests at full size: 1,000 seeds, 
 	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check
-check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter and the rules of the house
-	@$(MAKE) --keep-going lint types imports rules
+check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter, the rules and the words of the house
+	@$(MAKE) --keep-going lint types imports rules words
 
-.PHONY: lint types imports rules
+.PHONY: lint types imports rules words
 lint: $(DEV)/.ready
 	@$(DEV)/bin/ruff check --quiet
 	@$(DEV)/bin/ruff format --check --quiet || { $(DEV)/bin/ruff format --diff --quiet; exit 1; }
@@ -77,6 +77,8 @@ imports: $(DEV)/.ready
 rules: $(DEV)/.ready
 	@$(DEV)/bin/python tools/rules.py
 	@$(DEV)/bin/python tools/generate_blocking.py --check
+words: $(DEV)/.ready
+	@$(DEV)/bin/python tools/words.py
 
 .PHONY: format
 format: $(DEV)/.ready ## format the code and fix what ruff can fix

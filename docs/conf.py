@@ -110,7 +110,8 @@ def _public_modules() -> list[str]:
 def _page(name: str, shown: set[str]) -> str:
     """Write the page of a module: its names in full, or a link to the page that has them already."""
     module = importlib.import_module(name)
-    lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :no-members:", ""]
+    members = "   :no-members:" if hasattr(module, "__all__") else "   :members:"
+    lines = [name, "=" * len(name), "", f".. automodule:: {name}", members, ""]
     links: list[str] = []
     for each in getattr(module, "__all__", ()):
         found = getattr(module, each)
