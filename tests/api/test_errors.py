@@ -83,12 +83,13 @@ def test_every_error_has_one_root_and_says_what_to_do(kind: type[StandfastError]
 
 
 def test_every_error_of_the_package_is_in_the_one_module() -> None:
-    """No other module defines an error of ours, or exports one; what the conformance tests raise is none.
+    """No other module defines an error of ours, and no package exports one; what the conformance tests raise is none.
 
     A plain exception that undoes a decision, and is caught in the same part of the package, is not an error of ours.
     """
     ours = [import_module(name) for name in modules() if not name.startswith("standfast.testing.conformance")]
-    exported = {id(getattr(module, name)) for module in ours for name in getattr(module, "__all__", ())}
+    packages = [module for module in ours if hasattr(module, "__path__")]
+    exported = {id(getattr(package, name)) for package in packages for name in getattr(package, "__all__", ())}
     kinds = {kind for module in ours for kind in vars(module).values() if isinstance(kind, type)}
     raised = {kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, Warning)}
     seen = {kind for kind in raised if kind.__module__.startswith("standfast") and not kind.__name__.startswith("_")}

@@ -26,14 +26,15 @@ WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
     "run_locks.py": RunLockConformance,
     "arbiters.py": ArbiterContract,
-    "collecting.py": CollectContract,
+    "collect_contract.py": CollectContract,
     **dict.fromkeys(
-        ("taking_turns.py", "bursting.py", "following.py", "stopping.py", "repeating.py"), DispatchContract
+        ("turn_contract.py", "burst_contract.py", "follow_contract.py", "stop_contract.py", "repeat_contract.py"),
+        DispatchContract,
     ),
-    "limiting.py": LimitContract,
-    "refusing.py": RefusalContract,
-    "sharing.py": ShareContract,
-    "superseding.py": SupersedeContract,
+    "limit_contract.py": LimitContract,
+    "refusal_contract.py": RefusalContract,
+    "share_contract.py": ShareContract,
+    "supersede_contract.py": SupersedeContract,
 }
 SUITES: dict[str, type] = {"locks": LockConformance}
 WHERE_LOCKS = ("memory", "SQLite")

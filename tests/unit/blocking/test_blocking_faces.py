@@ -190,11 +190,8 @@ def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
     }
     without = {
         "App": "for servers, which are async",
-        "Batched": "engine.call(lambda engine: batch.add(engine, item))",
-        "Debounced": "engine.call(lambda engine: debounce.start(engine, key))",
         "Context": "for the code of workflows, which is async",
         "Dispatcher": "for servers, which are async; blocking code sends requests over HTTP",
-        "OAuthTokens": "for servers, which are async",
         "Request": "for the code of actions, which is async",
     }
 
