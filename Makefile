@@ -76,6 +76,7 @@ imports: $(DEV)/.ready
 	@$(DEV)/bin/lint-imports --no-logo --cache-dir .cache/import-linter
 rules: $(DEV)/.ready
 	@$(DEV)/bin/python tools/rules.py
+	@$(DEV)/bin/python tools/house.py --check
 	@$(DEV)/bin/python tools/generate_blocking.py --check
 words: $(DEV)/.ready
 	@$(DEV)/bin/python tools/words.py

@@ -29,7 +29,7 @@ from standfast.stores.url import file_of
 from standfast.web.asgi import headers_of, host_of, is_loopback, raw_headers, route_path
 from standfast.web.auth import BearerTokens, token_digest
 from standfast.web.call import content_type, read_after, read_chain, read_json, read_preference
-from standfast.web.chat.feed import Seen
+from standfast.web.chat.feed import FeedCursor
 from standfast.web.signatures import GitHub, Slack, StandardWebhooks, Stripe
 from standfast.workflows.schedules.cron import check_cron, zone_of
 
@@ -293,7 +293,7 @@ WALKS: Final[dict[str, Callable[[str], object]]] = {
     "loopback": is_loopback,
     "path": lambda text: route_path({"path": text, "root_path": "/a"}),
     "chain": read_chain,
-    "cursor": Seen.read,
+    "cursor": FeedCursor.read,
     "token": _token,
     "token, bearer": lambda text: _token(f"Bearer {text}"),
     "JSON": lambda text: asyncio.run(read_json(text.encode())),

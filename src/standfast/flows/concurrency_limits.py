@@ -30,7 +30,7 @@ from standfast.errors import (
 )
 from standfast.flows.deadlock import LONGEST, BlockedRequest, DeadlockSearch
 from standfast.flows.declaration import ActionLimit
-from standfast.flows.request import Call, Explanation, Principal, partition_of
+from standfast.flows.request import Call, Principal, RequestExplanation, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
 from standfast.locks.entry import AcquireRequest, LockSpec, Rules
@@ -78,7 +78,7 @@ SPARE: Final = 64
 """How many of those who have left may be kept among those who wait."""
 
 
-class Gate(Protocol):
+class LimitGate(Protocol):
     """Room at one limit."""
 
     @property
@@ -676,13 +676,13 @@ class ConcurrencyLimits:
         if permits is not None and permits.is_idle:
             del self._permits[slot.address]
 
-    def explain(self, request_id: str) -> Explanation | None:
+    def explain(self, request_id: str) -> RequestExplanation | None:
         """Say which limit a request waits for, if it waits for one in this process."""
         slot = self.waiting.get(request_id)
         if slot is None:
             return None
         permits = self._permits.get(slot.address)
-        return Explanation(key=slot.label, policy="limit", waiting=0 if permits is None else permits.waiting)
+        return RequestExplanation(key=slot.label, policy="limit", waiting=0 if permits is None else permits.waiting)
 
     async def aclose(self) -> None:
         """Leave nobody in a line."""

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action, Flow
     from standfast.flows.idempotency import IdempotencyClaim
     from standfast.flows.records import RequestRecord
-    from standfast.flows.request import Address, Call, Explanation, OnDisconnect, Principal, RequestInfo
+    from standfast.flows.request import Address, Call, OnDisconnect, Principal, RequestExplanation, RequestInfo
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
@@ -73,7 +73,7 @@ TRIES: Final = 20
 
 
 @final
-class Admission:
+class RequestAdmission:
     """Takes requests on.
 
     Args:
@@ -239,7 +239,9 @@ class Admission:
         await self.seeing.share(principal, handle)
         return handle
 
-    async def _attend(self, task: Task, attended: InlineRequest, on_disconnect: OnDisconnect) -> Explanation | None:
+    async def _attend(
+        self, task: Task, attended: InlineRequest, on_disconnect: OnDisconnect
+    ) -> RequestExplanation | None:
         """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
         entered = self.server.take(attended)
         try:
@@ -252,7 +254,7 @@ class Admission:
                 attended.stop("its caller went away", CALLER)
             raise
 
-    async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
+    async def _explain(self, request_id: str, record: RequestRecord) -> RequestExplanation | None:
         """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
         try:
             return await explain(self.server, request_id, record)
@@ -530,7 +532,7 @@ class Dispatcher:
         patient = seconds(patience, what="patience")
         most = tenants or TenantLimits()
         self._life: Final = DispatcherLifecycle(engine, self._workflows, arbiter, name, patient, most)
-        self._admits: Admission | None = None
+        self._admits: RequestAdmission | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -568,10 +570,10 @@ class Dispatcher:
         """
         await self._life.let_end(seconds(grace, what="grace"))
 
-    def _admitting(self) -> Admission:
+    def _admitting(self) -> RequestAdmission:
         if self._admits is None:
             server = self._serving()
-            self._admits = Admission(server, self.flows, self._workflows, partial(self._handle, server))
+            self._admits = RequestAdmission(server, self.flows, self._workflows, partial(self._handle, server))
         return self._admits
 
     def _serving(self) -> RequestServer:
@@ -690,7 +692,7 @@ class Dispatcher:
     def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
         return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)
 
-    async def explain(self, principal: Principal, request_id: str) -> Explanation | None:
+    async def explain(self, principal: Principal, request_id: str) -> RequestExplanation | None:
         """Say why a request waits: who has its key, since when, and its place; None: it does not.
 
         Raises:

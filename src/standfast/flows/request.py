@@ -222,7 +222,7 @@ OWN_EVENTS: Final = "request."
 _EVENT_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}", re.ASCII)
 
 
-class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RequestExplanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a request waits or was refused: who has its key, since when, and how to follow.
 
     Attributes:
@@ -293,7 +293,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: Instant = Instant(0)
     ended_at: Instant = Instant(0)
     attempt: int = 0
-    explanation: Explanation | None = None
+    explanation: RequestExplanation | None = None
     result: Any = None
     error: str = ""
     error_type: str = ""
@@ -309,7 +309,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status in ENDED
 
 
-class Event(Struct, frozen=True):
+class RequestEvent(Struct, frozen=True):
     """Something that a request told on its way.
 
     Attributes:

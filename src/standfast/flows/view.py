@@ -23,7 +23,7 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.protocol import SUPERSEDED_BY
 from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, tenant_in
-from standfast.flows.request import Explanation, RequestInfo, label_of
+from standfast.flows.request import RequestExplanation, RequestInfo, label_of
 from standfast.flows.tenants import is_of_endpoint
 from standfast.locks.heartbeat import PRESENCES
 from standfast.stores.protocol import Decision, Delete, Put
@@ -457,7 +457,7 @@ def shown_problem(record: RequestRecord) -> str:
 # --- what is told of a request, in a form that is safe to show: how it is, and why it waits ------------------------
 
 
-def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:
+def info_of(request_id: str, record: RequestRecord, explanation: RequestExplanation | None = None) -> RequestInfo:
     """Return what a record tells, in a form that is safe to show."""
     is_good = record.status == "completed"
     problem = None if is_good or not record.has_ended else problem_of(request_id, record)
@@ -504,11 +504,11 @@ def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a
     return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
 
 
-async def explain(server: RequestServer, request_id: str, record: RequestRecord) -> Explanation | None:
+async def explain(server: RequestServer, request_id: str, record: RequestRecord) -> RequestExplanation | None:
     """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
     if record.reason == QUARANTINED:
         key = label_of(record.address) if record.address else "its run"
-        return Explanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
+        return RequestExplanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
     at_a_limit = server.limits.explain(request_id)
     if at_a_limit is not None or not record.address:
         return at_a_limit
@@ -516,7 +516,7 @@ async def explain(server: RequestServer, request_id: str, record: RequestRecord)
     place, holder = queue.position(request_id), queue.holder
     own = holder is not None and holder.id == request_id
     doing = "" if holder is None or own else await _doing(server, holder)
-    return Explanation(
+    return RequestExplanation(
         key=label_of(record.address),
         policy=record.policy,
         holder="" if holder is None or own else holder.id,

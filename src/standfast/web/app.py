@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.flows.request import Call, Principal
     from standfast.space import Space
     from standfast.web.auth import Authenticate
-    from standfast.web.call import Handle, Simple
+    from standfast.web.call import HandleLike, Simple
     from standfast.web.chat import Chat
     from standfast.web.mcp import ToolEndpoint
     from standfast.web.tools import Toolable
@@ -195,7 +195,7 @@ class App:
             raise EngineNotOpenError
         return self._dispatcher
 
-    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
+    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
         """Take a request on."""
         if not self._is_open:
             raise EngineNotOpenError
@@ -207,7 +207,7 @@ class App:
             raise EngineNotOpenError
         return self._dispatcher.begin(action, arrival)
 
-    async def find(self, principal: Principal, request_id: str) -> Handle:
+    async def find(self, principal: Principal, request_id: str) -> HandleLike:
         """Return a request by its id."""
         return await self.dispatcher.find(principal, request_id)
 

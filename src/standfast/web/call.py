@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from standfast.flows.flow import Action
-    from standfast.flows.request import Address, Event, Explanation, Principal, Request, RequestInfo
+    from standfast.flows.request import Address, Principal, Request, RequestEvent, RequestExplanation, RequestInfo
     from standfast.web.asgi import Headers, Rest
 
 
@@ -267,7 +267,7 @@ _ALWAYS: Final = ((b"cache-control", b"no-store"), *FOR_DATA)
 _watching: Final = Alarm(WATCH_AFTER)
 
 
-async def watched(work: Rest[T], action: Action[..., Any], handle: Handle, receive: Receive) -> T:
+async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, receive: Receive) -> T:
     """Wait for a result that was not there at once. A caller that goes away meanwhile is noticed, if it matters.
 
     Args:
@@ -292,7 +292,7 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: Handle, recei
             await asyncio.wait(watching)
 
 
-async def _watch(handle: Handle, receive: Receive) -> None:
+async def _watch(handle: HandleLike, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     handle.abandon(GONE)
@@ -336,7 +336,7 @@ class Result:
 # --- what transports need of a dispatcher, and nothing more: they translate, it decides ----------------------------
 
 
-class Handle(Protocol):
+class HandleLike(Protocol):
     """A request that was taken on."""
 
     @property
@@ -375,7 +375,7 @@ class Handle(Protocol):
         ...
 
     @property
-    def explanation(self) -> Explanation | None:
+    def explanation(self) -> RequestExplanation | None:
         """Why it waits, if it does."""
         ...
 
@@ -387,7 +387,7 @@ class Handle(Protocol):
         """Return where it stands now."""
         ...
 
-    def events(self, after: int = 0) -> AsyncIterator[Event]:
+    def events(self, after: int = 0) -> AsyncIterator[RequestEvent]:
         """Yield its events after a number, and then those to come, until it has ended."""
         ...
 
@@ -421,7 +421,7 @@ class Simple(Protocol):
         """Prepare for more than one, after the first."""
         ...
 
-    def handle(self) -> Handle:
+    def handle(self) -> HandleLike:
         """Return what else can be asked of it, or done with it."""
         ...
 
@@ -436,13 +436,13 @@ class Dispatching(Protocol):
         """
         ...
 
-    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
+    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
         """Take a request on, or raise why not.
 
         With ``here``, whoever asks will wait for the result and do nothing else, so that may come out only then.
         """
         ...
 
-    async def find(self, principal: Principal, request_id: str) -> Handle:
+    async def find(self, principal: Principal, request_id: str) -> HandleLike:
         """Return a request that the principal may see."""
         ...

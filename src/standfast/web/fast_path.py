@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action, Flows
     from standfast.flows.request import Principal
     from standfast.web.asgi import RawHeaders
-    from standfast.web.call import Dispatching, Handle
+    from standfast.web.call import Dispatching, HandleLike
     from standfast.web.limits import AppLimits, AppShares, Caller
 
 
@@ -115,7 +115,7 @@ class FastPath:
             return refusal(problem, handle)
         return Result(packed, handle.id, is_replay=handle.is_replay)
 
-    async def _refused(self, handle: Handle) -> ASGIApp:
+    async def _refused(self, handle: HandleLike) -> ASGIApp:
         """Return why a request that is over has no result."""
         try:
             return Result(await handle.packed(), handle.id)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from standfast.flows.flow import Action, Flows
-    from standfast.flows.request import Event, Principal
-    from standfast.web.call import Dispatching, Handle
+    from standfast.flows.request import Principal, RequestEvent
+    from standfast.web.call import Dispatching, HandleLike
     from standfast.web.limits import AppLimits, AppShares
 
 
@@ -87,13 +87,13 @@ class CallEndpoint:
         except StandfastError as problem:
             return refusal(problem, handle)
 
-    async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> ASGIApp:
+    async def _later(self, scope: Scope, handle: HandleLike, preference: Preference) -> ASGIApp:
         """Answer before it has ended, unless the caller asked to wait and it ends in time."""
         wait = min(preference.wait or 0.0, self._limits.wait)
         answer = await result_within(handle, wait, self._closing) if wait else None
         return answer or accepted(scope, handle, is_asked_for=preference.is_async)
 
-    def _streamed(self, action: Action[..., Any], handle: Handle) -> ASGIApp:
+    def _streamed(self, action: Action[..., Any], handle: HandleLike) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""
 
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +108,7 @@ class CallEndpoint:
         return send_events
 
 
-async def result_within(handle: Handle, wait: float, closing: asyncio.Event) -> ASGIApp | None:
+async def result_within(handle: HandleLike, wait: float, closing: asyncio.Event) -> ASGIApp | None:
     """Return the answer of a request that ends in time.
 
     None: it does not, or the server stops before; then it goes on without this server.
@@ -126,7 +126,7 @@ def _is_stream(scope: Scope) -> bool:
     return "text/event-stream" in headers_of(scope).get("accept", "")
 
 
-def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Response:
+def accepted(scope: Scope, handle: HandleLike, *, is_asked_for: bool = False) -> Response:
     """Return the answer to a request that goes on by itself: where to follow it."""
     headers = told(handle) | {"Location": f"{scope.get('root_path', '')}/requests/{handle.id}"}
     if is_asked_for:
@@ -186,14 +186,14 @@ class RequestEndpoint:
             return problem_response(problem)
         return self._sent(handle, _all(events))
 
-    def _sent(self, handle: Handle, chunks: AsyncGenerator[bytes]) -> EventStream:
+    def _sent(self, handle: HandleLike, chunks: AsyncGenerator[bytes]) -> EventStream:
         return EventStream(chunks, self._limits, None if handle.runs_here else self._closing)
 
-    async def _found(self, scope: Scope) -> Handle:
+    async def _found(self, scope: Scope) -> HandleLike:
         return await self._dispatching.find(scope[PRINCIPAL], scope["path_params"]["id"])
 
 
-async def _all(events: AsyncIterator[Event], first: Event | None = None) -> AsyncGenerator[bytes]:
+async def _all(events: AsyncIterator[RequestEvent], first: RequestEvent | None = None) -> AsyncGenerator[bytes]:
     if first is not None:
         yield written(first)
     try:

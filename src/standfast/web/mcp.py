@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.flow import Action
     from standfast.flows.request import Principal
-    from standfast.web.call import Dispatching, Handle
+    from standfast.web.call import Dispatching, HandleLike
     from standfast.web.limits import AppLimits, Caller
     from standfast.web.tools import Toolbox
 
@@ -114,7 +114,7 @@ class ToolCalls:
             raise _refusal(problem) from problem
 
     async def _followed(
-        self, context: ServerRequestContext[Any, Any], action: Action[..., Any], handle: Handle
+        self, context: ServerRequestContext[Any, Any], action: Action[..., Any], handle: HandleLike
     ) -> bytes:
         """Wait for the result; tell of events on the way if the caller wants to know."""
         try:

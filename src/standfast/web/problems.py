@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from standfast.errors import StandfastError
-    from standfast.flows.request import Explanation, RequestInfo
-    from standfast.web.call import Handle
+    from standfast.flows.request import RequestExplanation, RequestInfo
+    from standfast.web.call import HandleLike
 
 
 # --- what is known about a request, as JSON for callers ------------------------------------------------------------
@@ -54,12 +54,12 @@ def shown_info(info: RequestInfo) -> dict[str, Any]:
     return shown | ({"result": info.result} if info.status == "completed" else {})
 
 
-def shown_explanation(explanation: Explanation) -> dict[str, Any]:
+def shown_explanation(explanation: RequestExplanation) -> dict[str, Any]:
     """Return why a request waits."""
     return _shown(asdict(explanation))
 
 
-def shown_handle(handle: Handle) -> dict[str, Any]:
+def shown_handle(handle: HandleLike) -> dict[str, Any]:
     """Return what whoever sent a request is told before it has ended."""
     shown: dict[str, Any] = {"requestId": handle.id, "status": handle.status}
     if handle.position is not None:
@@ -126,12 +126,12 @@ def problem_response(error: BaseException, request_id: str = "", headers: Mappin
     return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
 
 
-def refusal(problem: StandfastError, handle: Handle) -> Response:
+def refusal(problem: StandfastError, handle: HandleLike) -> Response:
     """Return the answer that tells why a request has no result."""
     return problem_response(problem, handle.id, told(handle)) if handle.is_taken_on else problem_response(problem)
 
 
-def told(handle: Handle) -> dict[str, str]:
+def told(handle: HandleLike) -> dict[str, str]:
     """Return the headers that every answer about a request has."""
     headers = {REQUEST: handle.id, "Cache-Control": "no-store"}
     return headers | {"Idempotency-Replayed": "true"} if handle.is_replay else headers

@@ -177,7 +177,7 @@ EACH_PLACE: Final = 10.0
 
 
 @final
-class Standing:
+class LockAcquisition:
     """One acquisition of a lock by one branch of a run.
 
     Attributes:
@@ -387,7 +387,7 @@ class ContextLock:
 
     def __init__(self, activation: Activation, find_branch: Callable[[str], Branch], request: LockRequest) -> None:
         self._activation, self._find_branch, self._request = activation, find_branch, request
-        self._standing: Standing | None = None
+        self._standing: LockAcquisition | None = None
         self._hold: RunHold | None = None
 
     def __repr__(self) -> str:
@@ -405,7 +405,9 @@ class ContextLock:
                 "call ctx.mutex(...) anew for each block",
             )
         branch = self._find_branch(f"ctx.{request.operation}")
-        standing = self._standing = Standing(self._activation, branch, branch.next_id(request.operation), request)
+        standing = self._standing = LockAcquisition(
+            self._activation, branch, branch.next_id(request.operation), request
+        )
         event = await self._turn(standing)
         if event is None:
             place, until = await self._enter(standing)
@@ -435,7 +437,7 @@ class ContextLock:
         if event.failure is not None:
             raise self._failed(event)
 
-    def _has_left(self, standing: Standing, hold: RunHold) -> None:
+    def _has_left(self, standing: LockAcquisition, hold: RunHold) -> None:
         """Rely on the lock no longer. That it is lost may be found while it is left: then that is no news any more."""
         if self._activation.journal is not None:
             self._activation.journal.holds.pop(hold.guard.key, None)
@@ -445,14 +447,14 @@ class ContextLock:
 
     # --- the history ---------------------------------------------------------------------------------------------
 
-    async def _turn(self, standing: Standing) -> HistoryEvent | None:
+    async def _turn(self, standing: LockAcquisition) -> HistoryEvent | None:
         return await self._activation.turn(standing.branch, LOCK, standing.operation)
 
-    async def _turn_undisturbed(self, standing: Standing) -> HistoryEvent | None:
+    async def _turn_undisturbed(self, standing: LockAcquisition) -> HistoryEvent | None:
         """As ``_turn``, for one who leaves."""
         return await self._activation.turn(standing.branch, LOCK, standing.operation, is_leaving=True)
 
-    async def _pass_by(self, standing: Standing) -> None:
+    async def _pass_by(self, standing: LockAcquisition) -> None:
         if await self._turn_undisturbed(standing) is None:
             note_resumed(self._activation, standing.operation)
 
@@ -469,7 +471,7 @@ class ContextLock:
 
     # --- getting in ----------------------------------------------------------------------------------------------
 
-    async def _enter(self, standing: Standing) -> tuple[Place, Instant | None]:
+    async def _enter(self, standing: LockAcquisition) -> tuple[Place, Instant | None]:
         entered = await standing.enter()
         if isinstance(entered, StandfastError):
             runtime = self._activation.runtime
@@ -483,7 +485,7 @@ class ContextLock:
         return place, None if self._request.timeout is None else later(at, self._request.timeout)
 
     async def _or_leave(
-        self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool = False
+        self, standing: LockAcquisition, until: Instant | None, place: Place, *, is_replayed: bool = False
     ) -> RunHold:
         try:
             return await self._wait_for_turn(standing, until, place, is_replayed=is_replayed)
@@ -496,7 +498,7 @@ class ContextLock:
             raise
 
     async def _wait_for_turn(
-        self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool
+        self, standing: LockAcquisition, until: Instant | None, place: Place, *, is_replayed: bool
     ) -> RunHold:
         if is_replayed:
             event = await self._turn(standing)
@@ -520,7 +522,7 @@ class ContextLock:
         self._tell_locked(standing, held)
         return self._take(standing, held)
 
-    def _tell_unlocked(self, standing: Standing, hold: RunHold | None, at: Instant) -> None:
+    def _tell_unlocked(self, standing: LockAcquisition, hold: RunHold | None, at: Instant) -> None:
         runtime = self._activation.runtime
         if runtime.hooks:
             runtime.emit(
@@ -534,7 +536,7 @@ class ContextLock:
                 )
             )
 
-    def _tell_locked(self, standing: Standing, held: Granting) -> None:
+    def _tell_locked(self, standing: LockAcquisition, held: Granting) -> None:
         runtime = self._activation.runtime
         if runtime.hooks:
             waited = max(0.0, seconds_between(standing.asked_at, held.granted_at))
@@ -549,7 +551,7 @@ class ContextLock:
                 )
             )
 
-    def _take(self, standing: Standing, held: Granting) -> RunHold:
+    def _take(self, standing: LockAcquisition, held: Granting) -> RunHold:
         activation, request = self._activation, self._request
         grant = LineEntries(activation.runtime.lines).grant_key(request.address, held.slot)
         if activation.journal is not None:
@@ -560,7 +562,7 @@ class ContextLock:
         self._hold = RunHold(request.name, held, grant)
         return self._hold
 
-    async def _stand_again(self, standing: Standing) -> Place:
+    async def _stand_again(self, standing: LockAcquisition) -> Place:
         """Enter once more, unless an operator has taken it out."""
         if await standing.was_withdrawn():
             await self._give_up(standing, WithdrawnError(self._request.name))
@@ -570,13 +572,13 @@ class ContextLock:
             raise Unload  # it was raised
         return entered
 
-    async def _give_up(self, standing: Standing, problem: StandfastError) -> None:
+    async def _give_up(self, standing: LockAcquisition, problem: StandfastError) -> None:
         event = await standing.leave(problem)
         self._tell_unlocked(standing, None, event.at)
         note_resumed(self._activation, standing.operation)
         raise self._failed(event)
 
-    async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
+    async def _wait_a_while(self, standing: LockAcquisition, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
         activation, request, branch = self._activation, self._request, standing.branch
         as_of = activation.inbox_poll.polls

@@ -55,14 +55,14 @@ class SeenRecord(Struct, frozen=True, omit_defaults=True):
     value: Raw | UnsetType = UNSET
 
 
-class Seen(Struct, frozen=True):
+class RecordsRead(Struct, frozen=True):
     """What an operation saw: records in the order of the keys that it asked for, and the store's time."""
 
     at: Instant
     records: tuple[SeenRecord, ...]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, keys: Sequence[RecordKey]) -> Seen:
+    def of(cls, snapshot: Snapshot, keys: Sequence[RecordKey]) -> RecordsRead:
         """Return what a snapshot shows of some keys."""
         return cls(snapshot.at, tuple(_seen(snapshot.get(key)) for key in keys))
 
@@ -84,7 +84,7 @@ def _record(key: RecordKey, seen: SeenRecord) -> Record:
     return Record(key, b"" if seen.value is UNSET else _FORMAT + bytes(seen.value), seen.version)
 
 
-_seens: Final = msgspec.json.Decoder(Seen)
+_seens: Final = msgspec.json.Decoder(RecordsRead)
 _versions: Final = msgspec.json.Decoder(dict[int, int])
 
 
@@ -132,7 +132,7 @@ class RecordedScope(Scope):
         event = await activation.turn(branch, ("read", "cancelled"), operation)
         if event is None:
             await activation.flush(branch, operation)
-            seen = Seen.of(await ask(activation, activation.runtime.space.read(*keys)), keys)
+            seen = RecordsRead.of(await ask(activation, activation.runtime.space.read(*keys)), keys)
             event = HistoryEvent("read", operation, activation.runtime.now(), _packed(seen))
             activation.note(event)
         return _seens.decode(event.value or b"").snapshot(keys)
@@ -187,7 +187,7 @@ class RecordedScope(Scope):
         known_errors = self._activation.runtime.known
         if self._answers is not None and outcome.problem is not None:
             return HistoryEvent(self._name, operation, seen.at, failure=describe(outcome.problem, known_errors))
-        value = _packed(Seen.of(seen, keys) if self._answers is None else outcome.answer)
+        value = _packed(RecordsRead.of(seen, keys) if self._answers is None else outcome.answer)
         if len(bytes(value)) <= LARGEST:
             return HistoryEvent(self._name, operation, seen.at, value)
         refused = EncodeError(f"what {operation} read takes more than {LARGEST:,} bytes, too much to be recorded")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.handle import Handle
-    from standfast.flows.request import Explanation
+    from standfast.flows.request import RequestExplanation
 
 SOMEBODY = sf.Principal()
 OPERATOR = sf.Principal(user="olga", roles=frozenset({"operator"}))
@@ -195,7 +195,7 @@ async def eventually(dispatcher: Dispatcher, arrival: sf.Call) -> Handle:
                 await asyncio.sleep(0.01)
 
 
-async def explained(handle: Handle) -> Explanation:
+async def explained(handle: Handle) -> RequestExplanation:
     """Wait until it is known why a request does not go on."""
     async with asyncio.timeout(PATIENCE):
         while True:

@@ -10,7 +10,7 @@ import standfast as sf
 from standfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
 from standfast.flows import durable
 from standfast.flows import durable as outcomes
-from standfast.flows.arbiter.entering import reap_lines
+from standfast.flows.arbiter.entries import reap_lines
 from standfast.flows.events import last_number
 from standfast.flows.server import RequestServer
 from standfast.locks.heartbeat import remove

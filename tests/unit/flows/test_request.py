@@ -9,7 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
-from standfast.flows.request import ENDED, Event, Explanation, RequestInfo
+from standfast.flows.request import ENDED, RequestEvent, RequestExplanation, RequestInfo
 from standfast.testing.flows import Rehearsal
 
 
@@ -34,7 +34,7 @@ def test_events_are_told_in_order() -> None:
     rehearsal = Rehearsal()
     rehearsal.request.emit({"text": "a"})
     rehearsal.request.emit(1, name="progress")
-    assert rehearsal.events == [Event(1, "message", {"text": "a"}), Event(2, "progress", 1)]
+    assert rehearsal.events == [RequestEvent(1, "message", {"text": "a"}), RequestEvent(2, "progress", 1)]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 51, "request.ended", 7])
@@ -92,8 +92,8 @@ async def test_a_rehearsal_shows_the_state_after() -> None:
 
 def test_an_explanation_reads_as_a_sentence() -> None:
     """Who has the key, and how many are before."""
-    free = Explanation(key="session 's'", policy="queue")
-    held = Explanation(key="session 's'", policy="queue", holder="r-1", position=2)
+    free = RequestExplanation(key="session 's'", policy="queue")
+    held = RequestExplanation(key="session 's'", policy="queue", holder="r-1", position=2)
     assert str(free) == "session 's' is free"
     assert str(held) == "session 's' is taken by the request 'r-1' (running); 2 before it in the line"
 

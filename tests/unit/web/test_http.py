@@ -20,7 +20,7 @@ from standfast.errors import (
     StandfastError,
     StoreUnavailableError,
 )
-from standfast.flows.request import Explanation, Principal
+from standfast.flows.request import Principal, RequestExplanation
 from standfast.web.auth import OWNER
 from standfast.web.call import HEADER, chain_headers
 from standfast.web.limits import AppLimits
@@ -101,7 +101,7 @@ async def test_whoever_waits_is_told_why() -> None:
     async def explained(arrival: Any, *, here: bool = False) -> Any:
         handle = await type(app.dispatching).dispatch(app.dispatching, arrival, here=here)
         handle.position = 2
-        handle.explanation = Explanation(key="session 's'", policy="queue", holder="r0", position=2, waiting=3)
+        handle.explanation = RequestExplanation(key="session 's'", policy="queue", holder="r0", position=2, waiting=3)
         return handle
 
     app.dispatching.dispatch = explained  # type: ignore[method-assign] # for this test

@@ -13,7 +13,7 @@ from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.context_locks import Standing
+from standfast.workflows.context_locks import LockAcquisition
 from standfast.workflows.records import RunKeys, events_of, packed_chunk
 
 if TYPE_CHECKING:
@@ -167,15 +167,15 @@ async def test_a_turn_that_comes_while_the_store_is_asked_for_it_is_not_overhear
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer says that it is not its turn, and comes after the news that it is: the run looks once more."""
-    asked, answered, look_after = asyncio.Event(), asyncio.Event(), Standing.look_after
+    asked, answered, look_after = asyncio.Event(), asyncio.Event(), LockAcquisition.look_after
 
-    async def late(standing: Standing) -> tuple[Place, Instant | None]:
+    async def late(standing: LockAcquisition) -> tuple[Place, Instant | None]:
         answer = await look_after(standing)
         asked.set()
         await answered.wait()
         return answer
 
-    monkeypatch.setattr(Standing, "look_after", late)
+    monkeypatch.setattr(LockAcquisition, "look_after", late)
     async with sf.Engine("memory://", workflows=[waits_its_turn]) as engine:
         ready = engine.space.key("ready", "the-run")
         async with engine.space.mutex("k").hold():

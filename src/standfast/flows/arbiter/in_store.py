@@ -23,7 +23,7 @@ from standfast.errors import (
     WithdrawnError,
     WorkflowConcurrencyLimitExceededError,
 )
-from standfast.flows.arbiter.entering import LINE_SPEC, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
+from standfast.flows.arbiter.entries import LINE_SPEC, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
 from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, LineStatus, RequestEntry, Stop, Superseded
 from standfast.locks.entry import ExtraChanges, Left, LineEntries, RunGrant, release, release_with, undo_cancellation
 from standfast.locks.inspect import LISTED, ExplainedWaiter, explain

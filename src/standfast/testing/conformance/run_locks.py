@@ -436,7 +436,7 @@ class InspectionCases(RunLockGround):
         assert await two.there.run_locks.get(FLOW, RUN) is None
 
 
-class HoldingCases(RunLockGround):
+class RunLockHoldingCases(RunLockGround):
     """A run held for the length of a block, renewed by itself."""
 
     async def test_holding_excludes_leasing(self, two: Two) -> None:
@@ -729,7 +729,7 @@ class DrivenRunCases(RunLockGround):
 
 
 class RunLockConformance(
-    LeasingCases, TokenCases, LapsingCases, FencingCases, InspectionCases, HoldingCases, DrivenRunCases
+    LeasingCases, TokenCases, LapsingCases, FencingCases, InspectionCases, RunLockHoldingCases, DrivenRunCases
 ):
     """The promises of run locks as tests: subclass it and provide a ``store`` fixture.
 

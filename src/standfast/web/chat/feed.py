@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from standfast.clock import Instant
-    from standfast.flows.request import Event, RequestInfo
+    from standfast.flows.request import RequestEvent, RequestInfo
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot, Watch
-    from standfast.web.call import Handle
+    from standfast.web.call import HandleLike
     from standfast.web.chat.routes import Party
 
 
@@ -166,7 +166,7 @@ _NOT_OURS: Final = ("the place to go on from", "is not one that was given out")
 
 
 @final
-class Seen:
+class FeedCursor:
     """What a client has read.
 
     Attributes:
@@ -430,7 +430,7 @@ def message_frame(number: int, entry: ChatEntry) -> Frame:
     return Frame(body | {"problem": entry.problem}, number, is_end=True)
 
 
-def event_frame(number: int, request: str, event: Event) -> Frame:
+def event_frame(number: int, request: str, event: RequestEvent) -> Frame:
     """Tell what the answering request told, or how it has ended."""
     if event.name == REQUEST_ENDED:
         told = event.data if event.data["status"] != "failed" else {"status": "failed", "error": FAILED}
@@ -452,7 +452,7 @@ def status_frame(info: RequestInfo) -> Frame:
     return Frame(body)
 
 
-def accepted_body(message: str, handle: Handle) -> dict[str, Any]:
+def accepted_body(message: str, handle: HandleLike) -> dict[str, Any]:
     """Acknowledge a message: it is kept, and this request answers it."""
     body: dict[str, Any] = {"type": "accepted", "message": message, "request": handle.id, "status": handle.status}
     if handle.explanation is not None:
@@ -485,7 +485,7 @@ class Feed:
         seen: How far they have read; it goes on with each frame.
     """
 
-    def __init__(self, party: Party, seen: Seen) -> None:
+    def __init__(self, party: Party, seen: FeedCursor) -> None:
         self._party, self._seen = party, seen
         self._frames: Final[asyncio.Queue[Frame]] = asyncio.Queue(AHEAD)
         self._slots: Final = asyncio.Semaphore(FOLLOWED)
@@ -493,7 +493,7 @@ class Feed:
         self._met: Final[set[str]] = set()
         self._ends: Final = Ends(party)
         self._open = 0
-        self._waiting: Final[dict[str, Handle]] = {}
+        self._waiting: Final[dict[str, HandleLike]] = {}
         self._moved: Final = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -614,7 +614,7 @@ class Feed:
         self._open -= 1
         self._moved.set()
 
-    async def _look(self, handle: Handle) -> None:
+    async def _look(self, handle: HandleLike) -> None:
         """Tell where an answer stands, if it has not begun; it is looked at again from time to time."""
         info = await handle.info()
         if info.status not in ENDED:

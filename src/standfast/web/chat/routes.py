@@ -16,9 +16,17 @@ from standfast.errors import FlowError, ForbiddenError, IdempotencyInFlightError
 from standfast.flows.request import Call
 from standfast.flows.tenants import Owners, checked_session, new_session
 from standfast.ids import new_id
-from standfast.web.call import SESSION, Handle, content_type, is_json, read_body
+from standfast.web.call import SESSION, HandleLike, content_type, is_json, read_body
 from standfast.web.chat import TEXT, Guests
-from standfast.web.chat.feed import ChatEntry, Conversation, Feed, Seen, accepted_body, checked_message, read_message
+from standfast.web.chat.feed import (
+    ChatEntry,
+    Conversation,
+    Feed,
+    FeedCursor,
+    accepted_body,
+    checked_message,
+    read_message,
+)
 from standfast.web.chat.socket import ROOM, Talk
 from standfast.web.gate import PRINCIPAL, caller_in
 from standfast.web.problems import as_json, problem_of, problem_response
@@ -57,7 +65,7 @@ class Posted(Struct, frozen=True):
     """
 
     message: str
-    handle: Handle
+    handle: HandleLike
 
 
 @final
@@ -107,7 +115,7 @@ class Party:
         await self.conversation.add(ChatEntry(said.text, message, handle.id))
         return Posted(message, handle)
 
-    async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> Handle:
+    async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> HandleLike:
         arrival = Call(
             flow=self.chat.flow,
             action=action,
@@ -291,7 +299,7 @@ class _Stream(Response):
             who = serving.who(connection)
             with serving.places.of(who), serving.guests.connected(who):
                 party = await serving.party(connection, self._asked.get(SESSION, ""))
-                seen = Seen.read(self._asked.get("last-event-id", ""))
+                seen = FeedCursor.read(self._asked.get("last-event-id", ""))
                 async with Feed(party, seen) as feed:
                     chunks = _written(feed, {"session": party.session, "flow": party.chat.flow})
                     headers = {SESSION: party.session}

@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from standfast.clock import monotonic
 from standfast.errors import FlowError, InvalidInputError, StandfastError
-from standfast.web.chat.feed import Cancel, Feed, Open, Say, Seen, accepted_body, checked_message, read_frame
+from standfast.web.chat.feed import Cancel, Feed, FeedCursor, Open, Say, accepted_body, checked_message, read_frame
 from standfast.web.problems import as_json, problem_of, status_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Talk:
                 await asyncio.gather(*tasks, return_exceptions=True)
         raise _LeaveError(RESTARTING, "the server is closing")
 
-    async def _opened(self) -> tuple[Party, Seen]:
+    async def _opened(self) -> tuple[Party, FeedCursor]:
         """Return who talks in which session, as the first frame says."""
         said = await self._next_frame(self._limits.heartbeat)
         if said is None:
@@ -107,7 +107,7 @@ class Talk:
         frame = read_frame(said)
         if not isinstance(frame, Open):
             raise InvalidInputError("the first frame", "must be of the type 'open'")
-        return await self._serving.party(self._socket, frame.session), Seen.read(frame.after)
+        return await self._serving.party(self._socket, frame.session), FeedCursor.read(frame.after)
 
     # --- in ------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from standfast.workflows.runtime import AnyEngine
-    from standfast.workflows.schedules.spec import ScheduleSpec, Seen
+    from standfast.workflows.schedules.spec import ScheduleSnapshot, ScheduleSpec
 
 
 # --- what can be known of a schedule from outside ------------------------------------------------------------------
@@ -300,13 +300,13 @@ class Schedules:
                 return info_of(schedule_id, after)
         raise _busy(schedule_id)
 
-    async def _found(self, schedule_id: str) -> Seen:
+    async def _found(self, schedule_id: str) -> ScheduleSnapshot:
         seen = await self._find(schedule_id)
         if seen is None:
             raise ScheduleNotFoundError(schedule_id)
         return seen
 
-    async def _find(self, schedule_id: str) -> Seen | None:
+    async def _find(self, schedule_id: str) -> ScheduleSnapshot | None:
         """Read a schedule, when what was begun with it is finished: whoever paused or deleted it may have died."""
         runtime = self._engine.runtime
         for _ in range(TRIES):
@@ -360,7 +360,9 @@ class Schedules:
                 started.append(run)
         return tuple(started)
 
-    async def _start(self, seen: Seen, run_id: str, nominal_at: Instant | None, overlap: Overlap | None) -> Run[Any]:
+    async def _start(
+        self, seen: ScheduleSnapshot, run_id: str, nominal_at: Instant | None, overlap: Overlap | None
+    ) -> Run[Any]:
         runtime, spec = self._engine.runtime, seen.stored.spec
         chosen = spec.overlap if overlap is None else overlap
         if chosen not in OVERLAPS:
@@ -397,7 +399,7 @@ def _resumed(old: Stored, at: Instant) -> Stored:
     return structs.replace(old, state=resume(old.spec, old.state, at), note="", lacks="")
 
 
-def _ticks(seen: Seen, start: Instant, end: Instant) -> Iterator[Instant]:
+def _ticks(seen: ScheduleSnapshot, start: Instant, end: Instant) -> Iterator[Instant]:
     if end > seen.at:
         raise DeclarationError(
             "the end of a schedule", "only past ticks can be made up for", "a moment that is still to come"
@@ -409,7 +411,7 @@ def _ticks(seen: Seen, start: Instant, end: Instant) -> Iterator[Instant]:
         yield tick
 
 
-def _from(seen: Seen, start: Instant) -> Iterator[Instant]:
+def _from(seen: ScheduleSnapshot, start: Instant) -> Iterator[Instant]:
     spec, anchor = seen.stored.spec, seen.stored.state.anchor
     at = Instant(start - 1)
     while True:

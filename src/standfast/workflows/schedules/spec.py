@@ -367,7 +367,7 @@ class ScheduleState(Struct, frozen=True, omit_defaults=True):
 STATES: Final[Codec[ScheduleState]] = Codec(ScheduleState, what="the state of a schedule")
 
 
-class Due(Struct, frozen=True):
+class DueTicks(Struct, frozen=True):
     """What is to be done now.
 
     Attributes:
@@ -469,7 +469,9 @@ def change(spec: ScheduleSpec, state: ScheduleState, now: Instant) -> ScheduleSt
 # --- what is due ----------------------------------------------------------------------------------------------------
 
 
-def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant, *, most: int | None = None) -> Due:
+def due(
+    spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant, *, most: int | None = None
+) -> DueTicks:
     """Return which ticks to fire now, which are missed, and the state after that.
 
     A tick that is more than a second late is missed, unless the schedule backfills: then up to ``most_backfilled``
@@ -486,7 +488,7 @@ def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant
         UnknownZoneError: This machine does not know the zone of the schedule.
     """
     if state.paused:
-        return Due((), 0, state, None)
+        return DueTicks((), 0, state, None)
     fire: list[Instant] = []
     made_up = 0
     after, wake_at = state, _wake_at(spec, schedule_id, state)
@@ -502,7 +504,7 @@ def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant
             wake_at = max(wake_at, _wake_at(spec, schedule_id, after))
     if wake_at > now and after.backfilled:
         after = replace(after, backfilled=0)
-    return Due(tuple(fire), after.missed - state.missed, after, wake_at, made_up)
+    return DueTicks(tuple(fire), after.missed - state.missed, after, wake_at, made_up)
 
 
 def _wake_at(spec: ScheduleSpec, schedule_id: str, state: ScheduleState) -> Instant:
@@ -608,7 +610,7 @@ class Stored(Struct, frozen=True, omit_defaults=True):
 STORED: Final[Codec[Stored]] = Codec(Stored, what="a schedule")
 
 
-class Seen(Struct, frozen=True):
+class ScheduleSnapshot(Struct, frozen=True):
     """A schedule as it was found, with the versions that guard a change of it."""
 
     id: str
@@ -629,7 +631,7 @@ def line_of(schedule_id: str) -> tuple[str, ...]:
     return ("schedule", schedule_id)
 
 
-async def find(scope: Scope, schedule_id: str, wake_at: Instant | None = None) -> Seen | None:
+async def find(scope: Scope, schedule_id: str, wake_at: Instant | None = None) -> ScheduleSnapshot | None:
     """Read a schedule, also one that is being deleted; None: there is none. It saves a look to know its ``wake_at``."""
     key = key_of(scope, schedule_id)
     while True:
@@ -641,7 +643,7 @@ async def find(scope: Scope, schedule_id: str, wake_at: Instant | None = None) -
         stored = STORED.decode(record.value)
         if stored.wake_at == wake_at:
             version = 0 if timer is None else seen.version(timer)
-            return Seen(schedule_id, stored, seen.at, key, record.version, version)
+            return ScheduleSnapshot(schedule_id, stored, seen.at, key, record.version, version)
         wake_at = stored.wake_at
 
 
@@ -675,7 +677,7 @@ def creating(scope: Scope, schedule_id: str, stored: Stored) -> list[Change]:
     return changes
 
 
-def changing(scope: Scope, seen: Seen, after: Stored | None) -> list[Change]:
+def changing(scope: Scope, seen: ScheduleSnapshot, after: Stored | None) -> list[Change]:
     """Return the changes that write a schedule over what was seen, with its timer; None: that remove both."""
     before, now_at = seen.stored.wake_at, None if after is None else after.wake_at
     changes: list[Change] = [

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
     from standfast.workflows.runtime import Runtime
-    from standfast.workflows.schedules.spec import Due, Overlap, ScheduleSpec, Seen, Stored
+    from standfast.workflows.schedules.spec import DueTicks, Overlap, ScheduleSnapshot, ScheduleSpec, Stored
 
 
 # --- discarding the runs of a schedule that wait for their turn, when it is paused or deleted ----------------------
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 PAGE: Final = 200
 
 
-async def empty(runtime: Runtime, seen: Seen) -> bool:
+async def empty(runtime: Runtime, seen: ScheduleSnapshot) -> bool:
     """Discard those who wait, and finish what that was for. Should this process die, another one does it again.
 
     False: somebody else has changed the schedule meanwhile.
@@ -224,7 +224,7 @@ class Ticker:
 
     # --- one tick ------------------------------------------------------------------------------------------------
 
-    async def _move_on(self, seen: Seen, noticed_at: Instant) -> bool:
+    async def _move_on(self, seen: ScheduleSnapshot, noticed_at: Instant) -> bool:
         """Handle the next tick, or pass over those that were missed; False: leave it to others for now."""
         workflow = workflow_of(self._runtime, seen.stored.spec)
         if workflow is None:
@@ -242,7 +242,9 @@ class Ticker:
             self._tell_missed(seen.id, now_due)
         return True
 
-    async def _fire(self, seen: Seen, after: Stored, workflow: Workflow[..., Any], now_due: Due) -> bool:
+    async def _fire(
+        self, seen: ScheduleSnapshot, after: Stored, workflow: Workflow[..., Any], now_due: DueTicks
+    ) -> bool:
         """Start the run of a tick; or write down why not. False: somebody else did one or the other."""
         [nominal_at] = now_due.fire
         run_id = run_id_of(seen.id, nominal_at)
@@ -276,7 +278,7 @@ class Ticker:
             skip = _Skip(joined)
         return await self._skip(seen, after, nominal_at, skip)
 
-    async def _skip(self, seen: Seen, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
+    async def _skip(self, seen: ScheduleSnapshot, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
         stored = structs.replace(
             after,
             skipped=after.skipped + skip.by_overlap,
@@ -290,15 +292,15 @@ class Ticker:
         self._runtime.emit(TickSkipped(at=at, schedule=seen.id, nominal_at=nominal_at, reason=skip.reason))
         return True
 
-    async def _write(self, seen: Seen, after: Stored) -> bool:
+    async def _write(self, seen: ScheduleSnapshot, after: Stored) -> bool:
         return await commit(self._runtime.space, changing(self._runtime.space, seen, after))
 
-    def _tell_fired(self, seen: Seen, run_id: str, nominal_at: Instant) -> None:
+    def _tell_fired(self, seen: ScheduleSnapshot, run_id: str, nominal_at: Instant) -> None:
         late = seconds_between(fires_at(seen.stored.spec, seen.id, nominal_at), seen.at)
         at = self._runtime.clock.wall()
         self._runtime.emit(TickFired(at=at, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
 
-    def _tell_missed(self, schedule_id: str, now_due: Due) -> None:
+    def _tell_missed(self, schedule_id: str, now_due: DueTicks) -> None:
         last = now_due.state.last_missed_at
         if last is not None:
             at, count = self._runtime.clock.wall(), now_due.missed
@@ -306,7 +308,7 @@ class Ticker:
 
     # --- what is not here ----------------------------------------------------------------------------------------
 
-    async def _lack(self, seen: Seen, note: str) -> bool:
+    async def _lack(self, seen: ScheduleSnapshot, note: str) -> bool:
         """Leave a tick to other workers; if none of them takes it, pause the schedule, for everybody to see."""
         now = self._runtime.clock.elapsed()
         lacking = self._lacking.get(seen.id)

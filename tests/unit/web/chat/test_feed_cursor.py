@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import InvalidInputError
-from standfast.web.chat.feed import LONGEST, Seen
+from standfast.web.chat.feed import LONGEST, FeedCursor
 
 STEPS = st.lists(st.tuples(st.sampled_from(["tell", "hear", "end"]), st.integers(1, 30), st.integers(1, 9)))
 
 
-def after(steps: list[tuple[str, int, int]]) -> Seen:
+def after(steps: list[tuple[str, int, int]]) -> FeedCursor:
     """Return what was read after some steps: an answer is heard or ends only if its message was told."""
-    seen = Seen(0)
+    seen = FeedCursor(0)
     for kind, message, event in steps:
         if kind == "tell":
             seen.tell(message)
@@ -29,7 +29,7 @@ def after(steps: list[tuple[str, int, int]]) -> Seen:
 def test_what_was_read_is_the_same_after_it_was_written_and_read(steps: list[tuple[str, int, int]]) -> None:
     """A client that comes back stands where it was."""
     seen = after(steps)
-    again = Seen.read(str(seen))
+    again = FeedCursor.read(str(seen))
     assert str(again) == str(seen)
     for message in range(1, 32):
         assert again.is_over(message) == seen.is_over(message)
@@ -39,7 +39,7 @@ def test_what_was_read_is_the_same_after_it_was_written_and_read(steps: list[tup
 @given(STEPS)
 def test_an_answer_is_over_exactly_if_its_end_was_read(steps: list[tuple[str, int, int]]) -> None:
     """Ranges that were merged hold no more and no less than what ended."""
-    seen, ended, last = Seen(0), set[int](), 0
+    seen, ended, last = FeedCursor(0), set[int](), 0
     for kind, message, _ in steps:
         if kind == "tell":
             seen.tell(message)
@@ -52,7 +52,7 @@ def test_an_answer_is_over_exactly_if_its_end_was_read(steps: list[tuple[str, in
 
 def test_answers_that_end_in_order_keep_it_short() -> None:
     """However long the conversation, the place to go on from is not."""
-    seen = Seen(1000)
+    seen = FeedCursor(1000)
     for message in range(1001, 2001):
         seen.tell(message)
         seen.end(message)
@@ -61,7 +61,7 @@ def test_answers_that_end_in_order_keep_it_short() -> None:
 
 def test_nothing_stands_for_the_beginning() -> None:
     """A client that comes for the first time has read nothing."""
-    assert str(Seen.read("")) == "0-0"
+    assert str(FeedCursor.read("")) == "0-0"
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_nothing_stands_for_the_beginning() -> None:
 def test_what_was_not_given_out_is_refused(text: str) -> None:
     """It comes from a client, so it is checked; the error does not repeat it."""
     with pytest.raises(InvalidInputError) as caught:
-        Seen.read(text)
+        FeedCursor.read(text)
     assert text not in str(caught.value)
 
 
 def test_a_range_that_a_client_made_up_costs_nothing() -> None:
     """A huge range is two numbers, and is not counted through."""
-    seen = Seen.read("0-5,7-999999999999999")
+    seen = FeedCursor.read("0-5,7-999999999999999")
     assert seen.is_over(123_456_789)
     assert not seen.is_over(6)

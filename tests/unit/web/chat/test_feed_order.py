@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import standfast as sf
 from standfast.flows.handle import Handle
-from standfast.web.chat.feed import Seen
+from standfast.web.chat.feed import FeedCursor
 from tests.unit.web.chat.chat_clients import Socket, Support, chat_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from standfast.flows.request import Event
+    from standfast.flows.request import RequestEvent
 
 TEXTS = ["one", "two", "three"]
 
@@ -26,12 +26,12 @@ class Late:
     """Lets each client hear of the end of an answer only when it has heard of the ends of those after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, readers: int) -> None:
-        self._events: Callable[..., AsyncIterator[Event]] = Handle.events
+        self._events: Callable[..., AsyncIterator[RequestEvent]] = Handle.events
         self._heard = asyncio.Condition()
         self._passed, self._readers = 0, readers
         monkeypatch.setattr(Handle, "events", lambda handle, after=0: self._follow(handle, after))
 
-    async def _follow(self, handle: Handle, after: int) -> AsyncIterator[Event]:
+    async def _follow(self, handle: Handle, after: int) -> AsyncIterator[RequestEvent]:
         async for event in self._events(handle, after):
             if event.name == "request.ended":
                 await self._let_later_ones_pass(event.data["result"].removeprefix("re: "))
@@ -92,7 +92,7 @@ def test_what_was_read_does_not_depend_on_how_frames_of_answers_are_mixed(
     steps = [number for number, length in enumerate(lengths, 1) for _ in range(length)]
     random.shuffle(steps)
     cut = data.draw(st.integers(0, len(steps)))
-    seen, count = Seen(0, len(lengths)), dict.fromkeys(range(1, len(lengths) + 1), 0)
+    seen, count = FeedCursor(0, len(lengths)), dict.fromkeys(range(1, len(lengths) + 1), 0)
 
     def read(number: int) -> None:
         count[number] += 1
@@ -102,7 +102,7 @@ def test_what_was_read_does_not_depend_on_how_frames_of_answers_are_mixed(
 
     for number in steps[:cut]:
         read(number)
-    again = Seen.read(str(seen))
+    again = FeedCursor.read(str(seen))
     assert [again.is_over(each) for each in count] == [count[each] == lengths[each - 1] for each in count]
     assert all(again.after(each) == count[each] for each in count if not again.is_over(each))
     for number in steps[cut:]:

@@ -10,7 +10,7 @@ from standfast.clock import MICROSECONDS, Instant
 from standfast.workflows.schedules.spec import ScheduleOptions, ScheduleSpec, check_spec
 
 if TYPE_CHECKING:
-    from standfast.workflows.schedules.spec import Due
+    from standfast.workflows.schedules.spec import DueTicks
 
 NOON: Final = Instant(1_711_800_000_000_000)
 """2024-03-30T12:00:00Z, the day before clocks go forward in Europe."""
@@ -29,6 +29,6 @@ def at(seconds: float) -> Instant:
     return Instant(NOON + round(seconds * MICROSECONDS))
 
 
-def fired(due: Due) -> list[float]:
+def fired(due: DueTicks) -> list[float]:
     """Return the ticks to fire, in seconds after noon."""
     return [(tick - NOON) / MICROSECONDS for tick in due.fire]

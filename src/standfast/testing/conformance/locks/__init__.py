@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from standfast.testing.conformance.locks.cancellation import CancellationCases
+from standfast.testing.conformance.locks.cancellation import LockCancellationCases
 from standfast.testing.conformance.locks.exclusion import ExclusionCases, ModeCases, ResizingCases, WeightCases
-from standfast.testing.conformance.locks.expiry import ExpiryCases, LosingCases
+from standfast.testing.conformance.locks.expiry import LockExpiryCases, LosingCases
 from standfast.testing.conformance.locks.fences import FenceCases, RestCases
 from standfast.testing.conformance.locks.order import DeadlockCases, OrderCases, TimeoutCases
 
@@ -14,9 +14,9 @@ __all__ = ["LockConformance"]
 class LockConformance(
     ExclusionCases,
     OrderCases,
-    CancellationCases,
+    LockCancellationCases,
     TimeoutCases,
-    ExpiryCases,
+    LockExpiryCases,
     FenceCases,
     LosingCases,
     WeightCases,

@@ -12,7 +12,7 @@ import pytest
 
 from standfast.testing.conformance.locks.ground import (
     SOON,
-    Client,
+    LockClient,
     LockGround,
     at_rest,
     entered,
@@ -124,7 +124,7 @@ async def leave_at_last(holding: Holding, interruption: Interruption) -> None:
     await interrupted(holding.__aexit__(None, None, None), interruption)
 
 
-class CancellationCases(LockGround):
+class LockCancellationCases(LockGround):
     """A task that is cancelled while it takes a lock, waits for it, or gives it back."""
 
     @pytest.fixture(params=MOMENTS)
@@ -194,7 +194,7 @@ class CancellationCases(LockGround):
             holder = await entered(kind.alone(other))
             task = asyncio.create_task(enter_and_leave(kind.alone(space), interruption))
             await _queued_or_done(space, task)
-            second = Client(kind.alone(space, note="second"))
+            second = LockClient(kind.alone(space, note="second"))
             await eventually(lambda: _stands_in_line(space, "second"))
             await holder.leave()
             await second.hold()

@@ -55,7 +55,7 @@ KEPT = 0.6
 """A lease that must not be lost though it is short: long enough for a busy machine to renew it in."""
 
 
-class ExpiryCases(LockGround):
+class LockExpiryCases(LockGround):
     """Processes that are not heard of any more, and others that are."""
 
     @pytest.fixture

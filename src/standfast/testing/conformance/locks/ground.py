@@ -233,7 +233,7 @@ async def queued(space: Space, count: int, key: str = KEY) -> None:
 # --- holding --------------------------------------------------------------------------------------------------------
 
 
-class Client:
+class LockClient:
     """A task that holds a lock until it is told to leave.
 
     client = await entered(kind.one(space))
@@ -279,17 +279,17 @@ class Client:
             self.task.exception()
 
 
-async def entered(holding: Holding) -> Client:
+async def entered(holding: Holding) -> LockClient:
     """Hold in a task of its own."""
-    client = Client(holding)
+    client = LockClient(holding)
     await client.hold()
     return client
 
 
-async def waiting(space: Space, holding: Holding, key: str = KEY) -> Client:
+async def waiting(space: Space, holding: Holding, key: str = KEY) -> LockClient:
     """Wait in a task of its own; return when it stands in line."""
     before = len(await waiters_of(space, key))
-    client = Client(holding)
+    client = LockClient(holding)
     await queued(space, before + 1, key)
     return client
 
@@ -307,7 +307,7 @@ async def a_while(space: Space, moment: float) -> float:
     return max(moment, 10 * (monotonic() - started))
 
 
-async def all_of(clients: Iterable[Client]) -> None:
+async def all_of(clients: Iterable[LockClient]) -> None:
     """Let all of them leave, in order."""
     for client in clients:
         await client.hold()

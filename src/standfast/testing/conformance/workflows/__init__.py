@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from standfast.testing.conformance.workflows.branches import BranchCases, ChildCases, ContinuingCases
 from standfast.testing.conformance.workflows.fleet import FleetCases, TakingOverCases
-from standfast.testing.conformance.workflows.limits import LimitCases
+from standfast.testing.conformance.workflows.limits import StartLimitCases
 from standfast.testing.conformance.workflows.locks import HoldingCases, StateCases
 from standfast.testing.conformance.workflows.operations import AgainCases, LookingCases, PurgingCases
 from standfast.testing.conformance.workflows.runs import CancellingCases, CrashingCases, RunningCases, StartingCases
 from standfast.testing.conformance.workflows.schedules import ScheduleCases, TickingCases
 from standfast.testing.conformance.workflows.sizes import SizeCases, TransactionCases
-from standfast.testing.conformance.workflows.waits import SignalCases, SleepingCases, UpdateCases
+from standfast.testing.conformance.workflows.waits import RunUpdateCases, SignalCases, SleepingCases
 
 __all__ = ["WorkflowConformance"]
 
@@ -20,14 +20,14 @@ class WorkflowConformance(
     StartingCases,
     SleepingCases,
     SignalCases,
-    UpdateCases,
+    RunUpdateCases,
     BranchCases,
     ChildCases,
     ContinuingCases,
     HoldingCases,
     StateCases,
     CancellingCases,
-    LimitCases,
+    StartLimitCases,
     ScheduleCases,
     TickingCases,
     FleetCases,

@@ -50,7 +50,7 @@ async def ended(*runs: sf.Run[Any]) -> None:
         await result_of(run)
 
 
-class LimitCases(WorkflowGround):
+class StartLimitCases(WorkflowGround):
     """Runs that are too many."""
 
     @pytest.fixture

@@ -195,7 +195,7 @@ class SignalCases(WorkflowGround):
         assert (outcome, await result_of(again)) == ("started", [3])
 
 
-class UpdateCases(WorkflowGround):
+class RunUpdateCases(WorkflowGround):
     """Runs that are asked, and answer."""
 
     @pytest.mark.parametrize("linger", [0, 60], ids=["out of memory", "in memory"])
