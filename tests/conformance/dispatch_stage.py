@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.flows.handle import Handle
-    from standfast.flows.request import RequestEvent
+    from standfast.flows.request import EmittedEvent
     from standfast.policies import Policy
 
 SOON: Final = 15.0
@@ -193,7 +193,7 @@ async def result(handle: Handle) -> Any:
     return await handle.result(timeout=SOON)
 
 
-async def all_of(handle: Handle, after: int = 0) -> list[RequestEvent]:
+async def all_of(handle: Handle, after: int = 0) -> list[EmittedEvent]:
     """Return all events of a request after a number."""
     return [event async for event in handle.events(after)]
 

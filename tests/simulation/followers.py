@@ -21,7 +21,7 @@ from standfast.cli import runs as runs_tail
 from standfast.cli.runs import as_data
 from standfast.cli.target import Target
 from standfast.errors import RequestCancelledError, RequestFailedError, WorkflowTerminalError
-from standfast.flows.request import RequestEvent
+from standfast.flows.request import EmittedEvent
 from standfast.locks import StateChanged
 from standfast.space import Space
 from standfast.stores.group_commit import GroupedStore
@@ -92,7 +92,7 @@ class Teller:
             await asyncio.Event().wait()
         return "done"
 
-    def check(self, events: list[RequestEvent]) -> None:
+    def check(self, events: list[EmittedEvent]) -> None:
         """Check that each was seen once, in order, and then the end."""
         numbers = [event.number for event in events]
         assert numbers == list(range(1, self.told + 2)), (self.told, self.ending, numbers)
@@ -149,7 +149,7 @@ class World:
 async def follow_by_handle(world: World) -> None:
     """``handle.events()``, broken off and taken up again by the number of the last event."""
     handle = await world.begun(world.action)
-    events: list[RequestEvent] = []
+    events: list[EmittedEvent] = []
     while not events or events[-1].name != "request.ended":
         found = await world.app.find(ADA, handle.id)
         async for event in found.events(events[-1].number if events else 0):
@@ -243,7 +243,7 @@ async def stream_a_call(world: World) -> None:
             await asyncio.sleep(0.01)
         world.stop(browser.headers["standfast-request"])
     await calling
-    world.teller.check([RequestEvent(int(number), name, data) for number, name, data in browser.events])
+    world.teller.check([EmittedEvent(int(number), name, data) for number, name, data in browser.events])
 
 
 async def stream_a_request(world: World) -> None:
@@ -251,7 +251,7 @@ async def stream_a_request(world: World) -> None:
     handle, browser = await world.begun(world.action), Browser(world)
     while not browser.has_ended:
         await browser.get("GET", f"/requests/{handle.id}/events", reads=world.chance.choice((1, 3, 1_000)))
-    world.teller.check([RequestEvent(int(number), name, data) for number, name, data in browser.events])
+    world.teller.check([EmittedEvent(int(number), name, data) for number, name, data in browser.events])
 
 
 async def call_a_tool(world: World) -> None:

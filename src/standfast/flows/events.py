@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw
 from standfast.clock import later
 from standfast.errors import RequestInterruptedError, StoreError
 from standfast.flows.records import EVENTS, EventRecord, number_of
-from standfast.flows.request import RequestEvent
+from standfast.flows.request import EmittedEvent
 from standfast.flows.view import kind_of, look, shown_problem
 from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Put
@@ -80,7 +80,7 @@ class EventMemory:
     __slots__ = ("_events", "_told", "_waiting", "is_closed", "last")
 
     def __init__(self) -> None:
-        self._events: deque[RequestEvent] | None = None  # most requests tell nothing
+        self._events: deque[EmittedEvent] | None = None  # most requests tell nothing
         self._waiting: Final[list[asyncio.Future[None]]] = []
         self.last = self._told = 0
         self.is_closed = False
@@ -94,7 +94,7 @@ class EventMemory:
             self._events = deque(maxlen=REMEMBERED)
         self.last += 1
         self._told += len(packed) + EVENT
-        self._events.append(RequestEvent(self.last, name, PLAIN.unpack(packed)))
+        self._events.append(EmittedEvent(self.last, name, PLAIN.unpack(packed)))
         self._wake()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class EventMemory:
         """How many bytes are kept, about."""
         return 0 if self._events is None else self._told * len(self._events) // self.last
 
-    def after(self, number: int) -> list[RequestEvent]:
+    def after(self, number: int) -> list[EmittedEvent]:
         """Return what was told after an event, as far as it is kept."""
         if self._events is None or number >= self.last:
             return []
@@ -272,7 +272,7 @@ class EventSource(Protocol):
         """Return how the request ended; None if it has not."""
         ...
 
-    def after(self, number: int) -> AsyncIterator[RequestEvent]:
+    def after(self, number: int) -> AsyncIterator[EmittedEvent]:
         """Yield the events after a number that can be read now. All of them, if :meth:`end` returned before."""
         ...
 
@@ -285,7 +285,7 @@ class EventSource(Protocol):
         ...
 
 
-async def follow(source: EventSource, after: int = 0, sight: Sight = "own") -> AsyncIterator[RequestEvent]:
+async def follow(source: EventSource, after: int = 0, sight: Sight = "own") -> AsyncIterator[EmittedEvent]:
     """Yield what a request tells after an event, as it comes, and its end: the one loop behind all that follow.
 
     Events that are gone before they were read are told as one event, whose number is that of the last of them. To those
@@ -300,13 +300,13 @@ async def follow(source: EventSource, after: int = 0, sight: Sight = "own") -> A
         if sight == "status":
             if record is not None:
                 if not after:
-                    yield RequestEvent(1, END, {"status": record.status})
+                    yield EmittedEvent(1, END, {"status": record.status})
                 return
             await source.beyond(await source.last())
             continue
         async for event in source.after(after):
             if event.number > after + 1:
-                yield RequestEvent(event.number - 1, DROPPED, {"count": event.number - 1 - after})
+                yield EmittedEvent(event.number - 1, DROPPED, {"count": event.number - 1 - after})
             after = read = event.number
             yield event
         if record is not None:
@@ -333,7 +333,7 @@ class MemoryEventSource:
         """Return how it ended."""
         return self._record() if self._memory.is_closed else None
 
-    async def after(self, number: int) -> AsyncIterator[RequestEvent]:
+    async def after(self, number: int) -> AsyncIterator[EmittedEvent]:
         """Yield what is kept."""
         for event in self._memory.after(number):
             yield event
@@ -349,7 +349,7 @@ class MemoryEventSource:
 
 async def follow_stored(
     scope: Scope, keys: RequestKeys, after: int = 0, sight: Sight = "own"
-) -> AsyncIterator[RequestEvent]:
+) -> AsyncIterator[EmittedEvent]:
     """Yield what a request tells that lies in the store, wherever it runs; see :func:`follow`."""
     async with scope.watch(keys.events, keys.record, RunKeys(scope, keys.id).state) as watch:
         async for event in follow(StoredEventSource(scope, keys, watch), after, sight):
@@ -374,14 +374,14 @@ class StoredEventSource:
         view = await look(self._scope, self._keys)
         return view.record if view.has_ended else None
 
-    async def after(self, number: int) -> AsyncIterator[RequestEvent]:
+    async def after(self, number: int) -> AsyncIterator[EmittedEvent]:
         """Yield what is written."""
         start, (_, end) = self._keys.event(number).successor(), self._keys.events.within()
         while True:
             page = await self._scope.scan(start, end, limit=PAGE)
             for key, record in page.records.items():
                 told = EVENTS.decode(record.value)
-                yield RequestEvent(number_of(key), told.name, msgspec.json.decode(told.data))
+                yield EmittedEvent(number_of(key), told.name, msgspec.json.decode(told.data))
             if page.more is None:
                 return
             start = page.more
@@ -395,7 +395,7 @@ class StoredEventSource:
         await self._watch.wait(LOOK_EVERY)
 
 
-def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> RequestEvent:
+def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> EmittedEvent:
     """Return the last event of a request; to those who share its run only, nobody is named."""
     data: dict[str, Any] = {"status": record.status}
     if record.status == "completed":
@@ -406,7 +406,7 @@ def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> Reques
         data["by"] = record.by
     if record.cancelled_by:
         data["cancelledBy"] = record.cancelled_by if is_own else kind_of(record.cancelled_by)
-    return RequestEvent(number, END, data)
+    return EmittedEvent(number, END, data)
 
 
 async def until_ended(scope: Scope, keys: RequestKeys) -> RequestView:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action
     from standfast.flows.inline import InlineRequest
     from standfast.flows.records import RequestKeys, RequestRecord
-    from standfast.flows.request import OnDisconnect, RequestEvent, RequestExplanation, RequestInfo, Status
+    from standfast.flows.request import EmittedEvent, OnDisconnect, RequestExplanation, RequestInfo, Status
     from standfast.flows.server import RequestServer
     from standfast.flows.view import Sight
 
@@ -330,7 +330,7 @@ class Handle:
             return info
         return structs.replace(info, user="", session="", cancelled_by=kind_of(info.cancelled_by))
 
-    def events(self, after: int = 0) -> AsyncIterator[RequestEvent]:
+    def events(self, after: int = 0) -> AsyncIterator[EmittedEvent]:
         """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
 
         If only its status is shown, that is all: one event, when it has ended.

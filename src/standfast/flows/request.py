@@ -309,7 +309,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status in ENDED
 
 
-class RequestEvent(Struct, frozen=True):
+class EmittedEvent(Struct, frozen=True):
     """Something that a request told on its way.
 
     Attributes:

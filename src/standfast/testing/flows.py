@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 
 from standfast.flows.deadlock import SIGNED
-from standfast.flows.request import NOBODY, Call, Request, RequestEvent
+from standfast.flows.request import NOBODY, Call, EmittedEvent, Request
 from standfast.flows.session import Session, apply, checked_value
 from standfast.ids import new_id
 
@@ -47,7 +47,7 @@ class Rehearsal:
 
         answer = await respond(rehearsal.request, "hello")
 
-        assert rehearsal.events == [RequestEvent(1, "message", "hello")]
+        assert rehearsal.events == [EmittedEvent(1, "message", "hello")]
         assert rehearsal.state_after() == {"messages": ["hello"]}
 
     Args:
@@ -91,7 +91,7 @@ class Rehearsal:
         self._state: Final[Mapping[str, JsonValue]] = state or {}
         self._results: Final[dict[str, Any]] = {}
         self.stopping = ""
-        self.events: Final[list[RequestEvent]] = []
+        self.events: Final[list[EmittedEvent]] = []
         self.started: Final[list[StartedRun]] = []
         self.session: Final = Session(session, self._load)
         self.request: Final = Request(arrival, self, new_id(), attempt, inputs)
@@ -109,7 +109,7 @@ class Rehearsal:
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Note what the action tells."""
-        self.events.append(RequestEvent(len(self.events) + 1, name, checked_value("event", data)))
+        self.events.append(EmittedEvent(len(self.events) + 1, name, checked_value("event", data)))
 
     def signed(self, address: Address) -> Address:
         """Sign a key, for nobody."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from standfast.flows.flow import Action
-    from standfast.flows.request import Address, Principal, Request, RequestEvent, RequestExplanation, RequestInfo
+    from standfast.flows.request import Address, EmittedEvent, Principal, Request, RequestExplanation, RequestInfo
     from standfast.web.asgi import Headers, Rest
 
 
@@ -387,7 +387,7 @@ class HandleLike(Protocol):
         """Return where it stands now."""
         ...
 
-    def events(self, after: int = 0) -> AsyncIterator[RequestEvent]:
+    def events(self, after: int = 0) -> AsyncIterator[EmittedEvent]:
         """Yield its events after a number, and then those to come, until it has ended."""
         ...
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from standfast.flows.flow import Action, Flows
-    from standfast.flows.request import Principal, RequestEvent
+    from standfast.flows.request import EmittedEvent, Principal
     from standfast.web.call import Dispatching, HandleLike
     from standfast.web.limits import AppLimits, AppShares
 
@@ -193,7 +193,7 @@ class RequestEndpoint:
         return await self._dispatching.find(scope[PRINCIPAL], scope["path_params"]["id"])
 
 
-async def _all(events: AsyncIterator[RequestEvent], first: RequestEvent | None = None) -> AsyncGenerator[bytes]:
+async def _all(events: AsyncIterator[EmittedEvent], first: EmittedEvent | None = None) -> AsyncGenerator[bytes]:
     if first is not None:
         yield written(first)
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from standfast.flows.request import RequestEvent
+    from standfast.flows.request import EmittedEvent
     from standfast.web.limits import AppLimits
 
 
@@ -31,7 +31,7 @@ CLOSING: Final = "this server is closing"
 NEXT: Final = "Connect again with the id of the last event as Last-Event-ID: what came after it is sent then."
 
 
-def written(event: RequestEvent) -> bytes:
+def written(event: EmittedEvent) -> bytes:
     """Return an event as the stream has it. JSON has no line breaks in it, so one line is enough for the data."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, _line(event.name), msgspec.json.encode(event.data))
 

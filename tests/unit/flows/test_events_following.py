@@ -15,7 +15,7 @@ from tests.conformance.dispatch_stage import ANN, SOON, result
 
 if TYPE_CHECKING:
     from standfast.flows.dispatcher import ArbiterKind
-    from standfast.flows.request import RequestEvent
+    from standfast.flows.request import EmittedEvent
 
 MANY = REMEMBERED + 500
 
@@ -40,7 +40,7 @@ def sent(many: int, **more: Any) -> sf.Call:
     return sf.Call(flow="talk", action="tell", inputs={"many": many}, principal=ANN, **more)
 
 
-def shown(events: list[RequestEvent]) -> list[tuple[int, str]]:
+def shown(events: list[EmittedEvent]) -> list[tuple[int, str]]:
     """Return the events that are none of the action's."""
     return [(event.number, event.name) for event in events if event.name != "message"]
 
@@ -50,7 +50,7 @@ async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed() -> None:
     flow, go = telling()
     async with sf.Dispatcher("memory://", [flow]) as dispatcher, asyncio.timeout(SOON):
         handle = await dispatcher.dispatch(sent(MANY))
-        events: list[RequestEvent] = []
+        events: list[EmittedEvent] = []
         async for event in handle.events():
             events.append(event)
             if event.number == 1:

@@ -9,7 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
-from standfast.flows.request import ENDED, RequestEvent, RequestExplanation, RequestInfo
+from standfast.flows.request import ENDED, EmittedEvent, RequestExplanation, RequestInfo
 from standfast.testing.flows import Rehearsal
 
 
@@ -34,7 +34,7 @@ def test_events_are_told_in_order() -> None:
     rehearsal = Rehearsal()
     rehearsal.request.emit({"text": "a"})
     rehearsal.request.emit(1, name="progress")
-    assert rehearsal.events == [RequestEvent(1, "message", {"text": "a"}), RequestEvent(2, "progress", 1)]
+    assert rehearsal.events == [EmittedEvent(1, "message", {"text": "a"}), EmittedEvent(2, "progress", 1)]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 51, "request.ended", 7])

@@ -12,7 +12,7 @@ from starlette.routing import Router
 from standfast.clock import Instant
 from standfast.errors import RequestCancelledError, RequestNotFoundError, ResultTimeoutError, StandfastError
 from standfast.flows.flow import Flow, Flows
-from standfast.flows.request import Request, RequestEvent, RequestExplanation, RequestInfo
+from standfast.flows.request import EmittedEvent, Request, RequestExplanation, RequestInfo
 from standfast.web.auth import OwnToken
 from standfast.web.fast_path import FastPath
 from standfast.web.gate import Gate
@@ -82,7 +82,7 @@ class FakeHandle:
         self.id, self.arrival, self.is_new, self.is_replay = request_id, arrival, is_new, not is_new
         self.status = "running"
         self.ending: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.told: list[RequestEvent] = []
+        self.told: list[EmittedEvent] = []
         self.news = asyncio.Condition()
         self.cancelled_for: list[str] = []
         self.was_cancelled = asyncio.Event()
@@ -100,7 +100,7 @@ class FakeHandle:
         status: Any = self.status
         return RequestInfo(id=self.id, flow="chat", action="echo", status=status, received_at=Instant(1_000_000))
 
-    async def events(self, after: int = 0) -> AsyncIterator[RequestEvent]:
+    async def events(self, after: int = 0) -> AsyncIterator[EmittedEvent]:
         """Yield what was told, and what will be."""
         while True:
             is_over = self.status != "running"
@@ -115,7 +115,7 @@ class FakeHandle:
 
     async def tell(self, data: object, name: str = "message") -> None:
         """Tell something."""
-        self.told.append(RequestEvent(len(self.told) + 1, name, data))
+        self.told.append(EmittedEvent(len(self.told) + 1, name, data))
         async with self.news:
             self.news.notify_all()
 

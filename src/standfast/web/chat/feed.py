@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from standfast.clock import Instant
-    from standfast.flows.request import RequestEvent, RequestInfo
+    from standfast.flows.request import EmittedEvent, RequestInfo
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot, Watch
@@ -430,7 +430,7 @@ def message_frame(number: int, entry: ChatEntry) -> Frame:
     return Frame(body | {"problem": entry.problem}, number, is_end=True)
 
 
-def event_frame(number: int, request: str, event: RequestEvent) -> Frame:
+def event_frame(number: int, request: str, event: EmittedEvent) -> Frame:
     """Tell what the answering request told, or how it has ended."""
     if event.name == REQUEST_ENDED:
         told = event.data if event.data["status"] != "failed" else {"status": "failed", "error": FAILED}

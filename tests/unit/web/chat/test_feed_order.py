@@ -17,7 +17,7 @@ from tests.unit.web.chat.chat_clients import Socket, Support, chat_app
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from standfast.flows.request import RequestEvent
+    from standfast.flows.request import EmittedEvent
 
 TEXTS = ["one", "two", "three"]
 
@@ -26,12 +26,12 @@ class Late:
     """Lets each client hear of the end of an answer only when it has heard of the ends of those after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, readers: int) -> None:
-        self._events: Callable[..., AsyncIterator[RequestEvent]] = Handle.events
+        self._events: Callable[..., AsyncIterator[EmittedEvent]] = Handle.events
         self._heard = asyncio.Condition()
         self._passed, self._readers = 0, readers
         monkeypatch.setattr(Handle, "events", lambda handle, after=0: self._follow(handle, after))
 
-    async def _follow(self, handle: Handle, after: int) -> AsyncIterator[RequestEvent]:
+    async def _follow(self, handle: Handle, after: int) -> AsyncIterator[EmittedEvent]:
         async for event in self._events(handle, after):
             if event.name == "request.ended":
                 await self._let_later_ones_pass(event.data["result"].removeprefix("re: "))

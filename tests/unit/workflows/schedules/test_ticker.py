@@ -240,7 +240,7 @@ async def test_a_limit_refuses_a_tick_and_not_the_schedule() -> None:
         await env.advance("190 seconds")
         info = await env.client.schedules.get("a")
         assert (info.started, info.refused, info.skipped, info.is_paused) == (2, 1, 0, False)
-        assert "limited to 1" in info.problem
+        assert "as the limit allows: 1" in info.problem
 
 
 # --- what is not here -----------------------------------------------------------------------------------------------
