@@ -140,7 +140,9 @@ async def test_the_error_has_a_code_and_says_it_all(engine: sf.Engine) -> None:
     """Programs go by the code, people read the message."""
     await engine.start(by_name, "kim")
 
-    with pytest.raises(WorkflowConcurrencyLimitExceededError, match=r"'by_name' is limited to 1 .* 'kim'") as caught:
+    with pytest.raises(
+        WorkflowConcurrencyLimitExceededError, match=r"'by_name' .* 'kim' as the limit allows: 1"
+    ) as caught:
         await engine.start(by_name, "kim")
 
     assert caught.value.code == "WorkflowConcurrencyLimitExceededError"
