@@ -20,7 +20,7 @@ ESSENTIAL: Final[dict[type, frozenset[str]]] = {
         | {"VersionCases", "WatchCases", "WindowCases", "WorkCases"}
     ),
     LockConformance: frozenset({"FenceCases"}),
-    RunLockConformance: frozenset({"DrivenRunCases", "HoldingCases"}),
+    RunLockConformance: frozenset({"DrivenRunCases", "RunLockHoldingCases"}),
     WorkflowConformance: frozenset({"RunningCases", "TakingOverCases", "TransactionCases"}),
 }
 """The parts of each contract that ``make test`` runs on every server: what the server itself decides.

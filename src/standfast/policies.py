@@ -188,7 +188,9 @@ class Limit(Value):
         if key is not None and key not in KEY_FORMS and not callable(key):
             raise DeclarationError("Limit", f"the key {key!r:.60} is none; {_KEYS_OF_LIMITS}")
         self.key: Final = key
-        self.on_limit: Final = None if on_limit is None else checked_choice("Limit", "on_limit", on_limit, OnLimit)
+        self.on_limit: Final[OnLimit | None] = (
+            None if on_limit is None else checked_choice("Limit", "on_limit", on_limit, OnLimit)
+        )
         most = None if max_queued is None else checked_count("Limit", "max_queued", max_queued, MOST_QUEUED)
         self.max_queued: Final = most
         self.ttl: Final = ttl if ttl is None or ttl == DEFAULT else length("Limit", "ttl", ttl)

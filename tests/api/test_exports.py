@@ -31,6 +31,8 @@ PACKAGES = {name: module for name, module in MODULES.items() if hasattr(module, 
 MADE_TO_BE_SUBCLASSED = (
     "standfast.testing.conformance",
     "standfast.scope.Scope",
+    "standfast.policies.Value",
+    "standfast.policies.PolicyValue",
     "standfast.locks.manual.LockByHand",
 )
 

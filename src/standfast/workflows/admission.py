@@ -56,9 +56,9 @@ from standfast.workflows.records import (
     RunState,
     Standing,
     Started,
-    _gone,
     after_gone,
     creation,
+    deletion_of,
     find_there,
     first_state,
     header_of,
@@ -245,7 +245,7 @@ class _Admission:
         if begins is not None and begins > seen.at and state.cancel is None:
             self._after = structs.replace(admitted, until=begins, waits_for="the time of its start")
             put = Put(keys.timer(begins), NO_DUE, seen.version(keys.timer(begins)))
-            return [put, *self._rewritten(seen), *_gone(seen, keys.ready)]
+            return [put, *self._rewritten(seen), *deletion_of(seen, keys.ready)]
         if self._leased is not None:
             return self._await_lease(self._leased, seen)
         self._after = taken(admitted, worker.presence, seen.at)
@@ -255,23 +255,23 @@ class _Admission:
         """Take the places, and be driven when the run lock is free."""
         keys, before = self._keys, self._before
         self._after = admitted_state(leased, len(self._header.lines))
-        changes = [*self._rewritten(seen), *_gone(seen, keys.ready)]
+        changes = [*self._rewritten(seen), *deletion_of(seen, keys.ready)]
         if leased.until is not None and leased.until != before.until:
             timer = keys.timer(leased.until)
-            changes += [] if before.until is None else _gone(seen, keys.timer(before.until))
+            changes += [] if before.until is None else deletion_of(seen, keys.timer(before.until))
             changes.append(Put(timer, NO_DUE, seen.version(timer)))
         return changes
 
     def _wait(self, place: InLine, seen: Snapshot) -> list[Change]:
         """Go on waiting: whoever grants the place makes the run ready again."""
         state, keys = self._before, self._keys
-        changes = _gone(seen, keys.ready)
+        changes = deletion_of(seen, keys.ready)
         if (state.admitted, state.ticket) == (place.admitted, place.waiting.ticket):
             self._after = state
             return changes
         until = state.until
         if state.collects and until is not None:  # its own time has come: from now on it waits for its turn
-            changes += _gone(seen, keys.timer(until))
+            changes += deletion_of(seen, keys.timer(until))
             until = None
         self._after = waiting_state(state, place, seen.at, until)  # however many lines there are
         return [*changes, *self._rewritten(seen)]
@@ -335,7 +335,7 @@ def _unstarted(
         if ending.only_waiting and isinstance(answer, Left) and answer.was_holding:
             raise _GotTurnError
         put = Put(keys.state, RUN_STATES.encode_own(_ended(state, ending, seen.at)), version)
-        changes = [put, *_gone(seen, keys.ready), *([] if timer is None else _gone(seen, timer))]
+        changes = [put, *deletion_of(seen, keys.ready), *([] if timer is None else deletion_of(seen, timer))]
         if parent is not None:
             changes.append(Put(parent, READY, seen.version(parent)))
         return changes

@@ -63,7 +63,7 @@ def as_start_limit(limit: Limit) -> StartLimit:
     if limit.name:
         raise DeclarationError("concurrency", f"{limit}: name= is for actions; leave it out")
     ttl = None if limit.ttl == DEFAULT else cast("float | None", limit.ttl)
-    on_limit = limit.on_limit or "reject"
+    on_limit: OnLimit = "reject" if limit.on_limit is None else limit.on_limit
     if on_limit != "queue" and (limit.max_queued is not None or ttl is not None):
         raise DeclarationError("concurrency", f"{limit}: max_queued and ttl belong to on_limit='queue'")
     return StartLimit(limit.max, limit.key, on_limit, limit.max_queued, ttl)

@@ -683,10 +683,11 @@ def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunSt
         worker.guard,
         Put(keys.state, RUN_STATES.encode_own(after), seen.version(keys.state)),
         Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
-        *_gone(seen, keys.ready),
-        *([] if before.until is None else _gone(seen, keys.timer(before.until))),
+        *deletion_of(seen, keys.ready),
+        *([] if before.until is None else deletion_of(seen, keys.timer(before.until))),
     ]
 
 
-def _gone(seen: Snapshot, key: RecordKey) -> list[Change]:
+def deletion_of(seen: Snapshot, key: RecordKey) -> list[Change]:
+    """Return the change that deletes a record, if there is one."""
     return [Delete(key, version)] if (version := seen.version(key)) else []

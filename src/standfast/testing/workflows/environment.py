@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from standfast.testing.workflows.mortal_store import Mortality
     from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.engine import Engine
+    from standfast.workflows.steps import CurrentStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,7 +151,11 @@ class WorkflowEnvironment:
         number = self._processes
         process = Process(number, self._setup, await self._store.another(), self._dead, drive=True)
         await process.engine.open()
-        process.engine.runtime.on_attempt = lambda step: self.effects.began(step, number)
+
+        def began(step: CurrentStep) -> None:
+            self.effects.began(step, number)
+
+        process.engine.runtime.on_attempt = began
         process.life.on_death = self._died
         self._process = process
 
