@@ -165,7 +165,7 @@ MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
     "a session that is changed at once": ("shared", ((DispatcherBackend, "run", at_once),)),
     "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),
     "the dead are taken for alive": ("shared", ((viewing, "is_present", always_there),)),
-    "nobody looks after lines": ("shared", ((shared, "go_round_for_ever", nobody),)),
+    "nobody looks after lines": ("shared", ((shared, "reap_lines_forever", nobody),)),
     "an end over another end": ("shared", ((DurableCommits, "_outcome", whatever_was_written),)),
     "ticks that overlap": ("shared", ((ticking, "_begin", without_lines),)),
     "a record that comes after its run": ("shared", ((admitting, "start", and_forget_the_record),)),

@@ -32,7 +32,7 @@ FOLLOWERS: Final = {
     "flows StoredEventSource.after": ("follow_by_handle", "stream_a_request"),
     "flows until_ended": ("wait_by_handle",),
     "flows Handle.events": ("follow_by_handle",),
-    "web Handle.events": ("follow_by_handle",),
+    "web HandleLike.events": ("follow_by_handle",),
     "web _all": ("stream_a_call", "stream_a_request"),
     "web _written": ("talk_over_events",),
     "web Feed._read_messages": ("talk_over_a_socket", "talk_over_events"),
@@ -54,7 +54,7 @@ OTHERS: Final = {
     "workflows _records": "a page after the other",
     "workflows _states": "a page after the other",
     "locks lines": "a page after the other",
-    "locks _waiters": "a page after the other",
+    "locks waiters_of": "a page after the other",
     "space Space.lines": "a page after the other",
     # Those that are told what to look at: tests of locks, flows and workers have their own simulations.
     "flows StopMessages.watch": "tests/simulation/test_requests.py",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEASE: Final = 1.0
 SEEDS: Final = range(10)
 RESTART: Final = queue_rules_of(Restart(grace="8s"))
-SUPERSEDING: Final = pytest.mark.parametrize("manner", [RESTART, queue_rules_of(Latest())], ids=["restart", "latest"])
+SUPERSEDING: Final = pytest.mark.parametrize("rules", [RESTART, queue_rules_of(Latest())], ids=["restart", "latest"])
 
 
 @final

@@ -130,7 +130,10 @@ def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
 
 def advice_of(problem: StandfastError) -> str:
     """Return what the documentation of an error says, which is what to do next, without its markup."""
-    words = " ".join((inspect.getdoc(type(problem)) or "").split())
+    text = inspect.getdoc(type(problem)) or ""
+    for section in ("\n\nArgs:", "\n\nAttributes:"):
+        text = text.partition(section)[0]
+    words = " ".join(text.split())
     words = _ROLE.sub(r"\1", words)
     return words.replace("``", "")
 

@@ -211,7 +211,7 @@ def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _words(docstring: str) -> tuple[str, str]:
     """Return what an error is, and what to do next: the first sentence of its docstring, and the rest of it."""
-    text = inspect.cleandoc(docstring).partition("\n\nAttributes:")[0]
+    text = inspect.cleandoc(docstring).partition("\n\nAttributes:")[0].partition("\n\nArgs:")[0]
     text = " ".join(text.replace("``", "").split())
     title, _, advice = text.partition(". ")
     return title.rstrip("."), advice

@@ -145,7 +145,7 @@ def test_modes_are_shared_or_not(url: str, start: Start) -> None:
     assert answer(url, *HOLD, "--mode", "write", "--no-wait", "--", "true")[0] == 124
     code, said = answer(url, *HOLD, "--mode", "other", "--", "true")
     assert code == 125
-    assert "'other' is not declared" in said
+    assert "'other' cannot be the mode of" in said
 
 
 def test_a_lost_lock_ends_the_command(url: str, start: Start) -> None:

@@ -108,7 +108,10 @@ async def test_whoever_waits_for_longer_than_the_grace_is_told_that_the_server_s
         answered = await waiting
     assert (answered.status_code, answered.json()["type"]) == (503, "urn:standfast:request-interrupted")
     assert answered.headers["Standfast-Request"]
-    assert program.end() == (0, "")
+    code, errors = program.end()
+    assert code == 0
+    assert errors.startswith("waiting up to 0.05 s for what is under way: ")
+    assert len(errors.splitlines()) == 1
 
 
 async def test_a_second_signal_ends_it_at_once(start: Start, folder: str) -> None:

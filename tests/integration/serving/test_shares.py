@@ -156,7 +156,7 @@ async def test_a_tenant_fills_its_bytes_and_no_others(address: str) -> None:
         ]
     assert [(each.status_code, each.json()["share"]) for each in refused] == [(429, "bytes kept of the tenant")]
     assert "retry-after" in refused[0].headers
-    assert "500,000 is the limit" in refused[0].text
+    assert "bytes kept of the tenant is 500,000" in refused[0].text
     assert 10 <= taken <= 25  # each leaves its inputs and its answer, as soon as that is written
     assert [each.status_code for each in others] == [429, 202]
     await check_served(address, "acme/ann", "other/bob")
