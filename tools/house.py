@@ -86,7 +86,7 @@ def used_once(module: Module) -> int:
 
 
 def imports_of(modules: list[Module], *, types: bool) -> dict[str, set[str]]:
-    """Return which modules each one imports when it is loaded, with or without those for its types."""
+    """Return which modules each one imports, inside of functions too, with or without those for its types."""
     known = {module.name for module in modules}
     graph: dict[str, set[str]] = {}
     for module in modules:
@@ -97,15 +97,11 @@ def imports_of(modules: list[Module], *, types: bool) -> dict[str, set[str]]:
             for inner in ast.walk(node)
         }
         found: set[str] = set()
-        for statement in module.tree.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                continue
-            for node in ast.walk(statement):
-                if isinstance(node, ast.ImportFrom) and node.module and (types or id(node) not in for_types):
-                    found |= {
-                        name if (name := f"{node.module}.{alias.name}") in known else node.module
-                        for alias in node.names
-                    }
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module and (types or id(node) not in for_types):
+                found |= {
+                    name if (name := f"{node.module}.{alias.name}") in known else node.module for alias in node.names
+                }
         graph[module.name] = (found & known) - {module.name}
     return graph
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from standfast.web.app import App
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
+    from standfast.workflows.debounce import collect
     from standfast.workflows.definition import Retry, Workflow, step, workflow
     from standfast.workflows.engine import Engine
     from standfast.workflows.run import Run
@@ -62,6 +63,7 @@ __all__ = [
     "Workflow",
     "admin",
     "blocking",
+    "collect",
     "current_step",
     "errors",
     "open",
@@ -107,6 +109,7 @@ _HOMES = {
     "Space": "standfast.space",
     "Workflow": "standfast.workflows.definition",
     "blocking": "standfast.blocking",
+    "collect": "standfast.workflows.debounce",
     "current_step": "standfast.workflows.steps",
     "open": "standfast.space",
     "step": "standfast.workflows.definition",

@@ -129,9 +129,9 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     ),
     "Stripe.tolerance": lambda length: Stripe("longer secret", tolerance=length),
     "Limit.ttl": lambda length: sf.Limit(1, on_limit="queue", ttl=length),
-    "Batched.window": lambda length: lists.collect(sf.Batch(1, length)),
-    "Debounced.window": lambda length: nothing.collect(sf.Debounce(length)),
-    "Debounced.max_wait": lambda length: nothing.collect(sf.Debounce("1s", max_wait=length)),
+    "Batched.window": lambda length: sf.collect(lists, sf.Batch(1, length)),
+    "Debounced.window": lambda length: sf.collect(nothing, sf.Debounce(length)),
+    "Debounced.max_wait": lambda length: sf.collect(nothing, sf.Debounce("1s", max_wait=length)),
     "TickOptions.every": lambda length: sf.Schedule(nothing, id="s", every=length),
     "TickOptions.jitter": lambda length: sf.Schedule(nothing, id="s", every="1 day", jitter=length),
 }

@@ -47,8 +47,8 @@ async def many(ctx: sf.Context, items: list[int]) -> int:
     return len(items)
 
 
-soon = fulfil.collect(sf.Debounce(1))
-batch = many.collect(sf.Batch(3, 1))
+soon = sf.collect(fulfil, sf.Debounce(1))
+batch = sf.collect(many, sf.Batch(3, 1))
 
 
 async def starts(engine: sf.Engine) -> None:

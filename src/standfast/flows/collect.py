@@ -23,7 +23,7 @@ from standfast.flows.records import KEPT, RequestKeys, StoredCall, name_of, tags
 from standfast.flows.task import standings_of
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Put
-from standfast.workflows.debounce import Bringing, BringingRefusedError, Plan, collect
+from standfast.workflows.debounce import Bringing, BringingRefusedError, Plan, collect_event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ async def _collect(server: RequestServer, task: Task, plan: Plan, packed: bytes,
         always=always,
     )
     try:
-        return await collect(server.engine.runtime, plan, _key_of(task), packed, bringing)
+        return await collect_event(server.engine.runtime, plan, _key_of(task), packed, bringing)
     except BringingRefusedError as refused:
         if claim is not None and refused.key == claim.key:
             raise RacedError from None

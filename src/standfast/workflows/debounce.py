@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, final, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -50,6 +50,8 @@ from standfast.workflows.run import Run
 from standfast.workflows.start import check_registered
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.context import Context
@@ -131,7 +133,9 @@ class Collected(Struct, frozen=True):
 _turns: Final[WeakKeyDictionary[Any, WeakValueDictionary[RecordKey, asyncio.Lock]]] = WeakKeyDictionary()
 
 
-async def collect(runtime: Runtime, plan: Plan, key: str, packed: bytes, bringing: Bringing | None = None) -> Collected:
+async def collect_event(
+    runtime: Runtime, plan: Plan, key: str, packed: bytes, bringing: Bringing | None = None
+) -> Collected:
     """Put an event where it belongs: with the run that collects those of its key, or with a new one.
 
     Raises:
@@ -290,7 +294,7 @@ _POSITIONAL: Final = inspect.Parameter.POSITIONAL_ONLY
 class Debounced(Generic[P, R]):
     """Runs a workflow for the last event of a burst, when it has been quiet for a while.
 
-        reindex_soon = reindex.collect(sf.Debounce("5 seconds", max_wait="1 minute"))
+        reindex_soon = sf.collect(reindex, sf.Debounce("5 seconds", max_wait="1 minute"))
 
         async with sf.Engine(url, workflows=[reindex_soon]) as engine:
             run = await reindex_soon.start(engine, "doc-7", "the text of document 7")
@@ -345,7 +349,7 @@ class Batched(Generic[T, R]):
         @sf.workflow
         async def index(ctx: sf.Context, documents: list[Document]) -> int: ...
 
-        index_soon = index.collect(sf.Batch(100, "30 seconds"))
+        index_soon = sf.collect(index, sf.Batch(100, "30 seconds"))
 
         async with sf.Engine(url, workflows=[index_soon]) as engine:
             run = await index_soon.add(engine, document)
@@ -388,12 +392,40 @@ class Batched(Generic[T, R]):
         return f"<batch of {self._workflow.name}: {self._plan.size}, {self._plan.window:g} s>"
 
 
+@overload
+def collect(workflow: Workflow[P, R], policy: Debounce) -> Debounced[P, R]: ...
+@overload
+def collect(workflow: Callable[[list[T]], Coroutine[Any, Any, R]], policy: Batch) -> Batched[T, R]: ...
+def collect(workflow: Callable[..., Any], policy: Debounce | Batch) -> Debounced[Any, Any] | Batched[Any, Any]:
+    """Return what turns many events into few runs of a workflow; an engine takes it in ``workflows=``.
+
+        reindex_soon = sf.collect(reindex, sf.Debounce("5 seconds", max_wait="1 minute"))
+        index_soon = sf.collect(index, sf.Batch(100, "30 seconds"))
+
+    Args:
+        workflow: What to run.
+        policy: :class:`~standfast.Debounce`: one run with the last event of a burst. :class:`~standfast.Batch`: one run
+            with the list of all items; the workflow takes that list as its only argument.
+
+    Raises:
+        DeclarationError: It is no workflow, or the policy is another one or has options that only actions know.
+    """
+    if not isinstance(workflow, Workflow):
+        raise DeclarationError("collect", f"a {type(workflow).__name__} is no workflow; declare it with @sf.workflow")
+    target = cast("Workflow[..., Any]", workflow)
+    if isinstance(policy, Debounce):
+        return Debounced(target, policy)
+    if isinstance(policy, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        return Batched(target, policy)
+    raise DeclarationError(target.name, f"{policy!r:.60} collects nothing; use sf.Debounce(...) or sf.Batch(...)")
+
+
 async def _send(engine: AnyEngine, plan: Plan, key: str, target: Workflow[..., Any], packed: bytes) -> Run[Any]:
     runtime, workflow = engine.runtime, plan.workflow
     check_registered(runtime, target, drives=engine.drives)
     if engine.drives and (workflow.name, workflow.version) not in runtime.workflows:
         raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in runtime.workflows})))
-    done = await collect(runtime, plan, checked_message_name("key", key), packed)
+    done = await collect_event(runtime, plan, checked_message_name("key", key), packed)
     return Run(engine, done.run_id, workflow, is_new=done.is_new)
 
 

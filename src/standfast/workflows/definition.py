@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from standfast.durations import Duration, seconds
 from standfast.errors import DeclarationError, UsageError
-from standfast.policies import DEFAULT, Batch, Debounce, Limit, OnLimit
+from standfast.policies import DEFAULT, Limit, OnLimit
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.values import signature_of
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
 
     from standfast.workflows.context import Context
-    from standfast.workflows.debounce import Batched, Debounced
     from standfast.workflows.records import Standing, Start, Started
     from standfast.workflows.values import Signature
 
@@ -73,7 +72,6 @@ def as_start_limit(limit: Limit) -> StartLimit:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 Semantics: TypeAlias = Literal["at_least_once", "at_most_once"]
@@ -200,36 +198,6 @@ class Workflow(Generic[P, R]):
         raise DeclarationError(
             self.name, f"start it with engine.start({self.name}, ...), or ctx.child({self.name}, ...) in a workflow"
         )
-
-    @overload
-    def collect(self, policy: Debounce) -> Debounced[P, R]: ...
-
-    @overload
-    # As a callable, a workflow tells type checkers what it takes a list of; mypy wants a supertype of every workflow.
-    def collect(  # type: ignore[misc]
-        self: Callable[[list[T]], Coroutine[Any, Any, R]], policy: Batch
-    ) -> Batched[T, R]: ...
-
-    def collect(self, policy: Debounce | Batch) -> Debounced[Any, Any] | Batched[Any, Any]:
-        """Return what turns many events into few runs of this workflow; an engine takes it in ``workflows=``.
-
-            reindex_soon = reindex.collect(sf.Debounce("5 seconds", max_wait="1 minute"))
-            index_soon = index.collect(sf.Batch(100, "30 seconds"))
-
-        Args:
-            policy: :class:`~standfast.Debounce`: one run with the last event of a burst. :class:`~standfast.Batch`: one
-                run with the list of all items; the workflow takes that list as its only argument.
-
-        Raises:
-            DeclarationError: The policy has options that only actions know, or is another one.
-        """
-        from standfast.workflows.debounce import Batched, Debounced  # noqa: PLC0415 -- which need this module
-
-        if isinstance(policy, Debounce):
-            return Debounced(self, policy)
-        if isinstance(policy, Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            return Batched(self, policy)
-        raise DeclarationError(self.name, f"{policy!r:.60} collects nothing; use sf.Debounce(...) or sf.Batch(...)")
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return this workflow together with what it is to be called with, after its context.

@@ -280,7 +280,7 @@ def test_locks_and_states_are_within_reach(ours: blocking.Engine) -> None:
 
 def test_what_has_no_blocking_name_is_reached_with_the_async_engine() -> None:
     """A handle that it returns is a blocking one, and typed."""
-    soon = sums.collect(sf.Batch(2, "1 hour"))
+    soon = sf.collect(sums, sf.Batch(2, "1 hour"))
     with blocking.Engine("memory://", workflows=[soon]) as ours:
         ours.call(lambda engine: soon.add(engine, 1))
         run = ours.call(lambda engine: soon.add(engine, 2))

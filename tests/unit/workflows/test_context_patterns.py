@@ -72,10 +72,10 @@ async def broken(ctx: sf.Context, name: str) -> None:
     raise LookupError(name)
 
 
-SOON = reindex.collect(sf.Debounce("5 seconds", max_wait="12 seconds"))
-TOGETHER = index.collect(sf.Batch(3, "30 seconds"))
-ALONE = index_alone.collect(sf.Batch(2, "30 seconds"))
-BROKEN = broken.collect(sf.Debounce("5 seconds"))
+SOON = sf.collect(reindex, sf.Debounce("5 seconds", max_wait="12 seconds"))
+TOGETHER = sf.collect(index, sf.Batch(3, "30 seconds"))
+ALONE = sf.collect(index_alone, sf.Batch(2, "30 seconds"))
+BROKEN = sf.collect(broken, sf.Debounce("5 seconds"))
 
 
 def environment(**options: Any) -> WorkflowEnvironment:
@@ -183,7 +183,7 @@ async def test_a_batch_is_run_when_its_first_item_has_waited_long_enough() -> No
 
 async def test_a_batch_of_one_is_run_at_once() -> None:
     """A size of one collects nothing."""
-    single = index.collect(sf.Batch(1, "1 day"))
+    single = sf.collect(index, sf.Batch(1, "1 day"))
     async with WorkflowEnvironment(single.workflows) as env:
         DONE.clear()
         for number in range(2):
@@ -288,14 +288,15 @@ async def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: reindex.collect(sf.Queue()),  # type: ignore[arg-type]  # what is tested
-        lambda: reindex.collect(sf.Debounce(5, edge="leading")),
-        lambda: reindex.collect(sf.Debounce(5, key="user")),
-        lambda: index.collect(sf.Batch(3, 1, key="tenant")),
+        lambda: sf.collect(print, sf.Debounce(1)),  # type: ignore[call-overload]  # what is tested
+        lambda: sf.collect(reindex, sf.Queue()),  # type: ignore[call-overload]  # what is tested
+        lambda: sf.collect(reindex, sf.Debounce(5, edge="leading")),
+        lambda: sf.collect(reindex, sf.Debounce(5, key="user")),
+        lambda: sf.collect(index, sf.Batch(3, 1, key="tenant")),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(make: Callable[[], object]) -> None:
-    """A policy that collects nothing, and options that only actions know."""
+    """Something that is no workflow, a policy that collects nothing, and options that only actions know."""
     with pytest.raises(DeclarationError):
         make()
 

@@ -119,8 +119,8 @@ def refuse_negative(number: int) -> None:
         raise ValueError("negative")
 
 
-BATCH = uses_many.collect(sf.Batch(1, "1 hour"))
-SOON = raises_itself.collect(sf.Debounce("1ms"))
+BATCH = sf.collect(uses_many, sf.Batch(1, "1 hour"))
+SOON = sf.collect(raises_itself, sf.Debounce("1ms"))
 WORKFLOWS: list[Any] = [has_a_step, has_a_child, has_branches, never_ends, answers, BATCH, SOON]
 
 

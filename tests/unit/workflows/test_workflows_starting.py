@@ -52,7 +52,7 @@ async def many(_ctx: sf.Context, items: list[str]) -> int:
     return len(items)
 
 
-SOON = many.collect(sf.Batch(1, "1 hour"))
+SOON = sf.collect(many, sf.Batch(1, "1 hour"))
 WORKFLOWS: list[Any] = [imports, has_names, one_at_a_time, keyed, SOON]
 
 
