@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # --- options: what a URL says, and the names of the tables ---------------------------------------------------------
 
 PORT: Final = 3306
-KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls", "tls_ca")
+KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
@@ -76,6 +76,8 @@ class MysqlOptions(Struct, frozen=True):
     pool: int
     migrate: bool
     tls: ssl.SSLContext | None
+    lifeline: bool = True
+    """Whether others see soon that this process has died."""
 
     def __repr__(self) -> str:
         return f"<MysqlOptions {self.name}>"
@@ -111,6 +113,7 @@ def read_options(address: Address) -> MysqlOptions:
         pool=address.take_count("pool", 4, most=100),
         migrate=address.take_flag("migrate", default=True),
         tls=address.tls(default=False),
+        lifeline=address.take_flag("lifeline", default=True),
     )
     address.finish(*KNOWN)
     return options

@@ -35,9 +35,11 @@ from standfast.stores.mysql.connection import (
     translated,
     weakness_of,
 )
+from standfast.stores.mysql.liveness import find_server_id, liveness_server
 from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
 from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Record, Snapshot, Worked
 from standfast.stores.remote.connection import warn_not_durable
+from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Intent, Landed, ServerDefaults, WriteRefused, Written, run_user_work
 from standfast.stores.validation import check_commit, in_window
 
@@ -74,21 +76,24 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
             settings = await settings_of(link, options)
             check(settings, options.name)
             await schema.prepare(link, options)
+            server_id = await find_server_id(link, options.timeout) if options.lifeline else ""
     except BaseException:
         await links.aclose()
         raise
     if weakness := weakness_of(settings):
         settings_at_fault = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
         warn_not_durable(options.name, settings_at_fault, hooks)
-    return MysqlServer(options, links, settings)
+    return MysqlServer(options, links, settings, server_id)
 
 
 @final
 class MysqlServer(ServerDefaults):
     """One handle: a connection to write on, and a few for everything else."""
 
-    def __init__(self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str]) -> None:
-        self._options, self._links, self._settings = options, links, settings
+    def __init__(
+        self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str], server_id: str = ""
+    ) -> None:
+        self._options, self._links, self._settings, self._server_id = options, links, settings, server_id
         self._names: Final = options.names
         self.name = options.name
         self.batching: Final = BATCHING
@@ -99,8 +104,10 @@ class MysqlServer(ServerDefaults):
             reach="network",
             wakes="poll",
             shortest_lease=0.5,
+            sees_process_death=bool(server_id),
             commit_with=True,
         )
+        self._liveness: Final = join_liveness(liveness_server(options, server_id)) if server_id else None
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
         self._writer: Final = MysqlPool(options, 1)
         self._writing: Final = MysqlWriter(options, self._writer, longest)
@@ -196,10 +203,20 @@ class MysqlServer(ServerDefaults):
         except BaseException:
             await links.aclose()
             raise
-        return MysqlServer(self._options, links, self._settings)
+        return MysqlServer(self._options, links, self._settings, self._server_id)
+
+    def liveness_token(self) -> str:
+        """Return this process's token; empty if deaths are not seen here."""
+        return "" if self._liveness is None else self._liveness.liveness_token()
+
+    def is_dead(self, token: str) -> bool:
+        """Return True if the process that gave ``token`` is known to have died."""
+        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._liveness is not None:
+            await self._liveness.leave()
         await self._writer.aclose()
         await self._links.aclose()
 

@@ -27,7 +27,7 @@ from standfast.stores.postgresql.connection import (
     translate,
     translate_write,
 )
-from standfast.stores.postgresql.liveness import join_liveness
+from standfast.stores.postgresql.liveness import liveness_server
 from standfast.stores.postgresql.statements import (
     PostgresStatements,
     channel,
@@ -39,6 +39,7 @@ from standfast.stores.postgresql.statements import (
 )
 from standfast.stores.postgresql.transactions import PostgresUserTransactions, PostgresWorkRunner
 from standfast.stores.protocol import Snapshot
+from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, WriteRefused
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class PostgresServer:
         self._topics: frozenset[bytes] | None = None
         self._joining: PostgresUserTransactions | None = None
         self._store: Final = store
-        self._liveness: Final = join_liveness(options, store) if capabilities.sees_process_death else None
+        self._liveness: Final = (
+            join_liveness(liveness_server(options, store)) if capabilities.sees_process_death else None
+        )
         listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)

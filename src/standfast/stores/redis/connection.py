@@ -27,6 +27,7 @@ from standfast.stores.remote.connection import ConnectionPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from socket import socket
 
     from standfast.stores.address import Address
 
@@ -45,6 +46,7 @@ _KNOWN: Final = (
     "cluster",
     "durable",
     "unchecked",
+    "lifeline",
     "tls",
     "tls_ca",
 )
@@ -67,6 +69,8 @@ class RedisOptions(Struct, frozen=True):
     """Whether to look at the server's persistence, or what to believe of it: ``true``, ``false``."""
     unchecked: bool = False
     """Whether to go on where the server does not tell its eviction policy."""
+    lifeline: bool = True
+    """Whether others see soon that this process has died."""
     tls: ssl.SSLContext | None = None
 
 
@@ -83,6 +87,7 @@ def read_options(address: Address) -> RedisOptions:
         cluster=address.take_flag("cluster", default=False),
         durable=address.take_choice("durable", ("check", "true", "false"), "check"),
         unchecked=address.take_flag("unchecked", default=False),
+        lifeline=address.take_flag("lifeline", default=True),
         tls=address.tls(default=address.scheme in {"rediss", "valkeys"}),
     )
     address.finish(*_KNOWN)
@@ -241,6 +246,12 @@ class RedisConnection(Connection):
     def is_alive(self) -> bool:
         """Whether neither side has been seen to close it: a server that stopped since the last call is met here."""
         return self._reader is not None and not self._reader.at_eof()
+
+    @property
+    def socket(self) -> socket | None:
+        """The socket, while it is open."""
+        found: socket | None = None if self._writer is None else self._writer.get_extra_info("socket")
+        return found
 
     def abort(self) -> None:
         """Close it without sending what is left to send."""

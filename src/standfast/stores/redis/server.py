@@ -16,6 +16,7 @@ from standfast.stores.backend import EXPORTED, OPEN, Batching, moved_error, page
 from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from standfast.stores.redis.cluster import Cluster, OneServer, RedisSubscriber, RewindDetector, ScriptCaller
 from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of
+from standfast.stores.redis.liveness import find_store_id, liveness_server
 from standfast.stores.redis.scripts import (
     AUDIENCE,
     CLOSE,
@@ -34,6 +35,7 @@ from standfast.stores.redis.scripts import (
     slot_of,
 )
 from standfast.stores.remote.connection import warn_not_durable
+from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
 
 if TYPE_CHECKING:
@@ -84,6 +86,9 @@ class RedisServer(ServerDefaults):
         self._known: Final[dict[bytes, RedisKeys]] = {}
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
+        self._liveness: Final = (
+            join_liveness(liveness_server(dialer, options, facts.store_id)) if facts.store_id else None
+        )
 
     def names(self, namespace: bytes) -> RedisKeys:
         """Return the keys of a namespace."""
@@ -254,6 +259,14 @@ class RedisServer(ServerDefaults):
 
     # --- life ------------------------------------------------------------------------------------------------
 
+    def liveness_token(self) -> str:
+        """Return this process's token; empty if deaths are not seen here."""
+        return "" if self._liveness is None else self._liveness.liveness_token()
+
+    def is_dead(self, token: str) -> bool:
+        """Return True if the process that gave ``token`` is known to have died."""
+        return self._liveness is not None and self._liveness.is_dead(token)
+
     async def another(self) -> RedisServer:
         """Open another handle on the same server, on the running loop."""
         server = RedisServer(self._dialer, self._options, self._facts, self._seen)
@@ -273,6 +286,8 @@ class RedisServer(ServerDefaults):
         except TimeoutError:  # closing does not depend on a server that is not there
             pass
         finally:
+            if self._liveness is not None:
+                await self._liveness.leave()
             await self._listening.aclose()
             await self.calls.routes.aclose()
 
@@ -294,10 +309,19 @@ class RedisFacts(Struct, frozen=True):
 
     is_cluster: bool
     durable: bool
+    store_id: str = ""
+    """What tells the store from others; empty if it cannot be seen that a process has died."""
 
     def capabilities(self) -> Capabilities:
         """Return what the store can do on it."""
-        return Capabilities(backend="redis", atomic=True, durable=self.durable, reach="network", wakes="push")
+        return Capabilities(
+            backend="redis",
+            atomic=True,
+            durable=self.durable,
+            reach="network",
+            wakes="push",
+            sees_process_death=bool(self.store_id),
+        )
 
 
 _SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
@@ -314,7 +338,9 @@ async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOp
     problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
     if problem and options.durable == "check":
         warn_not_durable(name, problem, hooks)
-    return RedisFacts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
+    is_cluster = info.get("cluster_enabled") == "1"
+    sees_deaths = options.lifeline and not is_cluster and not options.cluster
+    return RedisFacts(is_cluster, not problem, await find_store_id(calls, options) if sees_deaths else "")
 
 
 async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:
