@@ -1,42 +1,49 @@
-"""What runs of workflows and their workers tell."""
+"""What stores, locks, runs and requests tell."""
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, final
+from typing import ClassVar, Final, Literal, TypeAlias
 
-from msgspec import Struct
-
-from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
-from standfast.keys import Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+from standfast.clock import Instant
+from standfast.hooks import NO_HOOKS, SLOW_HOOK, Event, Hook, HookFailed, Hooks, HookSlow, Level
+from standfast.keys import Key  # noqa: TC001 -- part of the fields, which programs may ask for
 
 __all__ = [
     "NO_HOOKS",
     "SLOW_HOOK",
     "Checkpointed",
     "ClockStepped",
+    "Committed",
+    "DeadlockRefused",
     "EntriesFell",
     "Event",
+    "FenceRefused",
     "ForeignHandleSeen",
+    "HintHeard",
     "Hook",
     "HookFailed",
     "HookSlow",
     "Hooks",
     "LeaseLost",
     "Level",
+    "LockAcquired",
+    "LockEnd",
     "LockEvent",
     "LockOrderInverted",
+    "LockRefused",
+    "LockReleased",
     "LoopHeldUp",
     "OutcomeSettled",
     "OutcomeUnknown",
     "PermitsDisagree",
     "PresenceLost",
     "PresenceNotRenewed",
+    "RateClosed",
+    "RateGranted",
+    "RateRefused",
     "ReleaseDelayed",
+    "RequestDecided",
+    "RequestEnded",
     "RequestEvent",
     "RequestsOverlap",
     "Requeued",
@@ -65,23 +72,12 @@ __all__ = [
     "TickSkipped",
     "TicksMissed",
     "UnloadSwallowed",
+    "Verdict",
     "WorkerDied",
     "WorkerFails",
+    "WorkerPolled",
     "WorkerWaits",
 ]
-
-
-# --- the root of all events ----------------------------------------------------------------------------------------
-
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-
-
-class Event(Struct, frozen=True, kw_only=True):
-    """The root of all events. ``at`` is when it happened, by the clock of whoever tells."""
-
-    level: ClassVar[Level] = "info"
-
-    at: Instant
 
 
 # --- what exclusion in one process tells ---------------------------------------------------------------------------
@@ -134,115 +130,53 @@ class RequestsOverlap(RequestEvent, frozen=True, kw_only=True):
     """The requests whose place it took."""
 
 
-# --- hooks, and what is told about them ----------------------------------------------------------------------------
-
-SLOW_HOOK: Final = 0.1
-"""A hook that takes longer than this many seconds is reported."""
+Verdict: TypeAlias = Literal["run", "queued", "started", "collected", "joined", "replayed", "refused"]
+"""How it was decided about a request, see :class:`RequestDecided`."""
 
 
-class HookFailed(Event, frozen=True, kw_only=True):
-    """A hook raised. The other hooks are told once; what the hook was told about went on undisturbed."""
+class RequestDecided(RequestEvent, frozen=True, kw_only=True):
+    """It was decided what becomes of a request that arrived.
 
-    level: ClassVar[Level] = "error"
+    ``verdict`` is ``run`` (it runs at once, in this process), ``queued`` (it waits here for its turn), ``started`` (it
+    is a durable run), ``collected`` (it was put into a burst or a batch), ``joined`` (it shares the run of another
+    request), ``replayed`` (the answer of the same request is given again) or ``refused``.
+    """
 
-    hook: str
-    error: str
-    """The type of the exception; its message may hold anything and is left out."""
-    place: str
-    """Where it was raised: file and line."""
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
 
-
-class HookSlow(Event, frozen=True, kw_only=True):
-    """A hook took so long that it holds up the work it watches. Let it hand its work to a thread or a queue."""
-
-    level: ClassVar[Level] = "warning"
-
-    hook: str
+    flow: str
+    name: str
+    """The action's name, without its flow."""
+    policy: str
+    """How requests of one key are kept apart: ``queue``, ``reject``, ``debounce`` ..."""
+    verdict: Verdict
     seconds: float
+    """How many seconds it took to decide."""
+    reason: str = ""
+    """If it was refused: the type of the error that its caller was told."""
 
 
-class Hook(Protocol):
-    """Anything that can be called with an event.
+class RequestEnded(RequestEvent, frozen=True, kw_only=True):
+    """A request that was taken on has ended, on the server that ran it."""
 
-    It is called at once, on the thread where the event happens, possibly on several threads at a time, and must
-    return quickly. What it returns is ignored, and so is what it raises, but for one line in the log.
-    """
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
 
-    def __call__(self, event: Event, /) -> object:
-        """Take note of ``event``."""
-        ...
-
-
-@final
-class Hooks:
-    """Tells hooks about events, and keeps their failures away from the work.
-
-    ``if hooks:`` is False when nobody listens; then an event need not even be made.
-    """
-
-    __slots__ = ("_hooks", "_reported")
-
-    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        self._hooks: Final = tuple(hooks)
-        self._reported: dict[tuple[str, int], object] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
-
-    def emit(self, event: Event) -> None:
-        """Call every hook with ``event``, in order. Never raises what a hook raises."""
-        for hook in self._hooks:
-            started = monotonic()
-            try:
-                hook(event)
-            except (KeyboardInterrupt, SystemExit):  # the process is asked to end; that is no failure of the hook
-                raise
-            except BaseException as error:  # noqa: BLE001 -- whatever it is, the work goes on
-                self._report_failure(hook, error)
-            if (taken := monotonic() - started) > SLOW_HOOK:
-                self._report_slowness(hook, taken)
-
-    def _report_failure(self, hook: Hook, error: BaseException) -> None:
-        if not self._is_first("failed", hook):
-            return
-        name, kind, place = _name(hook), type(error).__name__, _place(error.__traceback__)
-        _logger.error("event hook %s raised %s at %s; this is logged once", name, kind, place)
-        self._tell_others(hook, HookFailed(at=SYSTEM_CLOCK.wall(), hook=name, error=kind, place=place))
-
-    def _report_slowness(self, hook: Hook, seconds: float) -> None:
-        if not self._is_first("slow", hook):
-            return
-        _logger.warning("event hook %s took %.1f s; this is logged once", _name(hook), seconds)
-        self._tell_others(hook, HookSlow(at=SYSTEM_CLOCK.wall(), hook=_name(hook), seconds=seconds))
-
-    def _is_first(self, trouble: str, hook: Hook) -> bool:
-        mark = object()  # setdefault is atomic, so of several threads one is the first
-        return self._reported.setdefault((trouble, id(hook)), mark) is mark
-
-    def _tell_others(self, failing: Hook, event: Event) -> None:
-        # Each hook is reported once, so hooks that fail at the news of each other's failure come to an end.
-        others = Hooks(hook for hook in self._hooks if hook is not failing)
-        others._reported = self._reported
-        others.emit(event)
-
-
-NO_HOOKS: Final = Hooks()
-"""Nobody listens."""
-
-_logger: Final = logging.getLogger("standfast")
-
-
-def _name(hook: Hook) -> str:
-    named: object = hook if hasattr(hook, "__qualname__") else type(hook)
-    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
-
-
-def _place(traceback: TracebackType | None) -> str:
-    if traceback is None:
-        return "?"
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+    flow: str
+    name: str
+    policy: str
+    outcome: str
+    """``completed``, ``failed``, ``cancelled``, ``superseded``, ``interrupted``, ``refused``."""
+    waited: float
+    """How many seconds it waited for its turn."""
+    ran: float
+    """How many seconds its action ran; 0: it never began."""
+    durable: bool = False
+    """Whether it was a run of its action's workflow, whose id is the request's."""
+    attempt: int = 1
+    superseded: tuple[str, ...] = ()
+    """The requests whose place it took."""
 
 
 # --- what schedules tell -------------------------------------------------------------------------------------------
@@ -297,6 +231,25 @@ class StoreEvent(Event, frozen=True, kw_only=True):
     """The root of what stores tell. ``store`` is its address without secrets."""
 
     store: str
+
+    @property
+    def backend(self) -> str:
+        """Which kind of store it is: ``sqlite``, ``postgresql``, ``memory`` ..."""
+        return self.store.partition(":")[0]
+
+
+class Committed(StoreEvent, frozen=True, kw_only=True):
+    """A transaction was answered: it is durable, and each of its riders has its verdict."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    seconds: float
+    """From when it left until it was answered. What was waited for before, until it left, is not in it."""
+    riders: int
+    """How many commits and updates shared the transaction."""
+    conflicts: int
+    """How many of them lost a race."""
 
 
 class SlowCommit(StoreEvent, frozen=True, kw_only=True):
@@ -420,6 +373,110 @@ class LockEvent(Event, frozen=True, kw_only=True):
     """The root of what durable locks tell. ``key`` is the lock's."""
 
     key: str
+    family: str = ""
+    """The name of the key's family; empty: the key is a text, or the lock is Standfast's own."""
+    kind: str = ""
+    """``mutex``, ``semaphore``, ``mode lock`` ..., as far as that is known."""
+
+
+class LockAcquired(LockEvent, frozen=True, kw_only=True):
+    """A process holds a lock from now on. Locks that a run takes through its context tell :class:`RunLocked`."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    mode: str
+    fence: int
+    waited: float
+    """How many seconds it took, from the call on."""
+    presence: str
+    """What it is held by; empty: by a lease with an end of its own."""
+
+
+LockEnd: TypeAlias = Literal["released", "lost", "evicted", "expired"]
+
+
+class LockReleased(LockEvent, frozen=True, kw_only=True):
+    """A process holds a lock no longer.
+
+    ``outcome`` is ``released``; ``expired`` (its lease or its ``max_hold`` was over); ``evicted`` (an operator took it
+    away, or another process that took this one for dead); or ``lost`` (anything else, see :class:`LeaseLost`).
+    """
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    mode: str
+    fence: int
+    held: float
+    outcome: LockEnd
+
+
+class LockRefused(LockEvent, frozen=True, kw_only=True):
+    """A process did not get a lock that it asked for. ``reason`` is the type of the error that it was told."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    mode: str
+    waited: float
+    reason: str
+
+
+class DeadlockRefused(LockEvent, frozen=True, kw_only=True):
+    """A task or a run would have waited for ever, for itself or in a circle, and was refused.
+
+    ``reason`` is the type of the error. Take the locks in one order everywhere, see ``KeyFamily(after=...)``.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    reason: str
+    run: str = ""
+    """The run that asked; empty: a task of this process."""
+
+
+class FenceRefused(LockEvent, frozen=True, kw_only=True):
+    """A write came with a fence that is not the highest any more: its writer has lost the lock, and did not know.
+
+    ``key`` is the resource. Nothing was written.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    fence: int
+    highest: int
+
+
+class RateGranted(LockEvent, frozen=True, kw_only=True):
+    """A caller has passed a rate limiter. ``key`` is the limiter's."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    cost: int
+    waited: float | None
+    """How many seconds it waited; None: it asked again and again by itself, as runs do, so that is not known."""
+
+
+class RateRefused(LockEvent, frozen=True, kw_only=True):
+    """A caller has not passed a rate limiter: it was to come later, or its time was over."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    cost: int
+    waited: float
+    retry_after: float
+    """After how many seconds it could pass, as far as that is known."""
+
+
+class RateClosed(LockEvent, frozen=True, kw_only=True):
+    """A rate limiter lets nobody pass for ``seconds``: what it protects has asked for a pause."""
+
+    level: ClassVar[Level] = "warning"
+
+    seconds: float
 
 
 class LeaseLost(LockEvent, frozen=True, kw_only=True):
@@ -485,6 +542,42 @@ class RunMoved(RunEvent, frozen=True, kw_only=True):
     """What it waits for, or why it ended, in words."""
     key: str = ""
     """What it counts for: the partitions of its limits, and its schedule; empty if it has none."""
+    before: str = ""
+    """How it was before; empty: it is new."""
+    worker: str = ""
+    """The presence of the worker that drives it, or did until now; empty: none."""
+    claims: int = 0
+    """How often it was claimed."""
+    position: int = 0
+    """How many events its history has, as far as that is known."""
+    started_at: Instant = Instant(0)
+    """When the run was started, by the store's time; 0: that is not known here."""
+    changed_at: Instant = Instant(0)
+    """When it went into this state, by the store's time."""
+    ready_for: float | None = None
+    """If it was claimed: how many seconds it could have gone on and no worker had it. None: that is not known."""
+    orphaned_for: float | None = None
+    """If it was taken over: how many seconds it was without a worker, since its last one was found dead."""
+    parent: str = ""
+    """The run that has started it."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the run was started just now."""
+        return not self.before
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a worker drives the run from now on."""
+        return self.status == "running" and bool(self.fence)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self.status in _ENDED
+
+
+_ENDED: Final = frozenset({"completed", "failed", "cancelled", "timed_out"})
 
 
 class RunLocked(RunEvent, frozen=True, kw_only=True):
@@ -499,6 +592,15 @@ class RunLocked(RunEvent, frozen=True, kw_only=True):
     """The fence of the lock, not of the run."""
     waited: float
     """How many seconds it stood in line."""
+    family: str = ""
+    """The name of the key's family; empty: the key is a text."""
+    kind: str = ""
+    mode: str = ""
+    workflow: str = ""
+    position: int = 0
+    """How many events the run's history had then."""
+    asked_at: Instant = Instant(0)
+    """Since when it stood in line, by the store's time."""
 
 
 class RunUnlocked(RunEvent, frozen=True, kw_only=True):
@@ -512,6 +614,15 @@ class RunUnlocked(RunEvent, frozen=True, kw_only=True):
     """The fence that it had; 0: it did not get the lock."""
     held: float
     """How many seconds it held it."""
+    family: str = ""
+    kind: str = ""
+    mode: str = ""
+    workflow: str = ""
+    position: int = 0
+    held_from: Instant = Instant(0)
+    """Since when it held the lock, by the store's time."""
+    outcome: str = "released"
+    """``released``; ``lost``: it was taken away before; ``refused``: it did not get the lock."""
 
 
 class StepRecorded(RunEvent, frozen=True, kw_only=True):
@@ -522,6 +633,20 @@ class StepRecorded(RunEvent, frozen=True, kw_only=True):
     step: str
     fence: int
     failed: bool
+    workflow: str = ""
+    name: str = ""
+    """The name that the step was declared with; ``step`` is its id in the run, ``charge#2``."""
+    attempt: int = 1
+    """Which attempt has ended it."""
+    started_at: Instant = Instant(0)
+    """When that attempt began, by the clock of the process, as ``at`` is."""
+    seconds: float = 0.0
+    """How long that attempt took."""
+    position: int = 0
+    """How many events the run's history has with it."""
+    error: str = ""
+    """The type of the exception, if it failed."""
+    worker: str = ""
 
 
 class StepRetried(RunEvent, frozen=True, kw_only=True):
@@ -533,6 +658,15 @@ class StepRetried(RunEvent, frozen=True, kw_only=True):
     attempt: int
     error: str
     """The type of the exception."""
+    fence: int = 0
+    workflow: str = ""
+    name: str = ""
+    started_at: Instant = Instant(0)
+    seconds: float = 0.0
+    position: int = 0
+    worker: str = ""
+    waits: float = 0.0
+    """How many seconds there are until the next attempt."""
 
 
 class StepArgumentsDiffer(RunEvent, frozen=True, kw_only=True):
@@ -636,6 +770,27 @@ class LoopHeldUp(Event, frozen=True, kw_only=True):
     """
 
     level: ClassVar[Level] = "warning"
+
+    seconds: float
+
+
+class WorkerPolled(Event, frozen=True, kw_only=True):
+    """A worker has looked by itself for runs that can go on, in case a hint was lost."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
+
+    seconds: float
+    """How long that took."""
+    found: int
+    """How many runs it found of which no hint had told."""
+
+
+class HintHeard(RunEvent, frozen=True, kw_only=True):
+    """A hint told a worker of a new run that it claimed then; ``seconds`` is how long the hint was on its way."""
+
+    level: ClassVar[Level] = "debug"
+    frequent: ClassVar[bool] = True
 
     seconds: float
 

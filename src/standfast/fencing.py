@@ -8,8 +8,10 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from standfast.clock import SYSTEM_CLOCK
 from standfast.codec import Codec
 from standfast.errors import InvalidArgumentError, StaleFenceError
+from standfast.events import FenceRefused
 from standfast.stores.protocol import Decision, Delete, Put
 
 if TYPE_CHECKING:
@@ -109,12 +111,18 @@ class FenceGate:
             found = seen.get(record)
             highest = 0 if found is None else _FENCES.decode(found.value)
             if highest > fence:
+                self._tell(resource, fence, highest)
                 raise StaleFenceError(resource, fence, highest)
             if highest == fence:
                 return Decision(None)
             return Decision(None, (Put(record, _FENCES.encode(fence), seen.version(record)),))
 
         await self._scope.update((record,), decide)
+
+    def _tell(self, resource: str, fence: int, highest: int) -> None:
+        hooks = self._scope.hooks
+        if hooks:
+            hooks.emit(FenceRefused(at=SYSTEM_CLOCK.wall(), key=resource, fence=fence, highest=highest))
 
     async def highest(self, resource: str) -> int:
         """Return the highest fence that a resource has seen; 0 if none."""

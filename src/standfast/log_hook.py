@@ -77,7 +77,8 @@ class LogHook:
         level = _LEVELS[event.level]
         if self._logger.isEnabledFor(level):
             facts: dict[str, Fact] = {"event": event_name(type(event))}
-            facts |= {name: self._shown(name, value) for name, value in asdict(event).items() if name != "at"}
+            told = {name: value for name, value in asdict(event).items() if value not in ("", None) and name != "at"}
+            facts |= {name: self._shown(name, value) for name, value in told.items()}
             line = as_json(facts) if self._style == "json" else as_logfmt(facts)
             self._logger.log(level, "%s", line, extra={"standfast": facts})
 

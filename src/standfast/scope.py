@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from standfast.errors import ArgumentTypeError, InvalidArgumentError, InvalidChangeError, UnsuitableStoreError
+from standfast.events import NO_HOOKS, Hooks
 from standfast.ids import new_id
 from standfast.keys import Key, RecordKey
 from standfast.stores.protocol import Check, Delete, Put, SharesTransactions, Wake
@@ -44,7 +45,10 @@ class Scope:
         tenant: Whose records these are.
         presence: The address of this opening of the space, unlike any other: where wakes for it are sent.
         presence_name: The last part of it.
+        hooks: Told what happens in it.
     """
+
+    hooks: Hooks = NO_HOOKS
 
     def __init__(self, store: Store, *, namespace: str = "default", tenant: str = "default") -> None:
         if not store.capabilities.atomic:

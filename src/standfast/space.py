@@ -55,6 +55,7 @@ class Space(Scope):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(store, namespace=namespace, tenant=tenant)
+        self.hooks = hooks
         self.lease: Final = check_lease(lease, store.capabilities)
         self._lines: Final = Lines(self, clock, hooks, check_heartbeat(heartbeat, self.lease))
 

@@ -584,13 +584,14 @@ class ConcurrencyLimits:
         digest = blake2b(msgspec.json.encode((*own, *part)), digest_size=20).hexdigest()
         key = f"{limit.name or task.name} {digest}"
         if self._is_shared:
-            limiter = RateLimiter(self._space, key, capacity=limit.burst, interval=limit.interval)
+            family = limit.name or task.name
+            limiter = RateLimiter(self._space, key, capacity=limit.burst, interval=limit.interval, family=family)
             try:
                 return await limiter.try_acquire()
             except LockMismatchError:  # another version of the app says another rate; the last one counts
                 await limiter.change_rate()
                 return await RateLimiter(
-                    self._space, key, capacity=limit.burst, interval=limit.interval, follow=True
+                    self._space, key, capacity=limit.burst, interval=limit.interval, follow=True, family=family
                 ).try_acquire()
         now, rate = self._clock.wall(), algebra.check_rate(limit.burst, limit.interval)
         bucket = self._buckets.pop(key, None) or algebra.full_bucket(rate, now)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
 from msgspec import structs
 
+from standfast.clock import monotonic
 from standfast.durations import seconds
 from standfast.errors import (
     ArbiterUnavailableError,
@@ -21,6 +22,7 @@ from standfast.errors import (
     LeaseTooShortError,
     RequestNotFoundError,
     RunNotFoundError,
+    StandfastError,
     StoreBusyError,
     StoreError,
     WaitsForItselfError,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from standfast.durations import Duration
+    from standfast.events import Verdict
     from standfast.flows.arbiter.protocol import Arbiter
     from standfast.flows.flow import Action, Flow
     from standfast.flows.idempotency import IdempotencyClaim
@@ -615,13 +618,44 @@ class Dispatcher:
         admitting = self._admits or self._admitting()
         if self._life.is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(self.flows.find(arrival.flow, arrival.action), arrival)
+        action = self.flows.find(arrival.flow, arrival.action)
+        if admitting.server.tells:
+            return await self._dispatch_and_tell(admitting, action, arrival, here=here)
+        return await self._dispatch(admitting, action, arrival, here=here)
+
+    async def _dispatch(
+        self, admitting: RequestAdmission, action: Action[..., Any], arrival: Call, *, here: bool
+    ) -> Handle:
+        task = self._checked(action, arrival)
         try:
             return await admitting.take_on(task, here=here)
         except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
         except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
             raise ArbiterUnavailableError("this server is closing") from problem
+
+    async def _dispatch_and_tell(
+        self, admitting: RequestAdmission, action: Action[..., Any], arrival: Call, *, here: bool
+    ) -> Handle:
+        """Take a request on, and tell hooks what was decided; those that run here tell it themselves."""
+        began, server = monotonic(), admitting.server
+        try:
+            handle = await self._dispatch(admitting, action, arrival, here=here)
+        except Exception as problem:
+            server.tell_decided("", action, "refused", monotonic() - began, type(problem).__name__)
+            raise
+        verdict: Verdict | None = None
+        if handle.is_replay:
+            verdict = "replayed"
+        elif isinstance(action.policy, Debounce | Batch):
+            verdict = "collected"
+        elif not handle.is_new:
+            verdict = "joined"
+        elif action.durable or action.policy.collects or not arrival.attended:
+            verdict = "started"
+        if verdict is not None:
+            server.tell_decided(handle.id, action, verdict, monotonic() - began)
+        return handle
 
     def begin(self, action: Action[..., Any], arrival: Call) -> InlineRequest | None:
         """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.
@@ -643,8 +677,13 @@ class Dispatcher:
             raise ArbiterUnavailableError("this server is closing")
         if action not in admitting.simple or (arrival.session and admitting.has_to_claim(arrival)):
             return None
-        task = self._checked(action, arrival)
-        admitting.check_session(arrival)
+        try:
+            task = self._checked(action, arrival)
+            admitting.check_session(arrival)
+        except StandfastError as problem:
+            if admitting.server.tells:
+                admitting.server.tell_decided("", action, "refused", 0.0, type(problem).__name__)
+            raise
         return InlineRequest.of(admitting.server, task)
 
     def _checked(self, action: Action[..., Any], arrival: Call) -> Task:

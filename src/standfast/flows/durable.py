@@ -95,7 +95,7 @@ class DurableCommits:
     """
 
     def __init__(self, server: RequestServer, activation: Activation, task: Task, calls: Sequence[StoredCall]) -> None:
-        self._server, self._activation, self._calls = server, activation, calls
+        self._server, self._activation, self._calls, self._action = server, activation, calls, task.action
         self._last: Final = calls[-1]
         self._newest: Final = newest_key(server.space, task.action, self._last)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, task.id)
@@ -134,6 +134,7 @@ class DurableCommits:
         weighed, turn = WeighedChanges(self._outcome(record, operations)), self.turn
         extra_changes = self._guarded(weighed.extra_changes)
         await self.insist(partial(self._server.update if turn is None else turn.finish, extra_changes))
+        self._tell(record)
         self.kept(weighed.grown)
         if len(self._calls) > 1:
             await self._let_keys_go(record.keep)
@@ -145,6 +146,11 @@ class DurableCommits:
     async def lose(self, record: RequestRecord) -> None:
         """Write down how it ended that has no turn, or has lost it."""
         await self.insist(partial(self._server.update, self._guarded(self._outcome(record, ()))))
+        self._tell(record)
+
+    def _tell(self, record: RequestRecord) -> None:
+        if self._server.tells:
+            self._server.tell_ended(self.keys.id, self._action, record)
 
     async def _let_keys_go(self, keep: float) -> None:
         """Let the idempotency keys of the others of a burst go when this request is forgotten; else they go later."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast, final
 
 from msgspec import UNSET, Struct, structs
 
-from standfast.clock import Instant
+from standfast.clock import Instant, seconds_between
 from standfast.errors import (
     QueueFullError,
     QueueTimeoutError,
@@ -45,6 +45,7 @@ from standfast.workflows.failures import describe, log_failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from standfast.events import Verdict
     from standfast.flows.arbiter.protocol import (
         RequestTurn,  # noqa: TC004 -- none of this is ever read from data
         Stop,
@@ -273,6 +274,10 @@ class KnownHere(Struct, eq=False):
         if self._record is None:  # nobody has looked yet
             self._record = self._first_record()
         return self._record
+
+    def shown(self) -> RequestRecord:
+        """Return how it is, to be told and not to be kept."""
+        return self._first_record() if self._record is None else self._record
 
     def _first_record(self) -> RequestRecord:
         at, began = self._received_at, self._started_at if self.address else self._received_at
@@ -548,8 +553,14 @@ class Concluding(KnownHere, eq=False):
         if record.status == "failed" and record.failure is not None and not isinstance(problem, StandfastError):
             self._log_failure(record.failure)
 
+    def _tell_decided(self, verdict: Verdict, reason: str = "") -> None:
+        taken = max(0.0, seconds_between(self._received_at, self._server.now()))
+        self._server.tell_decided(self.id, self.action, verdict, taken, reason)
+
     def _refuse(self, problem: BaseException) -> None:
         self.refusal = problem
+        if self._entered is None and self._server.tells:  # else whoever took it on tells
+            self._tell_decided("refused", type(problem).__name__)
         if self._entered is not None:
             self._entered.set_exception(problem)
             self._entered.exception()  # whoever asked may have gone
@@ -684,7 +695,7 @@ class InlineRequest(Concluding, eq=False):
             elif self.is_stored or self.action.has_room_limits or self._entered is not None:
                 await self._run_free()
             else:
-                self.is_entered = True
+                self._enter()
                 await self._work()
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
@@ -809,6 +820,8 @@ class InlineRequest(Concluding, eq=False):
     def _enter(self, position: int = 0) -> None:
         if not self.is_entered:
             self.is_entered = True
+            if self._server.tells:
+                self._tell_decided("queued" if position else "run")
             if self._entered is not None:
                 self._entered.set_result(position)
 

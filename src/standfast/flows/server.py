@@ -11,6 +11,7 @@ from msgspec import structs
 
 from standfast.clock import Instant, later, seconds_between
 from standfast.errors import RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
+from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
 from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
@@ -26,8 +27,11 @@ from standfast.workflows.worker import tell_waits
 if TYPE_CHECKING:
     from collections.abc import Container, Coroutine, Mapping
 
+    from standfast.events import Verdict
     from standfast.flows.arbiter.protocol import Arbiter
     from standfast.flows.deadlock import ChainSigner
+    from standfast.flows.flow import Action
+    from standfast.flows.records import RequestRecord
     from standfast.flows.view import RequestView
     from standfast.keys import RecordKey
     from standfast.locks.entry import ExtraChanges
@@ -134,6 +138,7 @@ class RequestServer:
         limits: Those of actions.
         tenants: What each tenant has, and may have.
         owners: Who has which session.
+        tells: A hook wants to hear of every request.
         requests: Those that run here, by their ids.
         is_closing: Nothing more is tried again.
     """
@@ -155,6 +160,8 @@ class RequestServer:
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
         self.now: Final = self._runtime.now
+        hooks = self._runtime.hooks
+        self.tells: Final = hooks.want(RequestDecided) or hooks.want(RequestEnded)
         self.requests: Final[dict[str, InlineRequest]] = {}
         self._ended: Final = EndedRequests()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
@@ -175,6 +182,46 @@ class RequestServer:
         """Tell which requests are waited for when this server stops; also when its engine is closed already."""
         under_way = [f"{attended.id} ({attended.action.name})" for attended in self.unfinished]
         tell_waits(self._runtime.hooks, self._runtime.clock, under_way, grace)
+
+    # --- telling hooks, where ``tells`` --------------------------------------------------------------------------
+
+    def tell_decided(
+        self, request_id: str, action: Action[..., Any], verdict: Verdict, taken: float, reason: str = ""
+    ) -> None:
+        """Tell what was decided about a request, which took so many seconds."""
+        self._runtime.emit(
+            RequestDecided(
+                at=self._runtime.clock.wall(),
+                request=request_id,
+                action=f"{action.flow}.{action.name}",
+                flow=action.flow,
+                name=action.name,
+                policy=action.policy.name,
+                verdict=verdict,
+                seconds=taken,
+                reason=reason,
+            )
+        )
+
+    def tell_ended(self, request_id: str, action: Action[..., Any], record: RequestRecord) -> None:
+        """Tell how a request ended that ran here."""
+        began = record.started_at or record.ended_at
+        self._runtime.emit(
+            RequestEnded(
+                at=self._runtime.clock.wall(),
+                request=request_id,
+                action=f"{action.flow}.{action.name}",
+                flow=action.flow,
+                name=action.name,
+                policy=action.policy.name,
+                outcome=record.status,
+                waited=max(0.0, seconds_between(record.received_at, began)),
+                ran=max(0.0, seconds_between(began, record.ended_at)),
+                durable=record.durable,
+                attempt=record.attempt,
+                superseded=record.superseded,
+            )
+        )
 
     # --- being alive ---------------------------------------------------------------------------------------------
 
@@ -247,6 +294,8 @@ class RequestServer:
     def gone(self, attended: InlineRequest) -> None:
         """Take note that a request has ended, and keep it in mind if nobody else does."""
         del self.requests[attended.id]
+        if self.tells and attended.is_entered:
+            self.tell_ended(attended.id, attended.action, attended.shown())
         if attended.is_stored or not attended.is_entered:
             return  # it lies in the store, or was never taken on
         self._ended.add(attended)

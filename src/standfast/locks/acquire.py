@@ -166,6 +166,11 @@ class AcquireRequest(Struct, frozen=True):
     on_leave: ExtraChanges[Answer] | None = None
 
 
+def names_of(request: AcquireRequest) -> dict[str, str]:
+    """Return what events say of the lock that is asked for."""
+    return {"key": request.name, "family": request.address[1], "kind": request.spec.kind}
+
+
 @final
 class HeldEntry:
     """A place at the front: an entry that holds, and what it hangs on."""
@@ -223,7 +228,8 @@ async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Le
         _leave_for_certain(lines, place.line, leave, place.presence, request)
         if lines.hooks:
             at = lines.clock.wall()
-            lines.hooks.emit(ReleaseDelayed(at=at, key=request.name, problem=type(problem).__name__))
+            told = ReleaseDelayed(at=at, problem=type(problem).__name__, **names_of(request))
+            lines.hooks.emit(told)
         return None
     except BaseException:
         # When its caller is cancelled the request is on its way all the same; this makes sure of it.
@@ -455,7 +461,7 @@ class _Acquisition:
         if ticket is not None:
             self._life, self._ticket = sight.life, ticket
         if is_back and self._lines.hooks:
-            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._request.name))
+            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), **names_of(self._request)))
         return is_back
 
     def _note_disagreement(self) -> None:
@@ -467,7 +473,7 @@ class _Acquisition:
         stored, asked = head.rules.permits, self._request.spec.rules.permits
         if self._lines.hooks:
             at = self._lines.clock.wall()
-            self._lines.hooks.emit(PermitsDisagree(at=at, key=self._request.name, stored=stored, asked=asked))
+            self._lines.hooks.emit(PermitsDisagree(at=at, stored=stored, asked=asked, **names_of(self._request)))
         else:
             message = (
                 f"{self._request.called_from} says {asked} permits of {self._request.name}, and its line has {stored}"

@@ -8,7 +8,7 @@ import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, final
 
-from standfast.clock import MICROSECONDS, Instant
+from standfast.clock import MICROSECONDS, Instant, seconds_between
 from standfast.durations import DAY, optional_seconds, seconds
 from standfast.errors import (
     ArgumentTypeError,
@@ -16,11 +16,21 @@ from standfast.errors import (
     LeaseLostError,
     LeaseTooShortError,
     LockMismatchError,
+    ReentryError,
     UsageError,
+    WaitCycleError,
 )
-from standfast.events import LeaseLost
+from standfast.events import DeadlockRefused, LeaseLost, LockAcquired, LockRefused, LockReleased
 from standfast.keys import Key, unknown_mode
-from standfast.locks.acquire import AcquireRequest, acquire, note_given_back, note_taken, release, undo_cancellation
+from standfast.locks.acquire import (
+    AcquireRequest,
+    acquire,
+    names_of,
+    note_given_back,
+    note_taken,
+    release,
+    undo_cancellation,
+)
 from standfast.locks.inspect import LISTED, explain
 from standfast.locks.line import UNLIMITED, Rules
 from standfast.locks.line_driver import TAKEN_AWAY
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from standfast.durations import Duration
+    from standfast.events import LockEnd
     from standfast.keys import RecordKey
     from standfast.locks.acquire import HeldEntry
     from standfast.locks.heartbeat import Presence
@@ -53,6 +64,16 @@ OnLost: TypeAlias = Literal["cancel", "tell"]
 
 HELD_TOO_LONG: Final = "it was held for longer than max_hold"
 GIVEN_BACK: Final = "its block was left"
+LAPSED: Final = "its lease lapsed"
+
+
+def lock_end(reason: str) -> LockEnd:
+    """Return how a hold has ended that was lost for a reason; without one it was given back."""
+    if not reason:
+        return "released"
+    if reason == HELD_TOO_LONG or reason.startswith(LAPSED):
+        return "expired"
+    return "evicted" if reason == TAKEN_AWAY else "lost"
 
 
 @final
@@ -70,6 +91,7 @@ class Hold:
 
     __slots__ = (
         "_ends_at",
+        "_kind",
         "_lines",
         "_on_lost",
         "_place",
@@ -89,6 +111,7 @@ class Hold:
         holder = place.turn.holder
         self.key: Final = request.name
         self.called_from: Final = request.called_from
+        self._kind: Final = request.spec.kind
         self.fence: Final = place.turn.fence
         self.mode: Final = holder.entry.mode
         self.since: Final = holder.granted_at
@@ -146,8 +169,10 @@ class Hold:
         self.reason = reason
         self.lost.set()
         if self._lines.hooks:
-            at = self._lines.clock.wall()
-            self._lines.hooks.emit(LeaseLost(at=at, key=self.key, fence=self.fence, reason=reason))
+            at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
+            self._lines.hooks.emit(
+                LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
+            )
         self._on_lost()
 
     def close(self) -> None:
@@ -167,7 +192,17 @@ class Holding:
     Nothing happens until the block is entered. One of these serves one block at a time.
     """
 
-    __slots__ = ("_cancelling", "_hold", "_leaving", "_lines", "_on_lost", "_place", "_request", "_task")
+    __slots__ = (
+        "_cancelling",
+        "_held_from",
+        "_hold",
+        "_leaving",
+        "_lines",
+        "_on_lost",
+        "_place",
+        "_request",
+        "_task",
+    )
 
     def __init__(self, lines: Lines, request: AcquireRequest, on_lost: OnLost) -> None:
         self._lines, self._request = lines, request
@@ -177,13 +212,19 @@ class Holding:
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._leaving = False
+        self._held_from = Instant(0)
 
     async def __aenter__(self) -> Hold:
         if self._place is not None or self._leaving:
             raise UsageError(f"the hold of {self._request.name}", "is in use already", "make a new hold for each block")
         self._leaving = True  # until it is held: no other task may enter meanwhile
+        asked_at = self._lines.clock.elapsed() if self._lines.hooks else Instant(0)
         try:
             place = await acquire(self._lines, self._request)
+        except BaseException as problem:
+            if self._lines.hooks:
+                self._tell_refused(problem, asked_at)
+            raise
         finally:
             self._leaving = False
         task = asyncio.current_task()
@@ -193,7 +234,39 @@ class Holding:
         place.line.holds[place.entry.id] = hold
         note_taken(place.entry.owner)
         self._lines.note_taken()
+        if self._lines.hooks:
+            self._tell_acquired(hold, asked_at)
         return hold
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, Any]:
+        return {"at": self._lines.clock.wall(), **names_of(self._request)}
+
+    def _tell_acquired(self, hold: Hold, asked_at: Instant) -> None:
+        hooks, self._held_from = self._lines.hooks, self._lines.clock.elapsed()
+        if hooks.want(LockAcquired):
+            waited, presence = seconds_between(asked_at, self._held_from), hold.presence.name
+            hooks.emit(
+                LockAcquired(mode=hold.mode, fence=hold.fence, waited=waited, presence=presence, **self._facts())
+            )
+
+    def _tell_released(self, hold: Hold, reason: str, left: Left | None) -> None:
+        hooks, lines = self._lines.hooks, self._lines
+        if hooks.want(LockReleased):
+            held = seconds_between(self._held_from, lines.clock.elapsed())
+            outcome = lock_end(reason or (TAKEN_AWAY if left is not None and not left.was_holding else ""))
+            hooks.emit(LockReleased(mode=hold.mode, fence=hold.fence, held=held, outcome=outcome, **self._facts()))
+
+    def _tell_refused(self, problem: BaseException, asked_at: Instant) -> None:
+        hooks, reason = self._lines.hooks, type(problem).__name__
+        if isinstance(problem, WaitCycleError | ReentryError):
+            hooks.emit(DeadlockRefused(reason=reason, **self._facts()))
+        elif hooks.want(LockRefused):
+            waited = seconds_between(asked_at, self._lines.clock.elapsed())
+            hooks.emit(LockRefused(mode=self._request.mode, waited=waited, reason=reason, **self._facts()))
+
+    # --- leaving -------------------------------------------------------------------------------------------------
 
     def _lost(self) -> None:
         if self._on_lost == "cancel" and self._task is not None and not self._leaving:
@@ -218,6 +291,8 @@ class Holding:
             reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now is no loss
             self._place = self._hold = self._task = None
             self._leaving = False
+        if self._lines.hooks:
+            self._tell_released(hold, reason, left)
         if others is not None:
             raise others
         if self._on_lost != "cancel" or not (kind is None or (by_us and kind is asyncio.CancelledError)):

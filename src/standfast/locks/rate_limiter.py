@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from standfast.clock import MICROSECONDS, Instant, later, seconds_between
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds
 from standfast.errors import (
@@ -19,6 +19,7 @@ from standfast.errors import (
     RateTimeoutError,
     StoreError,
 )
+from standfast.events import RateClosed, RateGranted, RateRefused
 from standfast.ids import new_id
 from standfast.locks.registry import PROBE_EVERY
 from standfast.stores.liveness import visible_token
@@ -27,6 +28,7 @@ from standfast.stores.protocol import Decision, Delete, Put, Wake
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 
+    from standfast.events import LockEvent
     from standfast.keys import Key, RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record, Snapshot, Watch
@@ -366,13 +368,14 @@ class RateLimiter:
             elsewhere it holds up those behind it for that time and up to a third of it more.
         follow: Take the rate that is in use where it differs, instead of raising LockMismatchError; for the time of a
             roll-out.
+        family: What events call the kind of limiter, if the key is a text that was made; by default the key's family.
 
     Raises:
         InvalidArgumentError: The capacity makes no sense.
         InvalidArgumentError: The interval or the waiters' time to live makes no sense.
     """
 
-    __slots__ = ("_follow", "_key", "_rate", "_record", "_scope", "_ttl")
+    __slots__ = ("_family", "_follow", "_key", "_rate", "_record", "_scope", "_ttl")
 
     def __init__(
         self,
@@ -383,9 +386,11 @@ class RateLimiter:
         interval: Duration,
         waiter_ttl: Duration | None = None,
         follow: bool = False,
+        family: str = "",
     ) -> None:
         self._scope: Final = scope
         self._key: Final = str(key)
+        self._family: Final = family or ("" if isinstance(key, str) else key.family.name)
         self._record: Final = scope.key_for("rate", key)
         self._rate: Final = check_rate(capacity, interval)
         self._ttl: Final = check_waiter_ttl(waiter_ttl, self._rate)
@@ -408,7 +413,28 @@ class RateLimiter:
             LineFullError: 1,000 wait already.
             LockMismatchError: The limiter is in use with another rate.
         """
-        return await self._update(lambda bucket, now: self._ask(bucket, cost, now, waiter))
+        return await self._try(cost, waiter)
+
+    async def _try(self, cost: int, waiter: str | None = None, *, tells_refusal: bool = True) -> Pass:
+        is_asked = False
+
+        def change(bucket: TokenBucket, now: Instant) -> tuple[TokenBucket, Pass]:
+            nonlocal is_asked
+            is_asked = True  # in a run that is replayed the answer is recorded, and was told when it was given
+            return self._ask(bucket, cost, now, waiter)
+
+        answer = await self._update(change)
+        if is_asked and self._scope.hooks:
+            if answer.granted:
+                self._tell(RateGranted, cost=cost, waited=0.0 if waiter is None else None)
+            elif waiter is None and tells_refusal:
+                self._tell(RateRefused, cost=cost, waited=0.0, retry_after=answer.retry_after)
+        return answer
+
+    def _tell(self, kind: type[LockEvent], **facts: Any) -> None:  # noqa: ANN401 -- the fields of the event
+        hooks = self._scope.hooks
+        if hooks.want(kind):
+            hooks.emit(kind(at=SYSTEM_CLOCK.wall(), key=self._key, family=self._family, kind="rate limiter", **facts))
 
     def _ask(
         self, bucket: TokenBucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
@@ -435,8 +461,9 @@ class RateLimiter:
         """
         limit = optional_seconds(timeout, what="timeout")
         loop = asyncio.get_running_loop()
-        deadline = float("inf") if limit is None else loop.time() + limit
-        if await self.try_acquire(cost):
+        began = loop.time()
+        deadline = float("inf") if limit is None else began + limit
+        if await self._try(cost, tells_refusal=False):
             return
         waiter, lifeline = new_id(), await visible_token(self._scope.store)
         async with self._scope.watch(self._address(waiter)) as watch:
@@ -445,7 +472,10 @@ class RateLimiter:
             except BaseException:
                 await self._leave(waiter)
                 raise
-            if missed is not None:
+            if missed is None:
+                self._tell(RateGranted, cost=cost, waited=loop.time() - began)
+            else:
+                self._tell(RateRefused, cost=cost, waited=loop.time() - began, retry_after=missed.retry_after)
                 await self._leave(waiter)
                 raise RateTimeoutError(self._key, limit or 0.0, missed.retry_after)
 
@@ -509,6 +539,7 @@ class RateLimiter:
         """
         pause = seconds(length, what="cool-down")
         await self._update(lambda bucket, now: (close(bucket, later(now, pause), now), None))
+        self._tell(RateClosed, seconds=pause)
 
     async def open_again(self) -> None:
         """End a cool-down early."""

@@ -228,7 +228,8 @@ class Lines:
 
     async def _drop(self, line: LocalLine, dead: set[str]) -> None:
         if dead and self.hooks:
-            fell = EntriesFell(at=self.clock.wall(), key=line.driver.keys.name, presences=tuple(sorted(dead)))
+            keys, gone = line.driver.keys, tuple(sorted(dead))
+            fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
             self.hooks.emit(fell)
         line.driver.dead |= dead
         await line.driver.ask(Reap(), _ANY)

@@ -11,7 +11,7 @@ worker drives the run (:mod:`standfast.locks.run_locks`).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, final
 
 from msgspec import Raw, Struct
 
@@ -27,7 +27,7 @@ from standfast.errors import (
     StoreError,
     WouldWaitError,
 )
-from standfast.events import LeaseLost, SlowRoundTrip
+from standfast.events import LeaseLost, LockAcquired, LockReleased, SlowRoundTrip
 from standfast.ids import new_id
 from standfast.keys import KeyFamily
 from standfast.locks.acquire import FIRST_PAUSE, LONGEST_PAUSE, owner_of_task
@@ -47,7 +47,7 @@ from standfast.locks.line_records import (
     ready_key,
 )
 from standfast.locks.lock_record import Renewal
-from standfast.locks.locks import LONGEST_OWNER, DurableLock, check_lease, check_text
+from standfast.locks.locks import LONGEST_OWNER, DurableLock, check_lease, check_text, lock_end
 from standfast.stores.protocol import Check, Delete, Put
 
 if TYPE_CHECKING:
@@ -246,11 +246,33 @@ class RunLease:
             return
         self.end(LAPSED if self._lines.clock.elapsed() >= self.deadline else reason)
         if self._lines.hooks:
-            at = self._lines.clock.wall()
-            self._lines.hooks.emit(LeaseLost(at=at, key=str(self._run.key), fence=self.fence, reason=self.reason))
+            self._lines.hooks.emit(LeaseLost(fence=self.fence, reason=self.reason, **self._facts()))
+
+    def _facts(self) -> dict[str, Any]:
+        names = {"key": str(self._run.key), "family": RUNS.name, "kind": RUN_LOCK.kind}
+        return {"at": self._lines.clock.wall(), **names}
+
+    def tell_acquired(self, asked_at: Instant) -> None:
+        """Tell the hooks that it is held from now on."""
+        hooks = self._lines.hooks
+        if hooks.want(LockAcquired):
+            waited = seconds_between(asked_at, self.known_at)
+            hooks.emit(LockAcquired(mode="", fence=self.fence, waited=waited, presence="", **self._facts()))
 
     def end(self, reason: str) -> None:
         """Be over, for that reason."""
+        hooks = self._lines.hooks
+        if not self.reason and hooks.want(LockReleased):
+            held, outcome = seconds_between(self.known_at, self._lines.clock.elapsed()), lock_end(reason)
+            hooks.emit(
+                LockReleased(
+                    mode="",
+                    fence=self.fence,
+                    held=held,
+                    outcome="released" if reason == RELEASED else outcome,
+                    **self._facts(),
+                )
+            )
         self.reason = self.reason or reason
         self.lost.set()
         if self._line.holds.get(self.token) is self:
@@ -490,6 +512,8 @@ class RunLine(DurableLock):
         if not isinstance(lease, RunLease):  # an earlier one that is over was told so by the line
             lease = RunLease(self._lines, line, self, answer.holder, sight.fences[token])
             line.holds[token] = lease
+            if self._lines.hooks:
+                lease.tell_acquired(sight.asked_at)
         lease.extend(sight.asked_at, length, _end_of(answer.holder))
         return lease
 

@@ -40,7 +40,7 @@ from standfast.errors import (
     UnsuitableStoreError,
     UsageError,
 )
-from standfast.events import NO_HOOKS, OutcomeSettled, OutcomeUnknown, SlowCommit
+from standfast.events import NO_HOOKS, Committed, OutcomeSettled, OutcomeUnknown, SlowCommit
 from standfast.ids import new_id
 from standfast.stores.backend import (
     Applied,
@@ -55,7 +55,7 @@ from standfast.stores.backend import (
     transfer_of,
 )
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.protocol import Commit, Put
+from standfast.stores.protocol import Commit, Conflict, Put
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit, check_read, check_scan, check_window, is_plain
 from standfast.stores.watch import BackendWatch
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import (
         Capabilities,
         Change,
-        Conflict,
         Decided,
         Decision,
         Snapshot,
@@ -229,7 +228,7 @@ class CommitGroup:
     def __init__(self, backend: Backend, hooks: Hooks, batching: Batching = ANY_NUMBER) -> None:
         self._backend: Final = backend
         self._batching: Final = batching
-        self._hooks, self._has_hooks = hooks, bool(hooks)
+        self._hooks, self._has_hooks, self._tells_commits = hooks, bool(hooks), hooks.want(Committed)
         self._loop: Final = asyncio.get_running_loop()
         self._name: Final = new_id()
         self._attempts = 0
@@ -443,7 +442,15 @@ class CommitGroup:
                 answer.set_result(None)
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
-        if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
+        if self._has_hooks:
+            self._tell(seats, outcomes, monotonic() - started)
+
+    def _tell(self, seats: list[Seat], outcomes: Sequence[Outcome], taken: float) -> None:
+        if self._tells_commits:
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            lost = sum([type(each) is Conflict for each in outcomes])
+            self._hooks.emit(Committed(at=now, store=store, seconds=taken, riders=len(seats), conflicts=lost))
+        if taken > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
 

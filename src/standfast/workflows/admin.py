@@ -185,7 +185,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
     answer = await commit_over(runtime.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False
-    runtime.emit_moved(run.id, going_on, 0, run.state.changed_at, header.lines)
+    runtime.emit_moved(run.id, going_on, 0, run.state, header)
     return True
 
 

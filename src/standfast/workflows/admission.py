@@ -221,7 +221,7 @@ class _Admission:
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)
         if self._leased is not None and self._after.lease_awaited:
-            self._runtime.emit_moved(self._keys.id, self._after, 0, state.changed_at, lines)
+            self._runtime.emit_moved(self._keys.id, self._after, 0, state, self._header)
         if not self._after.owner:
             return None
         right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._keys.state])
@@ -306,7 +306,7 @@ async def end_unstarted(
     except (MovedError, _GotTurnError):
         return False
     runtime.saw(answered.sight.at)
-    runtime.emit_moved(run_id, _ended(state, ending, answered.sight.at), 0, state.changed_at, header.lines)
+    runtime.emit_moved(run_id, _ended(state, ending, answered.sight.at), 0, state, header)
     return True
 
 
@@ -503,7 +503,8 @@ class _Starting:
         self._runtime.saw(answered.sight.at)
         place, state = self._arrival.place, self._state
         if state is not None:
-            self._runtime.emit_moved(self._keys.id, state, 0, self._at, self._standings)
+            fence = 0 if self._own is None or not state.owner else answered.sight.versions[self._own]
+            self._runtime.emit_moved(self._keys.id, state, fence, None, self._header)
             self._take(answered, state)
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)

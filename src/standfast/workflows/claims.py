@@ -83,7 +83,7 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
         claimed = await _claim_in_turn(runtime, keys, shown, state, record, seen)
         if claimed is not None:
             right, taken = claimed
-            runtime.emit_moved(run_id, taken, right.fence, state.changed_at, shown.lines)
+            runtime.emit_moved(run_id, taken, right.fence, state, shown)
             loaded = Activation(runtime, keys, workflow, shown, taken, right, await events_of(runtime.space, keys))
     except (CancelledError, StoreError):
         runtime.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
@@ -135,7 +135,7 @@ async def _await_lease(runtime: Runtime, keys: RunKeys, state: RunState, seen: S
     if isinstance(await commit_over(runtime.space, changes, over), Conflict):
         runtime.poll_again(keys.id)  # it may have been released meanwhile
         return
-    runtime.emit_moved(keys.id, waiting, 0, state.changed_at)
+    runtime.emit_moved(keys.id, waiting, 0, state)
 
 
 async def _claim(
@@ -154,6 +154,7 @@ async def _claim(
         waits_for="",
         leased=False,
         lease_awaited=False,
+        orphaned_at=None,
     )
     changes: list[Change] = [
         worker.guard,
@@ -338,4 +339,6 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant) 
         return structs.replace(
             state, status="quarantined", owner="", deaths=deaths, position=position, changed_at=at, waits_for=about
         )
-    return structs.replace(state, owner="", deaths=deaths, position=position, changed_at=at, waits_for="a worker")
+    return structs.replace(
+        state, owner="", deaths=deaths, position=position, changed_at=at, waits_for="a worker", orphaned_at=at
+    )

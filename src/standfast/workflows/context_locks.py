@@ -6,7 +6,7 @@ that says so, so whoever has to clean up after a run finds in its history every 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import msgspec
 from msgspec import Raw, Struct, structs
@@ -24,7 +24,7 @@ from standfast.errors import (
     WaitCycleError,
     WithdrawnError,
 )
-from standfast.events import RunLocked, RunUnlocked
+from standfast.events import DeadlockRefused, RunLocked, RunUnlocked
 from standfast.locks.deadlock import describe_cycle
 from standfast.locks.entry import (
     EnterRequest,
@@ -429,7 +429,7 @@ class ContextLock:
         if event is None:
             event = await standing.leave(hold=hold if problem is None else None)
             self._has_left(standing, hold)
-            self._tell_unlocked(standing, hold, event.at)
+            self._tell_unlocked(standing, hold, event.at, is_lost=event.failure is not None)
             note_resumed(self._activation, standing.operation)
         else:
             self._has_left(standing, hold)
@@ -479,6 +479,7 @@ class ContextLock:
                 "released", standing.operation, runtime.now(), failure=describe(entered, runtime.known)
             )
             self._activation.note(event)
+            self._tell_refused(entered)
             raise self._failed(event)
         place, at = entered
         standing.asked_at = at
@@ -522,7 +523,9 @@ class ContextLock:
         self._tell_locked(standing, held)
         return self._take(standing, held)
 
-    def _tell_unlocked(self, standing: LockAcquisition, hold: RunHold | None, at: Instant) -> None:
+    def _tell_unlocked(
+        self, standing: LockAcquisition, hold: RunHold | None, at: Instant, *, is_lost: bool = False
+    ) -> None:
         runtime = self._activation.runtime
         if runtime.hooks:
             runtime.emit(
@@ -533,8 +536,24 @@ class ContextLock:
                     key=self._request.name,
                     fence=0 if hold is None else hold.fence,
                     held=0.0 if hold is None else max(0.0, seconds_between(hold.granted_at, at)),
+                    held_from=Instant(0) if hold is None else hold.granted_at,
+                    outcome="refused" if hold is None else "lost" if is_lost else "released",
+                    **self._facts(),
                 )
             )
+
+    def _tell_refused(self, problem: StandfastError) -> None:
+        runtime, request = self._activation.runtime, self._request
+        if runtime.hooks and isinstance(problem, WaitCycleError | ReentryError):
+            refused = DeadlockRefused(
+                at=runtime.clock.wall(),
+                key=request.name,
+                family=request.address[1],
+                kind=request.spec.kind,
+                reason=type(problem).__name__,
+                run=self._activation.keys.id,
+            )
+            runtime.emit(refused)
 
     def _tell_locked(self, standing: LockAcquisition, held: Granting) -> None:
         runtime = self._activation.runtime
@@ -548,8 +567,21 @@ class ContextLock:
                     key=self._request.name,
                     fence=held.fence,
                     waited=waited,
+                    asked_at=standing.asked_at,
+                    **self._facts(),
                 )
             )
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what is told of a lock besides: only names that were declared."""
+        activation, request = self._activation, self._request
+        return {
+            "family": request.address[1],
+            "kind": request.spec.kind,
+            "mode": request.mode,
+            "workflow": activation.workflow.name,
+            "position": 0 if activation.journal is None else activation.journal.position,
+        }
 
     def _take(self, standing: LockAcquisition, held: Granting) -> RunHold:
         activation, request = self._activation, self._request
@@ -575,6 +607,7 @@ class ContextLock:
     async def _give_up(self, standing: LockAcquisition, problem: StandfastError) -> None:
         event = await standing.leave(problem)
         self._tell_unlocked(standing, None, event.at)
+        self._tell_refused(problem)
         note_resumed(self._activation, standing.operation)
         raise self._failed(event)
 

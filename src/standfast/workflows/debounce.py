@@ -45,6 +45,7 @@ from standfast.workflows.records import (
     Start,
     commit_over,
     creation,
+    header_of,
 )
 from standfast.workflows.run import Run
 from standfast.workflows.start import check_registered
@@ -201,7 +202,7 @@ async def _open(
     answer = await runtime.space.commit(*changes)
     if isinstance(answer, Conflict):
         return answer
-    runtime.emit_moved(keys.id, state, 0, at)
+    runtime.emit_moved(keys.id, state, 0, None, header_of(asked, at, lines))
     return Collected(keys.id, is_new=True)
 
 

@@ -138,7 +138,13 @@ async def _end(
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
-        runtime.emit_moved(activation.keys.id, ended, activation.fence, state.changed_at, activation.header.lines)
+        runtime.emit_moved(
+            activation.keys.id, ended, activation.fence, state, activation.header, position=_position(activation)
+        )
+        if continues is not None and runtime.hooks:
+            following = RunState("pending", state.workflow, state.version, ended.changed_at, waits_for="a worker")
+            header = structs.replace(activation.header, started_at=ended.changed_at)
+            runtime.emit_moved(next_id(activation.keys.id), following, 0, None, header)
         if status in _UNEXPECTED and ended.failure is not None and not is_logged(problem):
             _log_end(activation, ended.failure, timed_out=status == "timed_out")
 
@@ -187,7 +193,7 @@ async def suspend(activation: Activation) -> None:
         raise
     finally:
         activation.unload()
-    runtime.emit_moved(activation.keys.id, waiting, 0, state.changed_at, activation.header.lines)
+    runtime.emit_moved(activation.keys.id, waiting, 0, state, activation.header)
 
 
 async def release(activation: Activation, about: str) -> None:
@@ -209,7 +215,7 @@ async def release(activation: Activation, about: str) -> None:
     finally:
         activation.unload()
     if not isinstance(answer, Conflict):
-        activation.runtime.emit_moved(activation.keys.id, freed, 0, state.changed_at, activation.header.lines)
+        activation.runtime.emit_moved(activation.keys.id, freed, 0, state, activation.header)
 
 
 async def _commit_state(
@@ -280,7 +286,7 @@ async def _quarantine(activation: Activation, claim: Claim) -> None:
     runtime.emit(
         RunConflicts(at=runtime.clock.wall(), run=keys.id, workflow=run.state.workflow, position=position, todo=todo)
     )
-    runtime.emit_moved(keys.id, parked, 0, run.state.changed_at, run.header.lines)
+    runtime.emit_moved(keys.id, parked, 0, run.state, run.header)
 
 
 def _position(activation: Activation) -> int:

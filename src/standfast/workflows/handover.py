@@ -157,7 +157,7 @@ class _Successor:
         self._runtime, self._standing, self._worker = runtime, standing, worker
         self._run: Final = RunKeys(runtime.space, run_id)
         self._own: Final = self._run.own(worker.presence)
-        self._taken: tuple[Header, RunState] | None = None
+        self._taken: tuple[Header, RunState, RunState] | None = None
         self._has_news = False
 
     @property
@@ -190,7 +190,7 @@ class _Successor:
         if not self._can_take(state, header, seen):
             return (), ()
         after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
-        self._taken = header, after
+        self._taken = header, state, after
         self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
         return tuple(taking(run, worker, state, after, seen)), (run.ready,)
 
@@ -207,9 +207,9 @@ class _Successor:
         """Drive it, if it was claimed."""
         if self._taken is None:
             return
-        runtime, versions, (header, state) = self._runtime, answered.sight.versions, self._taken
+        runtime, versions, (header, before, state) = self._runtime, answered.sight.versions, self._taken
         presence, is_first = self._worker.presence, not self._has_news
         right = Claim(self._own, versions[self._own], presence, versions[self._run.state], is_first=is_first)
         workflow = runtime.workflows[state.workflow, state.version]
-        runtime.emit_moved(self._run.id, state, right.fence, header.started_at, header.lines)
+        runtime.emit_moved(self._run.id, state, right.fence, before, header)
         runtime.execute(Activation(runtime, self._run, workflow, header, state, right, ()))

@@ -166,6 +166,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         purging: It has ended, and its records are being deleted: it does not come back.
         leased: A run lock has been taken since a worker last drove it; see :mod:`standfast.locks.run_locks`.
         lease_awaited: A worker has found it leased, and is to be told of the release.
+        orphaned_at: When its worker was found dead; None: another one has driven it since.
     """
 
     status: Status
@@ -189,6 +190,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
     purging: bool = False
     leased: bool = False
     lease_awaited: bool = False
+    orphaned_at: Instant | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -673,6 +675,7 @@ def taken(state: RunState, presence: str, at: Instant) -> RunState:
         collects=False,
         leased=False,
         lease_awaited=False,
+        orphaned_at=None,
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from standfast.space import Space
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
-    from standfast.workflows.records import RunState, Standing
+    from standfast.workflows.records import Header, RunState
 
 
 # --- threads for steps that are plain functions --------------------------------------------------------------------
@@ -305,23 +305,48 @@ class Runtime:
             self.hooks.emit(event)
 
     def emit_moved(
-        self, run_id: str, state: RunState, fence: int, since: Instant, lines: Iterable[Standing] = ()
+        self,
+        run_id: str,
+        state: RunState,
+        fence: int,
+        before: RunState | None,
+        header: Header | None = None,
+        *,
+        position: int = 0,
     ) -> None:
-        """Tell that a run is in another state now."""
-        if self.hooks:
-            about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
-            self.hooks.emit(
-                RunMoved(
-                    at=self.clock.wall(),
-                    run=run_id,
-                    workflow=state.workflow,
-                    status=state.status,
-                    fence=fence,
-                    waited=max(0.0, seconds_between(since, state.changed_at)),
-                    about=about,
-                    key=", ".join(each.label for each in lines),
-                )
+        """Tell that a run is in another state now than ``before``; None: it is new."""
+        if not self.hooks:
+            return
+        about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
+        since, started_at = state.changed_at, Instant(0) if header is None else header.started_at
+        if before is not None:
+            since = before.changed_at
+        ready_for = orphaned_for = None
+        if fence and state.status == "running":
+            ready_for = 0.0 if before is None else _ready_for(before, state.changed_at)
+            orphaned_at = None if before is None else before.orphaned_at
+            orphaned_for = None if orphaned_at is None else max(0.0, seconds_between(orphaned_at, state.changed_at))
+        self.hooks.emit(
+            RunMoved(
+                at=self.clock.wall(),
+                run=run_id,
+                workflow=state.workflow,
+                status=state.status,
+                fence=fence,
+                waited=max(0.0, seconds_between(since, state.changed_at)),
+                about=about,
+                key="" if header is None else ", ".join([each.label for each in header.lines]),
+                before="" if before is None else before.status,
+                worker=state.owner or ("" if before is None else before.owner),
+                claims=state.claims,
+                position=position or state.position,
+                started_at=started_at,
+                changed_at=state.changed_at,
+                ready_for=ready_for,
+                orphaned_for=orphaned_for,
+                parent="" if header is None else header.parent,
             )
+        )
 
     def leave_alone(self, run_id: str, state: RunState) -> None:
         """Tell, once, that the code of a run is not here, and do not look at it for a while."""
@@ -420,6 +445,17 @@ def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
         del since[run_id]
         return False
     return found is not None
+
+
+def _ready_for(before: RunState, now: Instant) -> float | None:
+    """Return for how many seconds a run waited for nothing but a worker; None: its state does not tell.
+
+    One that waited for a signal, or in a line, was ready at some time after its state last changed.
+    """
+    if before.until is not None:
+        return max(0.0, seconds_between(before.until, now)) if before.until <= now else None
+    is_free = before.status in ("pending", "running") and before.ticket is None
+    return max(0.0, seconds_between(before.changed_at, now)) if is_free else None
 
 
 def _nothing() -> None:

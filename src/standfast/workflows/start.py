@@ -127,10 +127,10 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             raise
         runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
-            runtime.emit_moved(keys.id, state, 0, now)
+            header = header_of(asked, now)
+            runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
             if worker is not None:
                 right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)
-                header = header_of(asked, now)
                 runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, ()))
             return Started(asked.run_id, is_new=True)
         if worker is not None and worker.guard.key in answer.current:

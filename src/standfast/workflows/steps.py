@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from standfast.clock import later
+from standfast.clock import Instant, later, seconds_between
 from standfast.errors import (
     DeclarationError,
     DecodeError,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
     from concurrent.futures import Future
 
-    from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change, Snapshot
     from standfast.stores.user_transactions import Talk, UserConnection
@@ -489,6 +488,7 @@ class StepExecution:
         "_kwargs",
         "_recorded",
         "_retry_at",
+        "_started_at",
         "_step",
     )
 
@@ -504,7 +504,7 @@ class StepExecution:
         self._activation, self._branch, self._step, self._id = activation, branch, step, step_id
         self._args, self._kwargs = args, kwargs
         self._digest: Final = digest(args, kwargs)
-        self._attempt, self._began = 1, False
+        self._attempt, self._began, self._started_at = 1, False, Instant(0)
         self._retry_at: Instant | None = None
         self._recorded: HistoryEvent | None = None
 
@@ -599,6 +599,8 @@ class StepExecution:
             activation.runtime.on_attempt(current)
         how: tuple[Any, BaseException | None]
         branch.is_in_effect, branch.step = True, self._id
+        if activation.runtime.hooks:
+            self._started_at = activation.runtime.clock.wall()
         try:
             if step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None
@@ -707,20 +709,28 @@ class StepExecution:
         return self._activation.runtime.known_with(self._step.options.raises)
 
     def _tell(self, event: HistoryEvent) -> None:
-        runtime, run = self._activation.runtime, self._activation.keys.id
-        fence = self._activation.fence
-        if event.kind == "tried" and event.failure is not None:
-            runtime.emit(
-                StepRetried(
-                    at=runtime.clock.wall(), run=run, step=self._id, attempt=self._attempt, error=event.failure.type
-                )
-            )
+        activation, runtime, at = self._activation, self._activation.runtime, self._activation.runtime.clock.wall()
+        started_at = self._started_at or at  # it did not run here: it was found out that it had happened
+        facts: dict[str, Any] = {
+            "at": at,
+            "run": activation.keys.id,
+            "step": self._id,
+            "fence": activation.fence,
+            "workflow": activation.workflow.name,
+            "name": self._step.name,
+            "attempt": self._attempt,
+            "started_at": started_at,
+            "seconds": max(0.0, seconds_between(started_at, at)),
+            "position": 0 if activation.journal is None else activation.journal.position,
+            "worker": activation.state.owner,
+        }
+        failure = event.failure
+        if event.kind == "tried" and failure is not None:
+            waits = 0.0 if event.until is None else max(0.0, seconds_between(event.at, event.until))
+            runtime.emit(StepRetried(error=failure.type, waits=waits, **facts))
         else:
-            runtime.emit(
-                StepRecorded(
-                    at=runtime.clock.wall(), run=run, step=self._id, fence=fence, failed=event.failure is not None
-                )
-            )
+            error = "" if failure is None else failure.type
+            runtime.emit(StepRecorded(failed=failure is not None, error=error, **facts))
 
     async def _reconcile(self) -> HistoryEvent | None:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""

@@ -98,7 +98,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
         answer = await commit_over(space, changes, _tell(space, run))
         if not isinstance(answer, Conflict):
             _evict(runtime, run.id)
-            runtime.emit_moved(run.id, ended, 0, state.changed_at, run.header.lines)
+            runtime.emit_moved(run.id, ended, 0, state, run.header)
             return ended
         run = await find(space, run.id)
     raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")

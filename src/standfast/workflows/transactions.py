@@ -123,6 +123,7 @@ class RecordedScope(Scope):
     ) -> None:
         space = activation.runtime.space
         super().__init__(space.store, namespace=space.namespace, tenant=space.tenant)
+        self.hooks = activation.runtime.hooks
         self._activation, self._find_branch, self._name = activation, find_branch, name
         self._answers: Final = None if answers is None else msgspec.json.Decoder(answers)
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StandfastError
-from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails, WorkerWaits
+from standfast.events import HintHeard, LoopHeldUp, RunLeftBehind, WorkerFails, WorkerPolled, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
 from standfast.workflows.claims import claim, find_dead, reclaim, workers_of
@@ -78,6 +78,9 @@ GRACE: Final = 5.0
 
 AHEAD: Final = 4
 """How many times the runs that are claimed at a time a worker knows of."""
+
+HEARD: Final = 10_000
+"""Of how many runs at most it is noted when a hint told of them."""
 
 LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
@@ -157,6 +160,8 @@ class Worker:
         self._polled_at = self._probed_at = self._sought_at = -1e9
         self.is_stopping = self._resting = False
         self._hurried: Final = asyncio.Event()
+        self._tells_hints, self._tells_polls = runtime.hooks.want(HintHeard), runtime.hooks.want(WorkerPolled)
+        self._heard: Final[dict[str, Instant]] = {}
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         runtime.notify, runtime.execute, runtime.poll_again = self._notified.set, self.execute, self._on_ready
         runtime.has_room = self.has_room
@@ -287,6 +292,8 @@ class Worker:
     def _on_hint(self, key: RecordKey) -> None:
         kind, *parts = key.parts[2:]
         if kind == "ready":
+            if self._tells_hints and len(self._heard) < HEARD:
+                self._heard.setdefault(parts[0], self._runtime.now())
             self._on_ready(parts[0])
         elif kind == "worker":
             self._met = True
@@ -434,6 +441,8 @@ class Worker:
                 loaded.notify()
                 return
             activation = await claim(self._runtime, run_id)
+            if self._tells_hints:
+                self._tell_heard(run_id, activation)
             self._was_lucky = self._was_lucky or activation is not None
             if activation is not None:
                 if self.is_stopping:
@@ -447,12 +456,25 @@ class Worker:
             if self._ready:  # perhaps for want of room
                 self._notified.set()
 
+    def _tell_heard(self, run_id: str, activation: Activation | None) -> None:
+        """Tell how long the hint of a new run was on its way. Of others it is not known when they were ready."""
+        heard = self._heard.pop(run_id, None)
+        if heard is None or activation is None or activation.state.claims > 1:
+            return
+        header = activation.header
+        if header.begins_at is None and not header.lines:
+            late, at = max(0.0, seconds_between(header.started_at, heard)), self._runtime.clock.wall()
+            self._runtime.emit(HintHeard(at=at, run=run_id, seconds=late))
+
     # --- looking by itself ---------------------------------------------------------------------------------------
 
     async def _poll_all(self) -> None:
-        space = self._runtime.space
+        space, began = self._runtime.space, asyncio.get_running_loop().time()
         self._was_lucky = True
-        await self._poll_ready()
+        found = await self._poll_ready()
+        if self._tells_polls:
+            at, took = self._runtime.clock.wall(), asyncio.get_running_loop().time() - began
+            self._runtime.emit(WorkerPolled(at=at, seconds=took, found=found))
         for activation in [
             each
             for each in self._runtime.loaded.values()
@@ -467,16 +489,23 @@ class Worker:
         self._next_due = Instant(0)
         await self.reclaim_dead()
 
-    async def _poll_ready(self) -> None:
-        """Look for runs that can go on: about as many as are soon claimed, so that it costs what it brings."""
+    async def _poll_ready(self) -> int:
+        """Look for runs that can go on: about as many as are soon claimed, so that it costs what it brings.
+
+        Return how many of them were not known.
+        """
         if not self._was_lucky and asyncio.get_running_loop().time() - self._sought_at < PROBE_EVERY:
-            return  # nothing of what was found the last time could be claimed yet
+            return 0  # nothing of what was found the last time could be claimed yet
+        known, loaded, new = self._ready, self._runtime.loaded, 0
         space, number, most = self._runtime.space, 0, max(PAGE, AHEAD * self._capacity.runs)
         self._was_lucky, self._sought_at = False, asyncio.get_running_loop().time()
         async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=most):
             number += 1
-            self._on_ready(record.key.parts[-1])
+            run_id = record.key.parts[-1]
+            new += run_id not in known and run_id not in loaded and run_id not in self._claiming
+            self._on_ready(run_id)
         self._has_more = number >= most
+        return new
 
     def _is_for_here(self, record: Record) -> bool:
         """Tell whether the code of a run may be here; those that wait for other code must not be in the others' way."""

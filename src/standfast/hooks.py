@@ -1,0 +1,165 @@
+"""Hooks: what they hear of, and how they are kept from disturbing the work. :mod:`standfast.events` has the events."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, final
+
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+# --- the root of all events ----------------------------------------------------------------------------------------
+
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """The root of all events. ``at`` is when it happened, by the clock of whoever tells."""
+
+    level: ClassVar[Level] = "info"
+    frequent: ClassVar[bool] = False
+    """Whether it happens so often that only hooks hear of it which say that they want it; see :class:`Hook`."""
+
+    at: Instant
+
+
+# --- hooks, and what is told about them ----------------------------------------------------------------------------
+
+SLOW_HOOK: Final = 0.1
+"""A hook that takes longer than this many seconds is reported."""
+
+
+class HookFailed(Event, frozen=True, kw_only=True):
+    """A hook raised. The other hooks are told once; what the hook was told about went on undisturbed."""
+
+    level: ClassVar[Level] = "error"
+
+    hook: str
+    error: str
+    """The type of the exception; its message may hold anything and is left out."""
+    place: str
+    """Where it was raised: file and line."""
+
+
+class HookSlow(Event, frozen=True, kw_only=True):
+    """A hook took so long that it holds up the work it watches. Let it hand its work to a thread or a queue."""
+
+    level: ClassVar[Level] = "warning"
+
+    hook: str
+    seconds: float
+
+
+class Hook(Protocol):
+    """Anything that can be called with an event.
+
+    It is called at once, on the thread where the event happens, possibly on several threads at a time, and must
+    return quickly. What it returns is ignored, and so is what it raises, but for one line in the log.
+
+    It hears of all events but those that are :attr:`~Event.frequent`, such as of every commit. A hook that wants these,
+    or not all of the others, has a method ``wants(kind: type[Event]) -> bool``. Each hook is asked once for each kind,
+    and an event that no hook wants is not even made.
+    """
+
+    def __call__(self, event: Event, /) -> object:
+        """Take note of ``event``."""
+        ...
+
+
+@final
+class Hooks:
+    """Tells hooks about events, and keeps their failures away from the work.
+
+    ``if hooks:`` is False when there is no hook; then an event need not even be made. Before a frequent event is made,
+    ask ``if hooks.want(Committed):``.
+    """
+
+    __slots__ = ("_hooks", "_listeners", "_reported")
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        self._hooks: Final = tuple(hooks)
+        self._listeners: Final[dict[type[Event], tuple[Hook, ...]]] = {}
+        self._reported: dict[tuple[str, int], object] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def want(self, kind: type[Event]) -> bool:
+        """Return True if a hook wants events of this kind."""
+        return bool(self._hooks) and bool(self._listeners_of(kind))
+
+    def _listeners_of(self, kind: type[Event]) -> tuple[Hook, ...]:
+        found = self._listeners.get(kind)
+        if found is None:
+            found = self._listeners[kind] = tuple(hook for hook in self._hooks if self._is_wanted(hook, kind))
+        return found
+
+    def _is_wanted(self, hook: Hook, kind: type[Event]) -> bool:
+        wants = getattr(hook, "wants", None)
+        if wants is None:
+            return not kind.frequent
+        try:
+            return bool(wants(kind))
+        except Exception as error:  # noqa: BLE001 -- as if it had raised when it was told
+            self._report_failure(hook, error)
+            return False
+
+    def emit(self, event: Event) -> None:
+        """Call every hook that wants ``event``, in order. Never raises what a hook raises."""
+        for hook in self._listeners.get(type(event)) or self._listeners_of(type(event)):
+            started = monotonic()
+            try:
+                hook(event)
+            except (KeyboardInterrupt, SystemExit):  # the process is asked to end; that is no failure of the hook
+                raise
+            except BaseException as error:  # noqa: BLE001 -- whatever it is, the work goes on
+                self._report_failure(hook, error)
+            if (taken := monotonic() - started) > SLOW_HOOK:
+                self._report_slowness(hook, taken)
+
+    def _report_failure(self, hook: Hook, error: BaseException) -> None:
+        if not self._is_first("failed", hook):
+            return
+        name, kind, place = _name(hook), type(error).__name__, _place(error.__traceback__)
+        _logger.error("event hook %s raised %s at %s; this is logged once", name, kind, place)
+        self._tell_others(hook, HookFailed(at=SYSTEM_CLOCK.wall(), hook=name, error=kind, place=place))
+
+    def _report_slowness(self, hook: Hook, seconds: float) -> None:
+        if not self._is_first("slow", hook):
+            return
+        _logger.warning("event hook %s took %.1f s; this is logged once", _name(hook), seconds)
+        self._tell_others(hook, HookSlow(at=SYSTEM_CLOCK.wall(), hook=_name(hook), seconds=seconds))
+
+    def _is_first(self, trouble: str, hook: Hook) -> bool:
+        mark = object()  # setdefault is atomic, so of several threads one is the first
+        return self._reported.setdefault((trouble, id(hook)), mark) is mark
+
+    def _tell_others(self, failing: Hook, event: Event) -> None:
+        # Each hook is reported once, so hooks that fail at the news of each other's failure come to an end.
+        others = Hooks(hook for hook in self._hooks if hook is not failing)
+        others._reported = self._reported
+        others.emit(event)
+
+
+NO_HOOKS: Final = Hooks()
+"""Nobody listens."""
+
+_logger: Final = logging.getLogger("standfast")
+
+
+def _name(hook: Hook) -> str:
+    named: object = hook if hasattr(hook, "__qualname__") else type(hook)
+    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
+
+
+def _place(traceback: TracebackType | None) -> str:
+    if traceback is None:
+        return "?"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
