@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from standfast._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from standfast.audit import Actor, AuditPage, AuditRecord, export_store, fence_store, import_store, thaw_store
     from standfast.locks.inspect import Explanation, LineSummary
     from standfast.log_hook import LogHook
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
-    from standfast.stores.transfer import export_store, fence_store, import_store
 
 __all__ = [
+    "Actor",
+    "AuditPage",
+    "AuditRecord",
     "Credentials",
     "Explanation",
     "Keyring",
@@ -22,18 +25,23 @@ __all__ = [
     "export_store",
     "fence_store",
     "import_store",
+    "thaw_store",
 ]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
+    "Actor": "standfast.audit",
+    "AuditPage": "standfast.audit",
+    "AuditRecord": "standfast.audit",
     "Credentials": "standfast.stores.address",
     "Explanation": "standfast.locks.inspect",
     "Keyring": "standfast.stores.encryption",
     "LineSummary": "standfast.locks.inspect",
     "LogHook": "standfast.log_hook",
-    "export_store": "standfast.stores.transfer",
-    "fence_store": "standfast.stores.transfer",
-    "import_store": "standfast.stores.transfer",
+    "export_store": "standfast.audit",
+    "fence_store": "standfast.audit",
+    "import_store": "standfast.audit",
+    "thaw_store": "standfast.audit",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, globals())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, final
 
+from standfast.audit import Audit
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import DAY, seconds
 from standfast.events import NO_HOOKS, Hooks
@@ -19,6 +21,7 @@ from standfast.stores.url import encrypted, open_store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
 
+    from standfast.audit import Actor, AuditPage
     from standfast.clock import Clock
     from standfast.durations import Duration
     from standfast.events import Hook
@@ -41,6 +44,7 @@ class Space(Scope):
         heartbeat: How often it makes itself heard; by default three times in a lease.
         hooks: Told what happens to locks.
         clock: This process's own clock; for tests.
+        actor: The operator who acts through it; then what it does to others is recorded, see :meth:`audit`.
     """
 
     def __init__(
@@ -53,26 +57,28 @@ class Space(Scope):
         heartbeat: Duration | None = None,
         hooks: Hooks = NO_HOOKS,
         clock: Clock = SYSTEM_CLOCK,
+        actor: Actor | None = None,
     ) -> None:
         super().__init__(store, namespace=namespace, tenant=tenant)
         self.hooks = hooks
+        self._audit = Audit(self, actor)
         self.lease: Final = check_lease(lease, store.capabilities)
         self._lines: Final = Lines(self, clock, hooks, check_heartbeat(heartbeat, self.lease))
 
     def mutex(self, key: Key | str) -> Mutex:
         """Return the mutex of ``key``: one holder at a time, in all processes on the store."""
-        return Mutex(self._lines, key, self.lease)
+        return Mutex(self._lines, key, self.lease, self._audit)
 
     def semaphore(self, key: Key | str, *, permits: int) -> Semaphore:
         """Return the semaphore of ``key``: at most ``permits`` in use at a time."""
-        return Semaphore(self._lines, key, permits, self.lease)
+        return Semaphore(self._lines, key, permits, self.lease, self._audit)
 
     def mode_lock(self, key: Key | str, *, modes: Iterable[str] = (), alone: Iterable[str] = ()) -> ModeLock:
         """Return the mode lock of ``key``: holders of one mode share it, unless it is one of ``alone``.
 
         A key whose family declares modes brings them along.
         """
-        return ModeLock(self._lines, key, modes, alone, self.lease)
+        return ModeLock(self._lines, key, modes, alone, self.lease, self._audit)
 
     def rate_limiter(
         self,
@@ -84,7 +90,15 @@ class Space(Scope):
         follow: bool = False,
     ) -> RateLimiter:
         """Return the rate limiter of ``key``: one token each ``interval``, at most ``capacity`` saved up."""
-        return RateLimiter(self, key, capacity=capacity, interval=interval, waiter_ttl=waiter_ttl, follow=follow)
+        return RateLimiter(
+            self,
+            key,
+            capacity=capacity,
+            interval=interval,
+            waiter_ttl=waiter_ttl,
+            follow=follow,
+            audit=self._audit,
+        )
 
     @property
     def state(self) -> Slots:
@@ -112,10 +126,59 @@ class Space(Scope):
         """
         return lines(self)
 
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> Actor | None:
+        """The operator who acts through this space; None: it is used by a program for its own ends."""
+        return self._audit.actor
+
+    def acting_as(self, actor: Actor) -> Space:
+        """Return this space in the hands of an operator: what is done to others through it is recorded.
+
+            space.acting_as(sf.admin.Actor("ann")).mutex("account-42").force_release(entry)
+
+        It is the same space, for a program that acts for many operators: closing one closes both.
+        """
+        taken = copy(self)
+        taken._audit = Audit(self, actor)  # noqa: SLF001 -- of this class
+        return taken
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AuditPage:
+        """Return a page of what operators did in this namespace and tenant, newest first.
+
+        It costs what is shown, however much is stored.
+
+        Args:
+            action: Only this, one of :data:`standfast.audit.ACTIONS`: ``run.cancel``.
+            subject: Only to this: the id of a run or a schedule, a key as shown to people, the name of a workflow.
+            actor: Only by the actor of this name.
+            limit: How many, from 1 to 1,000.
+            after: Where the page before ended: its ``next``.
+        """
+        return await self._audit.page(action=action, subject=subject, actor=actor, limit=limit, after=after)
+
+    async def keep_audit(self, length: Duration) -> None:
+        """Keep what operators do from now on for so long, whoever writes it; a year, if nothing was said."""
+        await self._audit.keep(length)
+
     async def aclose(self) -> None:
         """Give up everything that is held, then close the store."""
         await self._lines.aclose()
         await super().aclose()
+
+
+def audit_of(space: Space) -> Audit:
+    """Return the audit of a space, for what is built on it."""
+    return space._audit  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 
 def lines_of(space: Space) -> Lines:
@@ -127,9 +190,19 @@ def lines_of(space: Space) -> Lines:
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
-    __slots__ = ("_credentials", "_encryption", "_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
+    __slots__ = (
+        "_actor",
+        "_credentials",
+        "_encryption",
+        "_heartbeat",
+        "_hooks",
+        "_lease",
+        "_names",
+        "_space",
+        "_url",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what open was given
         self,
         url: str,
         namespace: str,
@@ -139,8 +212,11 @@ class Opening:
         heartbeat: Duration | None,
         encryption: Keyring | None,
         credentials: Credentials | None,
+        *,
+        actor: Actor | None,
     ) -> None:
         self._url, self._hooks, self._encryption, self._credentials = url, tuple(hooks), encryption, credentials
+        self._actor = actor
         self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
         self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
         self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
@@ -168,13 +244,14 @@ class Opening:
                 lease=self._lease,
                 heartbeat=self._heartbeat,
                 hooks=Hooks(self._hooks),
+                actor=self._actor,
             )
         except BaseException:
             await store.aclose()
             raise
 
 
-def open(  # noqa: A001 -- used as sf.open
+def open(  # noqa: A001, PLR0913 -- used as sf.open; keyword options
     url: str,
     *,
     namespace: str = "default",
@@ -184,6 +261,7 @@ def open(  # noqa: A001 -- used as sf.open
     hooks: Iterable[Hook] = (),
     encryption: Keyring | None = None,
     credentials: Credentials | None = None,
+    actor: Actor | None = None,
 ) -> Opening:
     """Open a store and look at one namespace and tenant of it.
 
@@ -206,5 +284,7 @@ def open(  # noqa: A001 -- used as sf.open
         encryption: Keys with which every value is sealed before it leaves the process, bound to its namespace, tenant
             and place. Keys of records, times and sizes are not hidden.
         credentials: The password and TLS context of a server, where they are not to stand in the URL.
+        actor: The operator who acts through the space, ``sf.admin.Actor("ann")``: what is done to others is recorded.
+            A program that uses locks for its own ends names none.
     """
-    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption, credentials)
+    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption, credentials, actor=actor)

@@ -16,6 +16,7 @@ from standfast.space import open as open_async
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
+    from standfast.audit import Actor, AuditPage
     from standfast.blocking._portal import Background
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -123,6 +124,31 @@ class Space:
 
         while (line := call(background, one_more)) is not None:
             yield line
+
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> Actor | None:
+        """The operator who acts through this space; None: it is used by a program for its own ends."""
+        return self._space.now()[1].actor
+
+    def audit(
+        self,
+        *,
+        action: str | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AuditPage:
+        """Return a page of what operators did in this namespace and tenant, newest first; see :meth:`Space.audit`."""
+        return self._space.call(
+            lambda space: space.audit(action=action, subject=subject, actor=actor, limit=limit, after=after)
+        )
+
+    def keep_audit(self, length: Duration) -> None:
+        """Keep what operators do from now on for so long, whoever writes it; a year, if nothing was said."""
+        self._space.call(lambda space: space.keep_audit(length))
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -234,7 +260,7 @@ class Space:
         self.close()
 
 
-def open(  # noqa: A001 -- used as blocking.open
+def open(  # noqa: A001, PLR0913 -- used as blocking.open; keyword options
     url: str,
     *,
     namespace: str = "default",
@@ -244,6 +270,7 @@ def open(  # noqa: A001 -- used as blocking.open
     hooks: Iterable[Hook] = (),
     encryption: Keyring | None = None,
     credentials: Credentials | None = None,
+    actor: Actor | None = None,
 ) -> Space:
     """Open a store and look at one namespace and tenant of it, from code without an event loop.
 
@@ -264,6 +291,7 @@ def open(  # noqa: A001 -- used as blocking.open
         hooks: Called on Standfast's own thread with what happens in the store and to locks.
         encryption: Keys with which every value is sealed before it leaves the process.
         credentials: The password and TLS context of a server, where they are not to stand in the URL.
+        actor: The operator who acts through the space: what is done to others is recorded.
 
     Raises:
         UsageError: An event loop runs in this thread: use :func:`standfast.open`.
@@ -283,6 +311,7 @@ def open(  # noqa: A001 -- used as blocking.open
                 hooks=told,
                 encryption=encryption,
                 credentials=credentials,
+                actor=actor,
             ),
         )
     )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from standfast.audit import export_store, fence_store, import_store, thaw_store
 from standfast.cli.output import json_option, print_json
 from standfast.cli.target import NOT_THERE, Target, confirm, end, store_option, yes_option
 from standfast.stores.backend import EXPORTED, OPEN
-from standfast.stores.transfer import export_store, fence_store, import_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -49,7 +49,7 @@ def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
 
 async def _fence(target: Target) -> Fenced:
     async with target.opened_store() as store:
-        return await fence_store(store)
+        return await fence_store(store, actor=target.actor)
 
 
 # --- files that a store is exported to and imported from, and how far that is --------------------------------------
@@ -163,7 +163,7 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
 async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> ExportFooter:
     async with target.opened_store() as store:
         with telling("exported") as tell:
-            return await export_store(store, new_file(file), tell, namespaces=namespaces)
+            return await export_store(store, new_file(file), tell, namespaces=namespaces, actor=target.actor)
 
 
 # --- ``standfast import``: everything in a file, into an empty store -----------------------------------------------
@@ -191,7 +191,7 @@ async def _import(target: Target, file: str) -> ExportFooter:
     with existing_file(file) as source:
         async with target.opened_store(create=True) as store:
             with telling("imported") as tell:
-                return await import_store(store, source, file, tell)
+                return await import_store(store, source, file, tell, actor=target.actor)
 
 
 # --- ``standfast thaw``: let a store take writes again that was exported, or not imported to the end ---------------
@@ -230,4 +230,4 @@ async def _frozen(target: Target) -> int:
 
 async def _thaw(target: Target) -> None:
     async with target.opened_store() as store:
-        await store.transfer().thaw()
+        await thaw_store(store, actor=target.actor)

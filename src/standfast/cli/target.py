@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 import standfast as sf
+from standfast.audit import Actor
 from standfast.errors import StandfastError
 from standfast.events import PermitsDisagree
 from standfast.keys import KeyFamily, find_family
@@ -234,6 +235,12 @@ class Target:
     def __init__(self) -> None:
         self.store = ""
         self.namespace = self.tenant = "default"
+        self.actor_name = ""
+
+    @property
+    def actor(self) -> Actor:
+        """Who uses the command, for the audit: the user of this machine, or the name that ``--as`` gives."""
+        return Actor.of_process(self.actor_name, via="cli")
 
     def _url(self) -> str:
         url = self.store or os.environ.get(STORE_VARIABLE, "")
@@ -267,7 +274,9 @@ class Target:
     async def opened(self, *, create: bool = False) -> AsyncGenerator[sf.Space]:
         """Open it. A store that is not there is made only if that is asked for."""
         self._check_there(create=create)
-        async with sf.open(self._url(), namespace=self.namespace, tenant=self.tenant, hooks=[_warn]) as space:
+        async with sf.open(
+            self._url(), namespace=self.namespace, tenant=self.tenant, hooks=[_warn], actor=self.actor
+        ) as space:
             yield space
 
 
@@ -291,7 +300,11 @@ def target_options(command: F) -> F:
 
 
 def store_option(command: F) -> F:
-    """Let a command take ``--store`` alone: it works on all namespaces and tenants."""
+    """Let a command take ``--store`` and ``--as`` alone: it works on all namespaces and tenants."""
+    text = "Who you are, for the audit; by default the user of this machine."
+    command = click.option("--as", "actor_name", metavar="NAME", help=text, callback=_remember, expose_value=False)(
+        command
+    )
     return _option("store", "URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}.")(command)
 
 

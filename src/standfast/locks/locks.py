@@ -8,6 +8,7 @@ import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, final
 
+from standfast.audit import Audit
 from standfast.clock import MICROSECONDS, Instant, seconds_between
 from standfast.durations import DAY, optional_seconds, seconds
 from standfast.errors import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from types import FrameType, TracebackType
 
+    from standfast.audit import AuditedAction
     from standfast.durations import Duration
     from standfast.events import LockEnd
     from standfast.keys import RecordKey
@@ -403,11 +405,11 @@ _frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 class DurableLock:
     """A lock on one key of a space. Use :class:`Mutex`, :class:`Semaphore` or :class:`ModeLock`."""
 
-    __slots__ = ("_address", "_lease", "_lines", "_spec", "key")
+    __slots__ = ("_address", "_audit", "_lease", "_lines", "_spec", "key")
 
-    def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float) -> None:
+    def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float, audit: Audit | None = None) -> None:
         self.key: Final = key
-        self._lines, self._spec, self._lease = lines, spec, lease
+        self._lines, self._spec, self._lease, self._audit = lines, spec, lease, audit
         self._address: Final = address_of(key)
 
     def _holding(
@@ -454,14 +456,29 @@ class DurableLock:
         cancelled with :class:`~standfast.errors.LeaseLostError`; a waiter is told with
         :class:`~standfast.errors.WithdrawnError`. Get the id from :meth:`explain`.
         """
-        return await self._lines.evict(self._address, self._spec, entry_id)
+        async with self._acts("lock.release", entry_id) as told:
+            if told.is_recorded:
+                holders = (await self.explain(limit=0)).holders
+                holder = next((each for each in holders if each.entry == entry_id), None)
+                told.fence = None if holder is None else holder.fence
+                told.details |= {} if holder is None else {"owner": holder.owner}
+            was_there = await self._lines.evict(self._address, self._spec, entry_id)
+            told.outcome = "done" if was_there else "nothing"
+            return was_there
 
     async def withdraw(self, entry_id: str) -> bool:
         """Cancel a waiter by its entry's id, for an operator; return True if it waited. One that holds by now stays.
 
         If its process lives, it is told with :class:`~standfast.errors.WithdrawnError`.
         """
-        return await self._lines.cancel(self._address, self._spec, entry_id)
+        async with self._acts("lock.withdraw", entry_id) as told:
+            waited = await self._lines.cancel(self._address, self._spec, entry_id)
+            told.outcome = "done" if waited else "nothing"
+            return waited
+
+    def _acts(self, action: str, entry: str = "", **details: object) -> AuditedAction:
+        audit = self._audit or Audit(self._lines.scope)
+        return audit.action(action, str(self.key), entry=entry, details=details)
 
     async def explain(self, *, limit: int = LISTED) -> Explanation:
         """Say who holds it and who waits, since when, and how long it may take. Nothing is changed by looking.
@@ -512,7 +529,15 @@ class ModeLock(DurableLock):
 
     __slots__ = ("_modes",)
 
-    def __init__(self, lines: Lines, key: Key | str, modes: Iterable[str], alone: Iterable[str], lease: float) -> None:
+    def __init__(
+        self,
+        lines: Lines,
+        key: Key | str,
+        modes: Iterable[str],
+        alone: Iterable[str],
+        lease: float,
+        audit: Audit | None = None,
+    ) -> None:
         shared, single = _checked(modes), _checked(alone)
         if isinstance(key, Key) and not shared and not single:
             shared, single = key.family.modes, key.family.alone
@@ -520,7 +545,7 @@ class ModeLock(DurableLock):
             problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
             raise InvalidArgumentError("the modes of a lock", problem, "nothing")
         self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
-        super().__init__(lines, key, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
+        super().__init__(lines, key, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease, audit)
 
     def hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
         """Hold it in ``mode`` for the length of an ``async with`` block; options as for a mutex.
@@ -571,8 +596,8 @@ class Mutex(DurableLock):
 
     __slots__ = ()
 
-    def __init__(self, lines: Lines, key: Key | str, lease: float) -> None:
-        super().__init__(lines, key, MUTEX, lease)
+    def __init__(self, lines: Lines, key: Key | str, lease: float, audit: Audit | None = None) -> None:
+        super().__init__(lines, key, MUTEX, lease, audit)
 
     def hold(self, **options: Unpack[HoldOptions]) -> Holding:
         """Hold it for the length of an ``async with`` block, or of each call of a function that this decorates.
@@ -615,8 +640,8 @@ class Semaphore(DurableLock):
 
     __slots__ = ()
 
-    def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float) -> None:
-        super().__init__(lines, key, LockSpec("semaphore", Rules(check_permits(permits))), lease)
+    def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float, audit: Audit | None = None) -> None:
+        super().__init__(lines, key, LockSpec("semaphore", Rules(check_permits(permits))), lease, audit)
 
     def hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
         """Hold ``weight`` permits for the length of an ``async with`` block.
@@ -647,11 +672,13 @@ class Semaphore(DurableLock):
         Raises:
             LockMismatchError: The key is in use as another kind of lock.
         """
-        await self._resize(Resize(check_permits(permits)))
+        async with self._acts("lock.resize", permits=permits):
+            await self._resize(Resize(check_permits(permits)))
 
     async def forget_size(self) -> None:
         """Let call sites say the number of permits again, beginning with this one."""
-        await self._resize(Resize(self._spec.rules.permits, pinned=False))
+        async with self._acts("lock.forget_size", permits=self._spec.rules.permits):
+            await self._resize(Resize(self._spec.rules.permits, pinned=False))
 
     async def _resize(self, request: Resize) -> None:
         answer = (await self._lines.line(self._address).driver.ask(request, self._spec)).answer

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from standfast.audit import Audit
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds
@@ -28,6 +29,7 @@ from standfast.stores.protocol import Decision, Delete, Put, Wake
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 
+    from standfast.audit import AuditedAction
     from standfast.events import LockEvent
     from standfast.keys import Key, RecordKey
     from standfast.scope import Scope
@@ -369,13 +371,14 @@ class RateLimiter:
         follow: Take the rate that is in use where it differs, instead of raising LockMismatchError; for the time of a
             roll-out.
         family: What events call the kind of limiter, if the key is a text that was made; by default the key's family.
+        audit: Where an operator's actions on it are recorded.
 
     Raises:
         InvalidArgumentError: The capacity makes no sense.
         InvalidArgumentError: The interval or the waiters' time to live makes no sense.
     """
 
-    __slots__ = ("_family", "_follow", "_key", "_rate", "_record", "_scope", "_ttl")
+    __slots__ = ("_audit", "_family", "_follow", "_key", "_rate", "_record", "_scope", "_ttl")
 
     def __init__(
         self,
@@ -387,8 +390,10 @@ class RateLimiter:
         waiter_ttl: Duration | None = None,
         follow: bool = False,
         family: str = "",
+        audit: Audit | None = None,
     ) -> None:
         self._scope: Final = scope
+        self._audit: Final = audit
         self._key: Final = str(key)
         self._family: Final = family or ("" if isinstance(key, str) else key.family.name)
         self._record: Final = scope.key_for("rate", key)
@@ -517,7 +522,7 @@ class RateLimiter:
 
     async def _withdraw_quietly(self, waiter: str) -> None:
         with suppress(StoreError):  # the store is in trouble or closed: the place lapses by itself
-            await self.withdraw(waiter)
+            await self._update(lambda bucket, now: withdraw(bucket, waiter, now))
 
     @asynccontextmanager
     async def limited(self, cost: int = 1, *, timeout: Duration | None = None) -> AsyncGenerator[None, None]:
@@ -527,7 +532,10 @@ class RateLimiter:
 
     async def withdraw(self, waiter: str) -> bool:
         """Leave the line. Tells whether the waiter stood in it until now; doing it twice is harmless."""
-        return await self._update(lambda bucket, now: withdraw(bucket, waiter, now))
+        async with self._acts("rate.withdraw", entry=waiter) as told:
+            stood = await self._update(lambda bucket, now: withdraw(bucket, waiter, now))
+            told.outcome = "done" if stood else "nothing"
+            return stood
 
     # --- operating ----------------------------------------------------------------------------------------------
 
@@ -538,19 +546,26 @@ class RateLimiter:
         counts.
         """
         pause = seconds(length, what="cool-down")
-        await self._update(lambda bucket, now: (close(bucket, later(now, pause), now), None))
+        async with self._acts("rate.close", seconds=f"{pause:g}"):
+            await self._update(lambda bucket, now: (close(bucket, later(now, pause), now), None))
         self._tell(RateClosed, seconds=pause)
 
     async def open_again(self) -> None:
         """End a cool-down early."""
-        await self._update(lambda bucket, now: (reopen(bucket, now), None))
+        async with self._acts("rate.open"):
+            await self._update(lambda bucket, now: (reopen(bucket, now), None))
 
     async def change_rate(self) -> None:
         """Make this limiter's capacity and interval those in use; waiters keep their places.
 
         From then on, limiters that were made with another rate raise LockMismatchError, unless they follow.
         """
-        await self._update(lambda bucket, now: (change_rate(bucket, self._rate, now), None))
+        async with self._acts("rate.change", capacity=self._rate.capacity, interval=f"{self._rate.seconds:g}"):
+            await self._update(lambda bucket, now: (change_rate(bucket, self._rate, now), None))
+
+    def _acts(self, action: str, entry: str = "", **details: object) -> AuditedAction:
+        audit = self._audit or Audit(self._scope)
+        return audit.action(action, self._key, entry=entry, details=details)
 
     async def inspect(self) -> RateState:
         """Return the tokens, the cool-down and the line as they are now. Nothing is changed."""

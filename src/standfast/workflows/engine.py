@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from copy import copy
 from itertools import chain
 from typing import (
     TYPE_CHECKING,
@@ -22,6 +23,7 @@ from typing import (
     overload,
 )
 
+from standfast.audit import Audit
 from standfast.durations import seconds
 from standfast.errors import (
     DeclarationError,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
     from datetime import datetime
 
+    from standfast.audit import Actor, AuditedAction, AuditPage
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.locks.state import Slots
@@ -111,6 +114,9 @@ class Engine:
         hooks: Told what happens.
         encryption: As in :func:`standfast.open`.
         credentials: As in :func:`standfast.open`.
+        actor: The operator who acts through it, ``sf.admin.Actor("ann")``: what is done to runs, limits and schedules
+            is recorded, see :meth:`audit`. By default that of the space. A program that uses it for its own ends names
+            none.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -136,8 +142,10 @@ class Engine:
         hooks: Iterable[Hook] = (),
         encryption: Keyring | None = None,
         credentials: Credentials | None = None,
+        actor: Actor | None = None,
     ) -> None:
         hooks = tuple(hooks)
+        self._actor = actor
         self._opening = (
             None
             if isinstance(url, Space)
@@ -149,6 +157,7 @@ class Engine:
                 hooks=hooks,
                 encryption=encryption,
                 credentials=credentials,
+                actor=actor,
             )
         )
         self._space: Space | None = url if isinstance(url, Space) else None
@@ -284,12 +293,47 @@ class Engine:
     @property
     def space(self) -> Space:
         """The space that everything lies in, for locks and states of its own."""
-        return self.runtime.space
+        found = self.runtime.space  # refused while it is not open
+        return self._space or found
 
     @property
     def state(self) -> Slots:
         """The states of workflows, executions and runs, for an administrator: ``engine.state.workflow(name, key)``."""
         return self.space.state
+
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> Actor | None:
+        """The operator who acts through this engine; None: it is used by a program for its own ends."""
+        return self._actor if self._space is None else self._actor or self._space.actor
+
+    def acting_as(self, actor: Actor) -> Engine:
+        """Return this open engine in the hands of an operator: what is done through it is recorded, see :meth:`audit`.
+
+            await engine.acting_as(sf.admin.Actor("ann", via="http", host=address)).cancel("order-7", "asked by phone")
+
+        It is the same engine, for a program that acts for many operators. Close the one that was opened.
+        """
+        taken = copy(self)
+        taken._actor, taken._space = actor, self.space.acting_as(actor)  # noqa: SLF001 -- of this class
+        return taken
+
+    def acts(self, action: str, subject: str = "", reason: str = "", **details: object) -> AuditedAction:
+        """Return what an action is done in, for what belongs to the engine: it is recorded if an operator does it."""
+        return Audit(self.runtime.space, self.actor).action(action, subject, reason=reason, details=details)
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> AuditPage:
+        """Return a page of what operators did in this namespace and tenant, newest first; see :meth:`Space.audit`."""
+        return await self.space.audit(action=action, subject=subject, actor=actor, limit=limit, after=after)
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -382,9 +426,11 @@ class Engine:
         options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
         given = options | {"connection": connection}
         asked = await checked_start(self, workflow, args, kwargs, by_name, given, unknown)
-        started = await (
-            start(self.runtime, asked) if connection is None else start_over(self.runtime, asked, connection)
-        )
+        async with self.acts("run.start", asked.run_id, workflow=_name_of(workflow)) as told:
+            started = await (
+                start(self.runtime, asked) if connection is None else start_over(self.runtime, asked, connection)
+            )
+            told.outcome = "done" if started.is_new else "nothing"
         return Run(self, started.run_id, code_of_start(asked), is_new=started.is_new)
 
     async def _start_within(self, *given: Any) -> tuple[Talk[Started], Workflow[..., Any] | None]:  # noqa: ANN401 -- as ``checked_start`` takes it
@@ -452,7 +498,9 @@ class Engine:
         sent = messages.signal_of(signal, value, signal_id)
         options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
         asked = await checked_start(self, workflow, args, None, {}, options)
-        met = await start_or_signal(self.runtime, asked, sent, on_terminal)
+        async with self.acts("run.start", asked.run_id, workflow=_name_of(workflow), signal=signal) as told:
+            met = await start_or_signal(self.runtime, asked, sent, on_terminal)
+            told.details["outcome"] = met.outcome
         return Run(self, met.run_id, code_of_start(asked), is_new=met.outcome == "started"), met.outcome
 
     def run(self, run_id: str) -> Run[Any]:
@@ -524,7 +572,7 @@ class Engine:
         Raises:
             WorkflowTerminalError: The run has ended, and this signal was not sent before.
         """
-        return (await self.runtime.inboxes.send(run_id, messages.signal_of(name, value, signal_id))).is_new
+        return await self.run(run_id).signal(name, value, signal_id=signal_id)
 
     async def update(
         self,
@@ -548,7 +596,7 @@ class Engine:
             UpdateTimeoutError: No answer came in time. It may still be done.
             WorkflowTerminalError: The run has ended without answering it.
         """
-        return await messages.update(self.runtime, run_id, name, args, timeout, update_id)
+        return await self.run(run_id).update(name, *args, timeout=timeout, update_id=update_id)
 
     async def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
         """Ask a run something, without leaving a trace: its history is replayed here, and its code is asked.
@@ -569,8 +617,7 @@ class Engine:
             force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
                 holds is released. If a step is running, its result is refused.
         """
-        await messages.cancel(self.runtime, run_id, reason, force=force)
-        return await self.get(run_id)
+        return await self.run(run_id).cancel(reason, force=force)
 
     # --- limits --------------------------------------------------------------------------------------------------
 
@@ -585,11 +632,13 @@ class Engine:
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
         """
-        await limits.set_limit(self.runtime, workflow, max, key)
+        async with self.acts("limit.set", _name_of(workflow), max=max, key=key):
+            await limits.set_limit(self.runtime, workflow, max, key)
 
     async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""
-        await limits.clear_limit(self.runtime, workflow, key)
+        async with self.acts("limit.clear", _name_of(workflow), key=key):
+            await limits.clear_limit(self.runtime, workflow, key)
 
     # --- making runs go on ---------------------------------------------------------------------------------------
 
@@ -600,8 +649,9 @@ class Engine:
         A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
         those who do not want to wait for that.
         """
-        await self.get(run_id)
-        await admin.poll_run(self.runtime, self.worker, run_id)
+        async with self.acts("run.resume", run_id):
+            await self.get(run_id)
+            await admin.poll_run(self.runtime, self.worker, run_id)
         return await self.get(run_id)
 
     async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
@@ -615,7 +665,10 @@ class Engine:
         Returns:
             What became of each; see :class:`~standfast.workflows.admin.Looked`.
         """
-        return await admin.sweep(self.runtime, self.worker, limit)
+        async with self.acts("run.sweep", limit=limit) as told:
+            looked = await admin.sweep(self.runtime, self.worker, limit)
+            told.details["runs"] = len(looked)
+        return looked
 
     async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
         """Look at every unfinished run, and take up those that can go on.
@@ -629,7 +682,10 @@ class Engine:
         Raises:
             WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
         """
-        return await admin.recover_all(self.runtime, self.worker, unknown)
+        async with self.acts("run.recover", unknown=unknown) as told:
+            recovered = await admin.recover_all(self.runtime, self.worker, unknown)
+            told.details["runs"] = len(recovered.found)
+        return recovered
 
     # --- starting again ------------------------------------------------------------------------------------------
 
@@ -640,7 +696,9 @@ class Engine:
             run_id: The run to take the input from.
             id: The new run's id; by default a new one.
         """
-        started = await admin.restart(self.runtime, run_id, id, drive=self.has_room)
+        async with self.acts("run.restart", run_id) as told:
+            started = await admin.restart(self.runtime, run_id, id, drive=self.has_room)
+            told.details["new_run"] = started.run_id
         return Run(self, started.run_id, None, is_new=started.is_new)
 
     async def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
@@ -656,7 +714,9 @@ class Engine:
             step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
             id: The new run's id; by default a new one.
         """
-        started = await admin.fork(self.runtime, run_id, step, id)
+        async with self.acts("run.fork", run_id, step=step) as told:
+            started = await admin.fork(self.runtime, run_id, step, id)
+            told.details["new_run"] = started.run_id
         return Run(self, started.run_id, None, is_new=True)
 
     async def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
@@ -672,7 +732,8 @@ class Engine:
             run_id: The run.
             step: Go on from this step, in place of the one that failed.
         """
-        await admin.retry(self.runtime, run_id, step)
+        async with self.acts("run.retry", run_id, step=step):
+            await admin.retry(self.runtime, run_id, step)
         return await self.get(run_id)
 
     # --- deleting ------------------------------------------------------------------------------------------------
@@ -705,15 +766,19 @@ class Engine:
         Raises:
             RunUnfinishedError: The run, or one that belongs to it, has not ended. Several at once skip such runs.
         """
-        return await retention.purge_chosen(
-            self.runtime,
-            run_id,
-            before=before,
-            older_than=older_than,
-            status=status,
-            workflow=workflow,
-            force=force,
-        )
+        chosen: dict[str, Any] = {"before": before, "older_than": older_than, "status": status, "workflow": workflow}
+        async with self.acts("run.purge", run_id or "", force=force or None, **chosen) as told:
+            purged = await retention.purge_chosen(
+                self.runtime,
+                run_id,
+                before=before,
+                older_than=older_than,
+                status=status,
+                workflow=workflow,
+                force=force,
+            )
+            told.details["runs"] = purged
+        return purged
 
     async def erase(self, *, tenant: str) -> int:
         """Delete everything that this engine's tenant has in the store: runs, states, locks, idempotency keys.
@@ -727,7 +792,15 @@ class Engine:
         Returns:
             How many records there were besides those of runs.
         """
-        return await retention.erase(self.runtime, tenant)
+        async with self.acts("run.erase", tenant) as told:
+            erased = await retention.erase(self.runtime, tenant)
+            told.details["records"] = erased
+        return erased
+
+
+def _name_of(workflow: Any) -> str:  # noqa: ANN401 -- whatever a run can be started by
+    found = unbound(workflow)
+    return str(getattr(found, "name", found))
 
 
 def is_open(engine: Engine) -> bool:
@@ -776,8 +849,7 @@ def _known_of(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str],
     """Return schedules whose workflows this engine has; refuse others."""
     declared, names = tuple(schedules), {name for name, _ in workflows}
     for each in declared:
-        workflow = unbound(each.workflow)
-        name = str(getattr(workflow, "name", workflow))
+        name = _name_of(each.workflow)
         if name not in names:
             raise UnknownWorkflowError(name, tuple(sorted(names)))
     return declared

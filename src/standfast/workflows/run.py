@@ -105,14 +105,18 @@ class Run(Generic[R]):
 
     async def signal(self, name: str, value: object = None, *, signal_id: str | None = None) -> bool:
         """Send a signal, see :meth:`Engine.signal`."""
-        sent = await self._engine.runtime.inboxes.send(self.id, messages.signal_of(name, value, signal_id))
+        message = messages.signal_of(name, value, signal_id)
+        async with self._engine.acts("run.signal", self.id, signal=name) as told:
+            sent = await self._engine.runtime.inboxes.send(self.id, message)
+            told.outcome = "done" if sent.is_new else "nothing"
         return sent.is_new
 
     async def update(self, name: str, *args: Any, timeout: Duration = "5 seconds", update_id: str | None = None) -> Any:  # noqa: ANN401 -- whatever the run answers
         """Send an update and return its answer, see :meth:`Engine.update`."""
-        return await messages.update(
-            self._engine.runtime, self.id, name, args, timeout, update_id, workflow=self._workflow
-        )
+        async with self._engine.acts("run.update", self.id, update=name):
+            return await messages.update(
+                self._engine.runtime, self.id, name, args, timeout, update_id, workflow=self._workflow
+            )
 
     async def query(self, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
         """Ask the run something, see :meth:`Engine.query`."""
@@ -120,5 +124,6 @@ class Run(Generic[R]):
 
     async def cancel(self, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
         """Ask the run to stop, see :meth:`Engine.cancel`."""
-        await messages.cancel(self._engine.runtime, self.id, reason, force=force)
+        async with self._engine.acts("run.force_cancel" if force else "run.cancel", self.id, reason):
+            await messages.cancel(self._engine.runtime, self.id, reason, force=force)
         return await self.info()

@@ -21,6 +21,7 @@ from standfast.workflows.records import WORKERS, WorkerPresence, WorkerRecord, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from standfast.audit import AuditedAction
     from standfast.events import Event, Hooks
     from standfast.locks.entry import Lines
     from standfast.locks.heartbeat import Presence
@@ -435,6 +436,10 @@ class AnyEngine(Protocol):
     @property
     def has_room(self) -> bool:
         """Whether it executes runs, and should execute one more that is started here."""
+        ...
+
+    def acts(self, action: str, subject: str = "", reason: str = "", **details: object) -> AuditedAction:
+        """Return what an action is done in: it is recorded if an operator does it."""
         ...
 
 

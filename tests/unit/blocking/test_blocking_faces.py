@@ -45,6 +45,9 @@ RENAMED = {"aclose": "close"}
 # What the blocking face leaves out, and why.
 LEFT_OUT = {
     "Space.store": "an async object; space.run(...) reaches it",
+    "Space.acting_as": "for programs that act for many operators; open one with actor=",
+    "Engine.acting_as": "for programs that act for many operators; make one with actor=",
+    "Engine.acts": "for the engine itself",
     "Space.at_most": "for what reads and commits in bulk below the space",
     "Hold.close": "for the lock itself",
     "Hold.known_at": "for the lock itself",

@@ -30,8 +30,8 @@ async def test_a_store_is_moved_to_another_one(ask: Ask, noted: sf.Space, tmp_pa
     exported = await ask("export", str(tmp_path / "all.jsonl"), "--yes")
     imported = await ask("import", str(tmp_path / "all.jsonl"), "--store", new)
 
-    assert (exported.exit_code, exported.output) == (0, "exported 2 records; the store takes no more writes\n")
-    assert (imported.exit_code, imported.output) == (0, "imported 2 records; the store is in use from now on\n")
+    assert (exported.exit_code, exported.output) == (0, "exported 6 records; the store takes no more writes\n")
+    assert (imported.exit_code, imported.output) == (0, "imported 6 records; the store is in use from now on\n")
     with pytest.raises(StoreMovedError):
         await noted.commit(Put(noted.key("late"), b""))
     async with sf.open(new) as space:
@@ -45,7 +45,7 @@ async def test_a_program_gets_json(ask: Ask, noted: sf.Space, tmp_path: Path) ->
     exported = json.loads((await ask("export", str(file), "--yes", "--json")).output)
     imported = json.loads((await ask("import", str(file), "--json", "--store", new)).output)
 
-    assert exported["records"] == imported["records"] == 2
+    assert exported["records"] == imported["records"] == 6
     assert exported["highest_version"] == imported["highest_version"] >= note.version(noted.key("note"))
     assert exported["sha256"] == json.loads(file.read_bytes().splitlines()[-1])["sha256"]
 
@@ -86,8 +86,8 @@ async def test_a_store_is_moved_through_a_pipe(ask: Ask, tmp_path: Path) -> None
     imported = await ask("import", "-", "--store", f"sqlite:///{tmp_path / 'new.db'}", typed=exported.stdout)
 
     assert exported.stdout.startswith('{"line":"standfast export"')
-    assert "exported 2 records" in exported.stderr
-    assert (imported.exit_code, imported.output[:18]) == (0, "imported 2 records")
+    assert "exported 6 records" in exported.stderr
+    assert (imported.exit_code, imported.output[:18]) == (0, "imported 6 records")
 
 
 async def test_a_file_that_is_there_is_not_written_over(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:

@@ -189,19 +189,21 @@ class Schedules:
                 "the exists of a schedule", "it must be 'raise', 'keep' or 'replace'", repr(exists)[:60]
             )
         spec = self._spec(schedule)
-        for _ in range(TRIES):
-            seen = await self._find(schedule.id)
-            if seen is None:
-                made = await self._create(schedule, spec)
-                if made is not None:
-                    return made
-            elif exists == "raise":
-                raise ScheduleExistsError(schedule.id)
-            elif exists == "keep":
-                return info_of(schedule.id, seen.stored)
-            else:
-                return await self._change(schedule.id, partial(_with_spec, spec))
-        raise _busy(schedule.id)
+        async with self._engine.acts("schedule.create", schedule.id, workflow=spec.workflow) as told:
+            for _ in range(TRIES):
+                seen = await self._find(schedule.id)
+                if seen is None:
+                    made = await self._create(schedule, spec)
+                    if made is not None:
+                        return made
+                elif exists == "raise":
+                    raise ScheduleExistsError(schedule.id)
+                elif exists == "keep":
+                    told.outcome = "nothing"
+                    return info_of(schedule.id, seen.stored)
+                else:
+                    return await self._change(schedule.id, partial(_with_spec, spec))
+            raise _busy(schedule.id)
 
     async def change(self, schedule: Schedule) -> ScheduleInfo:
         """Replace what a schedule says. Its counts stay, it stays paused if it is, and so do runs that wait their turn.
@@ -209,7 +211,8 @@ class Schedules:
         A period begins anew, unless it is the same. What has fired does not fire again.
         """
         spec = self._spec(schedule)
-        return await self._change(schedule.id, partial(_with_spec, spec))
+        async with self._engine.acts("schedule.change", schedule.id, workflow=spec.workflow):
+            return await self._change(schedule.id, partial(_with_spec, spec))
 
     async def declare(self, schedules: Iterable[Schedule]) -> None:
         """Make schedules that code declares, and change those whose declaration has changed since.
@@ -273,17 +276,20 @@ class Schedules:
 
         A run that has begun goes on. ``note`` says why, for whoever looks.
         """
-        info = await self._change(schedule_id, partial(_paused, note))
+        async with self._engine.acts("schedule.pause", schedule_id, note):
+            info = await self._change(schedule_id, partial(_paused, note))
         self._engine.runtime.emit(SchedulePaused(at=self._engine.runtime.clock.wall(), schedule=schedule_id, note=note))
         return info
 
     async def resume(self, schedule_id: str) -> ScheduleInfo:
         """Let a paused schedule fire again, from its next tick on. Ticks in the pause are not made up for."""
-        return await self._change(schedule_id, _resumed)
+        async with self._engine.acts("schedule.resume", schedule_id):
+            return await self._change(schedule_id, _resumed)
 
     async def delete(self, schedule_id: str) -> None:
         """Remove a schedule. Runs that wait for their turn are cancelled; one that has begun goes on."""
-        await self._change(schedule_id, lambda old, at: structs.replace(_paused("", old, at), is_deleted=True))
+        async with self._engine.acts("schedule.delete", schedule_id):
+            await self._change(schedule_id, lambda old, at: structs.replace(_paused("", old, at), is_deleted=True))
 
     async def _change(self, schedule_id: str, how: Callable[[Stored, Instant], Stored]) -> ScheduleInfo:
         runtime = self._engine.runtime
@@ -329,8 +335,9 @@ class Schedules:
             WorkflowConcurrencyLimitExceededError: A run is unfinished, and the schedule says ``"skip"``; or a limit of
                 the workflow is in the way.
         """
-        seen = await self._found(schedule_id)
-        return await self._start(seen, f"{schedule_id}@now-{new_id().replace('-', '')}", None, overlap)
+        run_id = f"{schedule_id}@now-{new_id().replace('-', '')}"
+        async with self._engine.acts("schedule.trigger", schedule_id, run=run_id):
+            return await self._start(await self._found(schedule_id), run_id, None, overlap)
 
     async def backfill(
         self, schedule_id: str, start: datetime, end: datetime, *, overlap: Overlap = "queue"
@@ -348,16 +355,18 @@ class Schedules:
         Returns:
             The runs that were started, without those that were there.
         """
-        seen = await self._found(schedule_id)
-        ticks = list(_ticks(seen, _instant("start", start), _instant("end", end)))
+        first, last = _instant("start", start), _instant("end", end)
         started: list[Run[Any]] = []
-        for nominal_at in ticks:
-            try:
-                run = await self._start(seen, run_id_of(schedule_id, nominal_at), nominal_at, overlap)
-            except WorkflowAlreadyExistsError:
-                continue  # with what the schedule said then
-            if run.is_new:
-                started.append(run)
+        async with self._engine.acts("schedule.backfill", schedule_id, start=start, end=end) as told:
+            seen = await self._found(schedule_id)
+            for nominal_at in list(_ticks(seen, first, last)):
+                try:
+                    run = await self._start(seen, run_id_of(schedule_id, nominal_at), nominal_at, overlap)
+                except WorkflowAlreadyExistsError:
+                    continue  # with what the schedule said then
+                if run.is_new:
+                    started.append(run)
+            told.details["runs"] = len(started)
         return tuple(started)
 
     async def _start(
