@@ -205,6 +205,10 @@ def translate(store: str, error: BaseException) -> StoreError:
     if isinstance(error, errors.ServerSelectionTimeoutError):
         why = f"no primary could be reached in time; is the server up? ({said})"
         return StoreUnavailableError(store, tls_error(str(error)) or why)
+    if isinstance(error, errors.ConfigurationError) and "essions are not supported" in said:
+        return StoreUnavailableError(
+            store, f"the server is starting, and is not yet a member of its set; retry ({said})"
+        )
     if isinstance(error, errors.ConfigurationError):
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
     if isinstance(error, TimeoutError):
