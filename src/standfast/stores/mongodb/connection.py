@@ -205,17 +205,17 @@ def translate(store: str, error: BaseException) -> StoreError:
     if isinstance(error, errors.ServerSelectionTimeoutError):
         why = f"no primary could be reached in time; is the server up? ({said})"
         return StoreUnavailableError(store, tls_error(str(error)) or why)
-    if isinstance(error, errors.ConfigurationError) and "essions are not supported" in said:
-        return StoreUnavailableError(
-            store, f"the server is starting, and is not yet a member of its set; retry ({said})"
-        )
     if isinstance(error, errors.ConfigurationError):
+        if "essions are not supported" in said:  # it does not know its set again yet
+            said = f"the server is starting, and is not yet a member of its set; retry ({said})"
+            return StoreUnavailableError(store, said)
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
+    why = f"the server refused: {said}"
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(store, "the server took longer than the time limit; see ?timeout=")
-    if isinstance(error, (errors.ConnectionFailure, OSError)):
-        return StoreUnavailableError(store, tls_error(str(error)) or f"the connection failed ({said})")
-    return StoreUnavailableError(store, f"the server refused: {said}")
+        why = "the server took longer than the time limit; see ?timeout="
+    elif isinstance(error, (errors.ConnectionFailure, OSError)):
+        why = tls_error(str(error)) or f"the connection failed ({said})"
+    return StoreUnavailableError(store, why)
 
 
 def unknown(store: str, error: BaseException) -> OutcomeUnknownError:
