@@ -15,6 +15,7 @@ from standfast.locks.rate_limiter import RateLimiter
 from standfast.locks.registry import Lines
 from standfast.locks.run_locks import RunLocks
 from standfast.locks.state import Slots
+from standfast.locks.survey import read_rates
 from standfast.scope import Scope, address_of, checked_name
 from standfast.stores.url import encrypted, open_store
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key
     from standfast.locks.inspect import Explanation, LineSummary
+    from standfast.locks.survey import RatePage
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import Store
@@ -169,6 +171,14 @@ class Space(Scope):
     async def keep_audit(self, length: Duration) -> None:
         """Keep what operators do from now on for so long, whoever writes it; a year, if nothing was said."""
         await self._audit.keep(length)
+
+    async def rates(self, *, limit: int = 1_000) -> RatePage:
+        """Return the rate limiters that are in use, with their tokens and how many wait; one at rest is not among them.
+
+        Args:
+            limit: How many at most.
+        """
+        return await read_rates(self, limit=limit)
 
     async def aclose(self) -> None:
         """Give up everything that is held, then close the store."""

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from standfast.workflows.admin import Looked, Recovered
     from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.engine import Runnable
+    from standfast.workflows.fleet import WorkerInfo
+    from standfast.workflows.limits import LimitPage
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
@@ -535,22 +537,41 @@ class Engine:
         """
         return self._link.call(lambda engine: engine.cancel(run_id, reason, force=force))
 
-    def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+    def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
         """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
         a smaller one ends none.
 
         Args:
-            workflow: Which; it has to have such a limit.
+            workflow: Which, or the name of one that workers have; it has to have such a limit.
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
         """
         self._link.call(lambda engine: engine.set_limit(workflow, max, key=key))
 
-    def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+    def clear_limit(self, workflow: Workflow[..., Any] | str, *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""
         self._link.call(lambda engine: engine.clear_limit(workflow, key=key))
+
+    def limits(self, workflow: str | None = None, *, limit: int = 1_000) -> LimitPage:
+        """Return the limits of unfinished runs, how much of each is used, and how many wait.
+
+        Args:
+            workflow: Only those of this workflow.
+            limit: How many lines of limits are looked at: a limit of each key has a line for each key in use.
+        """
+        return self._link.call(lambda engine: engine.limits(workflow, limit=limit))
+
+    def workers(self, *, limit: int = 1_000) -> tuple[WorkerInfo, ...]:
+        """Return the workers of this namespace and tenant: where they run, what they have, and when they were heard of.
+
+        One that died is among them until another one has taken over its runs. Nothing is changed by looking.
+
+        Args:
+            limit: How many at most.
+        """
+        return self._link.call(lambda engine: engine.workers(limit=limit))
 
     def resume(self, run_id: str) -> RunInfo:
         """Look at a run now, and return how it is then.

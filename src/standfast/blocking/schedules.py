@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.blocking._engine_portal import EngineLink
-    from standfast.workflows.schedules.schedules import Exists, ScheduleInfo
+    from standfast.clock import Instant
+    from standfast.workflows.schedules.schedules import Exists, ScheduleInfo, Tick
     from standfast.workflows.schedules.schedules import Schedules as AsyncSchedules
     from standfast.workflows.schedules.spec import Overlap, Schedule
 
@@ -100,6 +101,27 @@ class Schedules:
     def list(self) -> tuple[ScheduleInfo, ...]:
         """Return all schedules, in the order of their ids; ``queued`` is left out."""
         return self._call(lambda schedules: schedules.list())
+
+    def next_ticks(self, schedule_id: str, count: int = 10) -> tuple[Instant, ...]:
+        """Return the next moments at which a schedule fires, without jitter; of a paused one, if it were resumed now.
+
+        Args:
+            schedule_id: The schedule.
+            count: How many.
+        """
+        return self._call(lambda schedules: schedules.next_ticks(schedule_id, count))
+
+    def ticks(self, schedule_id: str, start: datetime, end: datetime) -> tuple[Tick, ...]:
+        """Return the ticks from ``start`` to before ``end``, and which of them have had their run.
+
+        These are the ticks that :meth:`backfill` makes up for.
+
+        Args:
+            schedule_id: The schedule.
+            start: The first moment, with a time zone.
+            end: The moment after the last, at most now.
+        """
+        return self._call(lambda schedules: schedules.ticks(schedule_id, start, end))
 
     def pause(self, schedule_id: str, note: str = "") -> ScheduleInfo:
         """Let a schedule fire no longer, until it is resumed. Runs that wait for their turn are cancelled.

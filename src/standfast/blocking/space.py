@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key, RecordKey
     from standfast.locks import Explanation, LineSummary
+    from standfast.locks.survey import RatePage
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import (
@@ -229,6 +230,10 @@ class Space:
                 work, *changes, after=after, before=before, wake=wake, timeout=timeout, extra_changes=extra_changes
             )
         )
+
+    def rates(self, *, limit: int = 1_000) -> RatePage:
+        """Return the rate limiters that are in use, with their tokens and how many wait; not those at rest."""
+        return self._space.call(lambda space: space.rates(limit=limit))
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints of this space, see :meth:`~standfast.stores.Store.watch`."""

@@ -21,11 +21,14 @@ _LOADED_LATER: Final = {
     "export": ("standfast.cli.store", "export_all"),
     "fence": ("standfast.cli.store", "fence_all"),
     "import": ("standfast.cli.store", "import_all"),
+    "limits": ("standfast.cli.limits", "limits"),
     "mcp": ("standfast.cli.serve", "mcp"),
-    "runs": ("standfast.cli.runs", "runs"),
+    "runs": ("standfast.cli.operations", "runs"),
+    "schedules": ("standfast.cli.schedules", "schedules"),
     "serve": ("standfast.cli.serve", "serve"),
     "thaw": ("standfast.cli.store", "thaw"),
     "worker": ("standfast.cli.worker", "worker"),
+    "workers": ("standfast.cli.worker", "workers"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, final
@@ -38,16 +39,47 @@ def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+ELLIPSIS: Final = "\u2026"
+NARROWEST: Final = 8
+"""How many characters of a column are left at least, however narrow the terminal is."""
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns under their titles."""
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    """Print rows in columns under their titles. On a terminal the longest columns are cut, so that each row fits."""
+    widths = fitted([max(map(len, column)) for column in zip(titles, *rows, strict=True)], terminal_width())
     click.echo(click.style(_in_columns(titles, widths), bold=True))
     for row in rows:
         click.echo(_in_columns(row, widths))
 
 
+def terminal_width() -> int | None:
+    """Return how many characters a line of the terminal has; None if stdout is no terminal: then nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitted(widths: Sequence[int], width: int | None) -> list[int]:
+    """Return the widths of columns that fit into a line together: the widest give way first."""
+    fitting = list(widths)
+    if width is None:
+        return fitting
+    room = width - 2 * (len(fitting) - 1)
+    while sum(fitting) > room and max(fitting) > NARROWEST:
+        widest = max(fitting)
+        others = [each for each in fitting if each < widest]
+        floor = max(NARROWEST, max(others, default=0))
+        count = len(fitting) - len(others)
+        cut = min(widest - floor, -(-(sum(fitting) - room) // count)) or 1
+        fitting = [widest - cut if each == widest else each for each in fitting]
+    return fitting
+
+
 def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    shown = (_cut(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(shown).rstrip()
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: max(0, width - 1)] + ELLIPSIS
 
 
 def print_explanation(text: str) -> None:

@@ -6,12 +6,10 @@ import asyncio
 import shlex
 import sys
 from contextlib import asynccontextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, get_args
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import asdict
 
@@ -23,6 +21,8 @@ from standfast.cli.target import (
     NOT_THERE,
     NOT_TYPED,
     Target,
+    carried_out,
+    completing,
     confirm,
     end,
     fail,
@@ -35,21 +35,20 @@ from standfast.errors import (
     DeclarationError,
     InvalidArgumentError,
     RunNotFoundError,
-    StandfastError,
     UnknownWorkflowError,
-    WorkflowTerminalError,
     WrongArgumentsError,
 )
 from standfast.flows.view import is_over, note_operator
 from standfast.locks.inspect import length, moment, one_line
 from standfast.locks.run_locks import RunLockInfo
 from standfast.redaction import MASK, mask_text
+from standfast.workflows.catalog import list_declared
 from standfast.workflows.failures import failure_lines
 from standfast.workflows.queries import HistoryEntry, RunInfo, read_history
 from standfast.workflows.records import Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from standfast.clock import Instant
     from standfast.workflows.failures import Failure
@@ -147,33 +146,27 @@ async def talking(target: Target) -> AsyncGenerator[sf.Engine]:
         yield engine
 
 
-def carried_out(work: Coroutine[Any, Any, T]) -> T:
-    """Do it; a run that is not there, or has ended, has an exit code of its own."""
-    try:
-        return asyncio.run(work)
-    except (RunNotFoundError, WorkflowTerminalError) as problem:
-        fail(problem, NOT_THERE)
+async def _runs(target: Target) -> list[str]:
+    async with talking(target) as engine:
+        return [run.id for run in (await engine.list(limit=MOST_COMPLETED * 5, newest_first=True)).runs]
+
+
+complete_run: Final = completing(_runs)
+"""Completes the id of a run, the newest first."""
+
+
+async def _workflows(target: Target) -> list[str]:
+    async with target.opened() as space:
+        return [each.name for each in await list_declared(space)]
+
+
+complete_workflow: Final = completing(_workflows)
+"""Completes the name of a workflow that workers have, or had."""
 
 
 def run_argument(command: F) -> F:
     """Let a command take the id of a run."""
     return click.argument("run_id", metavar="RUN", shell_complete=complete_run)(command)
-
-
-def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the runs whose ids begin so, the newest first; nothing if the store cannot be asked."""
-    del parameter
-    target = context.ensure_object(Target)
-    try:
-        found = asyncio.run(_runs(target)) if target.is_there() else []
-    except (StandfastError, click.ClickException):
-        return []
-    return [CompletionItem(run) for run in islice((run for run in found if run.startswith(incomplete)), MOST_COMPLETED)]
-
-
-async def _runs(target: Target) -> list[str]:
-    async with talking(target) as engine:
-        return [run.id for run in (await engine.list(limit=MOST_COMPLETED * 5, newest_first=True)).runs]
 
 
 # --- ``standfast runs list``: which runs there are, and how they are -----------------------------------------------
@@ -182,7 +175,7 @@ STATUSES = get_args(Status)
 
 
 @click.command("list")
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.", shell_complete=complete_workflow)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
 @click.option("--parent", metavar="RUN", help="Only the children of this run.")
 @click.option("--tag", metavar="TAG", help="Only runs with this tag.")
@@ -540,7 +533,7 @@ class Options(TypedDict):
 
 
 @click.command("start")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_workflow)
 @click.option(
     "--input",
     "given",
@@ -615,9 +608,7 @@ def _report_start(target: Target, info: RunInfo, *, is_new: bool, options: Optio
     name = one_line(info.id)
     click.echo(f"{name} is started" if is_new else f"{name} was started before: {status_words(info)}")
     if not options["wait"]:
-        named = [("--namespace", target.namespace), ("--tenant", target.tenant)]
-        where = [word for option, value in named if value != "default" for word in (option, value)]
-        command = shlex.join(["standfast", "runs", "tail", *where, info.id])
+        command = shlex.join(["standfast", "runs", "tail", *target.options(), info.id])
         click.echo(click.style(f"follow it with: {one_line(command)}", dim=True), err=True)
 
 

@@ -150,7 +150,7 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
     With --namespace the whole store is frozen all the same. Thaw it when that namespace is no longer used here.
     """
     confirm("This store takes no writes from then on. Export it?", yes=yes)
-    if not namespaces and target.namespace != "default":
+    if not namespaces and "namespace" in target.said and target.namespace != "default":
         namespaces = (target.namespace,)  # said in front of the command
     footer = asyncio.run(_export(target, file, namespaces))
     if as_json and file != PIPE:

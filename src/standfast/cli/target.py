@@ -9,23 +9,37 @@ import re
 import sys
 import traceback
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 import standfast as sf
 from standfast.audit import Actor
-from standfast.errors import StandfastError
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
+from standfast.durations import seconds, typed
+from standfast.errors import (
+    DeclarationError,
+    InvalidArgumentError,
+    RequestNotFoundError,
+    RunNotFoundError,
+    RunUnfinishedError,
+    ScheduleNotFoundError,
+    StandfastError,
+    UnknownWorkflowError,
+    WorkflowTerminalError,
+    WrongArgumentsError,
+)
 from standfast.events import PermitsDisagree
 from standfast.keys import KeyFamily, find_family
 from standfast.locks.inspect import one_line
 from standfast.stores.url import EXAMPLES, file_of, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
     from types import ModuleType
 
     from standfast.events import Event
@@ -36,6 +50,7 @@ if TYPE_CHECKING:
 # --- asking before something is done that cannot be undone ---------------------------------------------------------
 
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 
 def yes_option(command: F) -> F:
@@ -98,6 +113,12 @@ NOT_LOADED: Final = 4
 NOT_COMPLETED: Final = 5
 """The run that was followed has ended, and not with a result."""
 
+NEEDS_A_PERSON: Final = 6
+"""The store answers, and something waits for a person."""
+
+PARTLY_DONE: Final = 7
+"""Of several runs, some could not be changed. The others were."""
+
 # For ``run``, out of the way of the command's own codes, as ``timeout`` and ``env`` have them.
 LOST: Final = 123
 """The lock was lost, and the command was ended."""
@@ -113,6 +134,15 @@ NOT_FOUND: Final = 127
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended the command."""
 
+_NOT_THERE: Final = (
+    RequestNotFoundError,
+    RunNotFoundError,
+    RunUnfinishedError,
+    ScheduleNotFoundError,
+    UnknownWorkflowError,
+    WorkflowTerminalError,
+)
+_NOT_TYPED: Final = (DeclarationError, InvalidArgumentError, WrongArgumentsError)
 _ROLE: Final = re.compile(r":\w+:`[~!]?(?:[\w.]*\.)?(\w+)`")
 
 
@@ -122,6 +152,16 @@ def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
     if advice:
         click.echo(click.style(advice, dim=True), err=True)
     raise click.exceptions.Exit(code)
+
+
+def carried_out(work: Coroutine[Any, Any, T]) -> T:
+    """Do it. What is not there or has ended has an exit code of its own, and so has what was asked for wrongly."""
+    try:
+        return asyncio.run(work)
+    except _NOT_THERE as problem:
+        fail(problem, NOT_THERE)
+    except _NOT_TYPED as problem:
+        fail(problem, NOT_TYPED)
 
 
 def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
@@ -140,8 +180,6 @@ def advice_of(problem: StandfastError) -> str:
 
 
 # --- the engine or application that is named on the command line ---------------------------------------------------
-
-T = TypeVar("T")
 
 FRAMES = 5
 """How many lines of a traceback are shown: the last ones, where the trouble is."""
@@ -226,21 +264,31 @@ def _refuse(message: str, problem: BaseException) -> NoReturn:
 # --- which store, namespace and tenant a command works on ----------------------------------------------------------
 
 STORE_VARIABLE: Final = "STANDFAST_STORE"
+NAMESPACE_VARIABLE: Final = "STANDFAST_NAMESPACE"
+TENANT_VARIABLE: Final = "STANDFAST_TENANT"
 
 
 @final
 class Target:
-    """What the options say, before or after the name of a command."""
+    """What the options say, before or after the name of a command; what they do not say, the environment does."""
 
     def __init__(self) -> None:
         self.store = ""
-        self.namespace = self.tenant = "default"
+        self.namespace = os.environ.get(NAMESPACE_VARIABLE) or "default"
+        self.tenant = os.environ.get(TENANT_VARIABLE) or "default"
         self.actor_name = ""
+        self.said: set[str] = set()
+        """What was said by an option, and not by the environment."""
 
     @property
     def actor(self) -> Actor:
         """Who uses the command, for the audit: the user of this machine, or the name that ``--as`` gives."""
         return Actor.of_process(self.actor_name, via="cli")
+
+    def options(self) -> list[str]:
+        """Return the options that name this namespace and tenant, for a command that is printed to be typed."""
+        named = [("--namespace", self.namespace), ("--tenant", self.tenant)]
+        return [word for option, value in named if value != "default" for word in (option, value)]
 
     def _url(self) -> str:
         url = self.store or os.environ.get(STORE_VARIABLE, "")
@@ -289,13 +337,15 @@ def _warn(event: Event) -> None:
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None and parameter.name:
-        setattr(context.ensure_object(Target), parameter.name, value)
+        target = context.ensure_object(Target)
+        setattr(target, parameter.name, value)
+        target.said.add(parameter.name)
 
 
 def target_options(command: F) -> F:
     """Let a command take ``--store``, ``--namespace`` and ``--tenant``."""
-    command = _option("tenant", "NAME", "Whose locks; 'default' if not given.")(command)
-    command = _option("namespace", "NAME", "In which namespace; 'default' if not given.")(command)
+    command = _option("tenant", "NAME", f"Whose locks and runs; or set {TENANT_VARIABLE}; else 'default'.")(command)
+    command = _option("namespace", "NAME", f"In which namespace; or set {NAMESPACE_VARIABLE}; else 'default'.")(command)
     return store_option(command)
 
 
@@ -310,6 +360,35 @@ def store_option(command: F) -> F:
 
 def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)
+
+
+# --- moments on the command line -----------------------------------------------------------------------------------
+
+
+@final
+class MomentType(click.ParamType[datetime]):
+    """A moment: ``2026-11-17``, ``2026-11-17T09:30``, ``2026-11-17T09:30+01:00``, or a length of time before now."""
+
+    name = "moment"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return what was typed, in UTC if it names no zone."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            try:
+                ago = seconds(typed(text), what="a moment")
+            except StandfastError:
+                words = "a date and time such as 2026-11-17T09:30, in UTC if no zone is said, or how long ago: 2 hours"
+                self.fail(f"{text!r:.60} is no moment; it must be {words}.", param, ctx)
+            return datetime.fromtimestamp(SYSTEM_CLOCK.wall() / MICROSECONDS, UTC) - timedelta(seconds=ago)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+MOMENT: Final = MomentType()
 
 
 # --- keys on the command line: plain text, or a family and its parts -----------------------------------------------
@@ -332,23 +411,41 @@ def family_option(command: F) -> F:
     return click.option("--family", metavar="NAME", help=text)(command)
 
 
+Completer: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]"
+
+
+def completing(names: Callable[[Target], Coroutine[Any, Any, Iterable[str]]]) -> Completer:
+    """Return what completes an argument with names that are read from the store; with nothing if it cannot be asked."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        del parameter
+        target = context.ensure_object(Target)
+        try:
+            found: Iterable[str] = asyncio.run(names(target)) if target.is_there() else ()
+        except (StandfastError, click.ClickException, click.exceptions.Exit):
+            return []
+        matching = (name for name in found if name.startswith(incomplete))
+        return [CompletionItem(name) for name in islice(matching, MOST_COMPLETED)]
+
+    return complete
+
+
+async def _keys(target: Target) -> list[str]:
+    found: list[str] = []
+    async with target.opened() as space:
+        async for line in space.lines():
+            if not line.family:
+                found.append(line.key)
+            if len(found) == 5 * MOST_COMPLETED:
+                break
+    return found
+
+
+complete_key: Final = completing(_keys)
+"""Completes a key that is in use."""
+
+
 def key_arguments(command: F) -> F:
     """Let a command take a key, as text or with ``--family``."""
     words = click.argument("words", metavar="KEY", nargs=-1, shell_complete=complete_key)
     return words(family_option(command))
-
-
-def complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the keys in use that begin so; nothing if the store cannot be asked."""
-    del parameter
-    target = context.ensure_object(Target)
-    try:
-        found = asyncio.run(_keys(target)) if target.is_there() else []
-    except (StandfastError, click.ClickException):
-        return []
-    return [CompletionItem(key) for key in islice((key for key in found if key.startswith(incomplete)), MOST_COMPLETED)]
-
-
-async def _keys(target: Target) -> list[str]:
-    async with target.opened() as space:
-        return [line.key async for line in space.lines() if not line.family]

@@ -1,4 +1,4 @@
-"""``standfast worker``: execute the runs of an engine until a signal says to stop, and report on it."""
+"""``standfast worker`` and ``workers``: execute the runs of an engine until a signal says to stop, and list workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from standfast.cli.output import json_option
-from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made
+from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.runs import talking
+from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
+from standfast.locks.inspect import length, moment, one_line
 from standfast.log_hook import as_json, as_logfmt, event_name
 from standfast.redaction import mask_text
 from standfast.workflows.engine import Engine
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from standfast.events import Event
+    from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.worker import Worker
 
 
@@ -247,3 +250,46 @@ def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet
 
 async def _run(found: object, name: str, telling: Telling, grace: float) -> int:
     return await serve(await made(found, name, ENGINE), telling, grace)
+
+
+# --- ``standfast workers``: which processes drive runs -------------------------------------------------------------
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="How many to list.")
+@json_option
+@target_options
+@click.pass_obj
+def workers(target: Target, limit: int, *, as_json: bool) -> None:
+    """List the processes that drive runs: where they run, since when, what they do, and which workflows they have.
+
+    One that died is listed until another worker has taken over its runs. Nothing is changed by looking.
+    """
+    found = asyncio.run(_read_workers(target, limit))
+    if as_json:
+        print_json({"workers": msgspec.to_builtins(found)})
+    elif found:
+        titles = ("WORKER", "HOST", "PROCESS", "PROGRAM", "VERSION", "SINCE", "HEARD", "RUNS", "WORKFLOWS")
+        print_table(titles, [_worker_row(each) for each in found])
+    else:
+        click.echo("no worker is here: nothing is driven. Start one with: standfast worker MODULE:ENGINE")
+
+
+async def _read_workers(target: Target, limit: int) -> tuple[WorkerInfo, ...]:
+    async with talking(target) as engine:
+        return await engine.workers(limit=limit)
+
+
+def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:
+    names = [f"{name}@{version}" if version else name for name, version in worker.workflows]
+    return (
+        worker.id,
+        one_line(worker.host),
+        str(worker.process or ""),
+        one_line(worker.program),
+        worker.package,
+        moment(worker.since) if worker.since else "",
+        "dead" if worker.heard is None else f"{length(worker.heard)} ago",
+        f"{worker.runs:,}{'+' if worker.more else ''}",
+        one_line(", ".join(names)) + ("" if worker.is_whole else ", ..."),
+    )

@@ -18,7 +18,9 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Check, Conflict, Delete, Put
-from standfast.workflows.limits import waits_until
+from standfast.workflows.catalog import as_remote, find_declared
+from standfast.workflows.fleet import list_workers
+from standfast.workflows.limits import LIMIT, waits_until
 from standfast.workflows.records import (
     HEADERS,
     NO_DUE,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
+    from standfast.workflows.catalog import RemoteWorkflow, Startable
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Header, HistoryEvent, Started
     from standfast.workflows.runtime import Runtime
@@ -66,9 +69,22 @@ def code_of(runtime: Runtime, header: Header) -> Workflow[..., Any]:
     return found
 
 
-def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: bool) -> Start:
-    workflow = code_of(runtime, run.header)
-    workflow.signature.unpack(run.header.input)  # refused here if the code takes other arguments by now
+async def _remote_code(runtime: Runtime, header: Header) -> RemoteWorkflow:
+    """Return what a start needs of a workflow whose code is elsewhere: the same input has the same limits as before."""
+    declared = await find_declared(runtime.space, header.workflow, {name for name, _ in runtime.workflows})
+    had = {each for worker in await list_workers(runtime.space, limit=PAGE) for each in worker.workflows}
+    version = header.version if (header.workflow, header.version) in had else declared.version
+    lines = tuple(structs.replace(line, entry="") for line in header.lines if line.kind == LIMIT)
+    return as_remote(structs.replace(declared, version=version), lambda _packed: lines)
+
+
+async def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: bool) -> Start:
+    workflow: Startable
+    try:
+        workflow = code = code_of(runtime, run.header)
+        code.signature.unpack(run.header.input)  # refused here if the code takes other arguments by now
+    except UnknownWorkflowError:
+        workflow, drive = await _remote_code(runtime, run.header), False
     return Start(
         workflow=workflow,
         packed=bytes(run.header.input),
@@ -82,7 +98,7 @@ def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: bool) -> 
 
 async def restart(runtime: Runtime, run_id: str, new_run_id: str | None, *, drive: bool) -> Started:
     """Start a new run with the input of another one."""
-    return await start(runtime, _again(runtime, await find(runtime.space, run_id), new_run_id, drive=drive))
+    return await start(runtime, await _again(runtime, await find(runtime.space, run_id), new_run_id, drive=drive))
 
 
 # --- forks --------------------------------------------------------------------------------------------------------
@@ -91,7 +107,7 @@ async def restart(runtime: Runtime, run_id: str, new_run_id: str | None, *, driv
 async def fork(runtime: Runtime, run_id: str, step: str, new_run_id: str | None) -> Started:
     """Start a new run that has everything behind it which another one recorded before a step."""
     run = await find(runtime.space, run_id)
-    asked = _again(runtime, run, new_run_id, drive=False)
+    asked = await _again(runtime, run, new_run_id, drive=False)
     events = cut_at(run_id, await events_of(runtime.space, RunKeys(runtime.space, run_id)), step)
     keys = RunKeys(runtime.space, asked.run_id)
     if (seen := await runtime.space.read(keys.state)).get(keys.state) is not None:

@@ -19,15 +19,19 @@ from standfast.workflows.records import commit_over
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
+    from standfast.workflows.records import Standing
 
 
 _KIND: Final = "declared"
 _MOST_NAMED: Final = 100
+MOST_DECLARED: Final = 1_000
+"""How many workflows are listed."""
+
 _GivenBy: TypeAlias = Literal["place", "any", "name"]
 _KINDS: Final = {
     "place": inspect.Parameter.POSITIONAL_ONLY,
@@ -109,23 +113,29 @@ class RemoteWorkflow:
     Args:
         declared: What a worker has written down.
         signature: What it takes; None: that is not known.
+        standings: The lines that a run of it stands in, in place of those that its limits say; None: those.
     """
 
-    standings: Final = None
     on_tick: Final = None
 
-    def __init__(self, declared: Declared, signature: inspect.Signature | None) -> None:
+    def __init__(
+        self,
+        declared: Declared,
+        signature: inspect.Signature | None,
+        standings: Callable[[bytes], tuple[Standing, ...]] | None = None,
+    ) -> None:
+        self.standings: Final = standings
         self.name: Final = declared.name
         self.version: Final = declared.version
         self.timeout: Final = declared.timeout
         self.signature: Final = RemoteSignature(declared.name, signature)
-        for each in declared.limits:
+        limits = declared.limits if standings is None else ()
+        for each in limits:
             if each.has_key:
                 problem = "its limit has a key that only its code can tell; start it in a process that has the code"
                 raise DeclarationError(f"the workflow {declared.name!r}", problem)
         self.limits: Final = tuple(
-            StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
-            for each in declared.limits
+            StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl) for each in limits
         )
 
 
@@ -155,10 +165,43 @@ class RemoteSignature:
         return PLAIN.pack(dict(bound.arguments))
 
 
+async def list_declared(scope: Scope, most: int = MOST_DECLARED) -> list[Declared]:
+    """Return the workflows that workers of a space have written down, in the order of their names, up to a number."""
+    found: list[Declared] = []
+    start, end = scope.key(_KIND).within()
+    while len(found) < most:
+        page = await scope.scan(start, end, limit=min(_MOST_NAMED, most - len(found)))
+        found += [DECLARATIONS.decode(record.value) for record in page.records.values()]
+        if page.more is None:
+            break
+        start = page.more
+    return found
+
+
 async def is_declared(scope: Scope, name: str) -> bool:
     """Return True if a worker of a space has written down a workflow of that name."""
     key = scope.key(_KIND, name)
     return bool((await scope.read(key)).version(key))
+
+
+async def find_declared(scope: Scope, name: str, here: Iterable[str] = ()) -> Declared:
+    """Return what workers of a space have written down about a workflow.
+
+    Args:
+        scope: Where they did.
+        name: Its name.
+        here: The names of those that this engine has, for the error.
+
+    Raises:
+        UnknownWorkflowError: None has.
+    """
+    key = scope.key(_KIND, name)
+    record = (await scope.read(key)).get(key)
+    if record is not None:
+        return DECLARATIONS.decode(record.value)
+    page = await scope.scan(*scope.key(_KIND).within(), limit=_MOST_NAMED)
+    known = {key.parts[-1] for key in page.records}
+    raise UnknownWorkflowError(name, tuple(sorted(known.union(here))), "this engine or those of its workers")
 
 
 async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_unknown: bool) -> RemoteWorkflow:
@@ -173,16 +216,17 @@ async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_un
     Raises:
         UnknownWorkflowError: None has.
     """
-    key = scope.key(_KIND, name)
-    record = (await scope.read(key)).get(key)
-    if record is not None:
-        declared = DECLARATIONS.decode(record.value)
-        return RemoteWorkflow(declared, inspect.Signature([_parameter(each) for each in declared.parameters]))
-    if may_be_unknown:
-        return RemoteWorkflow(Declared(name), None)
-    page = await scope.scan(*scope.key(_KIND).within(), limit=_MOST_NAMED)
-    known = {key.parts[-1] for key in page.records}
-    raise UnknownWorkflowError(name, tuple(sorted(known.union(here))), "this engine or those of its workers")
+    try:
+        return as_remote(await find_declared(scope, name, here))
+    except UnknownWorkflowError:
+        if may_be_unknown:
+            return RemoteWorkflow(Declared(name), None)
+        raise
+
+
+def as_remote(declared: Declared, standings: Callable[[bytes], tuple[Standing, ...]] | None = None) -> RemoteWorkflow:
+    """Return a workflow that workers have written down, as far as a start needs it."""
+    return RemoteWorkflow(declared, inspect.Signature([_parameter(each) for each in declared.parameters]), standings)
 
 
 def _parameter(declared: DeclaredParameter) -> inspect.Parameter:

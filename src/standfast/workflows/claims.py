@@ -24,6 +24,7 @@ from standfast.locks.run_locks import RunLine
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import admit, awaiting_lease
+from standfast.workflows.fleet import about_key
 from standfast.workflows.journal import Claim
 from standfast.workflows.records import (
     HEADERS,
@@ -277,7 +278,7 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
         if page.more is None:
             break
         start = page.more
-    forgotten = await space.commit(Delete(worker.key, version))
+    forgotten = await commit_over(space, (Delete(worker.key, version),), {about_key(space, presence): None})
     if reclaimed or not isinstance(forgotten, Conflict):  # others may bury it at the same time
         runtime.emit(WorkerDied(at=runtime.clock.wall(), presence=presence, runs=reclaimed))
 

@@ -43,6 +43,7 @@ from standfast.workflows.catalog import declare
 from standfast.workflows.debounce import Batched, Debounced
 from standfast.workflows.definition import Step, Workflow, as_step, unbound
 from standfast.workflows.execution import query
+from standfast.workflows.fleet import list_workers
 from standfast.workflows.queries import list_runs, read_history, read_info
 from standfast.workflows.run import Run
 from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from standfast.stores.user_transactions import Talk
     from standfast.workflows.admin import Looked, Recovered
     from standfast.workflows.definition import Bound
+    from standfast.workflows.fleet import WorkerInfo
+    from standfast.workflows.limits import LimitPage
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
@@ -209,7 +212,7 @@ class Engine:
         assert self._space is not None  # noqa: S101 -- it was given, or opened
         max_loaded, threads, deaths = self._options
         runtime = Runtime(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
-        self._runtime = runtime
+        self._runtime, runtime.room = runtime, max_loaded if self._drives else 0
         runtime.workflows.update(self._workflows)
         runtime.steps.update(self._steps)
         runtime.saw((await self._space.read(self._space.key("worker"))).at)
@@ -286,9 +289,10 @@ class Engine:
         if self._runtime is not None:
             self._runtime.workflows.update(self._workflows)
             self._runtime.forget_left()
-        if self._worker is not None and self._ticker is not None:
+        if self._runtime is not None and self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
             self._worker.begin(declare(self.space, self._workflows.values()))
+            self._worker.begin(self._runtime.tell_workflows())
 
     @property
     def space(self) -> Space:
@@ -621,24 +625,45 @@ class Engine:
 
     # --- limits --------------------------------------------------------------------------------------------------
 
-    async def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+    async def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
         """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
         a smaller one ends none.
 
         Args:
-            workflow: Which; it has to have such a limit.
+            workflow: Which, or the name of one that workers have; it has to have such a limit.
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
         """
         async with self.acts("limit.set", _name_of(workflow), max=max, key=key):
             await limits.set_limit(self.runtime, workflow, max, key)
 
-    async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+    async def clear_limit(self, workflow: Workflow[..., Any] | str, *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""
         async with self.acts("limit.clear", _name_of(workflow), key=key):
             await limits.clear_limit(self.runtime, workflow, key)
+
+    async def limits(self, workflow: str | None = None, *, limit: int = 1_000) -> LimitPage:
+        """Return the limits of unfinished runs, how much of each is used, and how many wait.
+
+        Args:
+            workflow: Only those of this workflow.
+            limit: How many lines of limits are looked at: a limit of each key has a line for each key in use.
+        """
+        return await limits.list_limits(self.space, workflow, limit)
+
+    # --- watching the whole ------------------------------------------------------------------------------------------
+
+    async def workers(self, *, limit: int = 1_000) -> tuple[WorkerInfo, ...]:
+        """Return the workers of this namespace and tenant: where they run, what they have, and when they were heard of.
+
+        One that died is among them until another one has taken over its runs. Nothing is changed by looking.
+
+        Args:
+            limit: How many at most.
+        """
+        return await list_workers(self.space, limit=limit)
 
     # --- making runs go on ---------------------------------------------------------------------------------------
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
 from standfast.errors import ArgumentTypeError, DeclarationError, LimitKeyError
 from standfast.locks.entry import MOST_HOLDERS, Entry, Line, LineEntries, LockSpec, OfRun, Rules, Waiting
-from standfast.workflows.catalog import RemoteWorkflow
+from standfast.locks.survey import read_lines
+from standfast.workflows.catalog import RemoteWorkflow, find_declared, list_declared
+from standfast.workflows.definition import StartLimit
 from standfast.workflows.records import HEADERS, RunKeys, Standing, Status, state_in
 
 if TYPE_CHECKING:
+    from standfast.scope import Scope
     from standfast.workflows.catalog import Startable
-    from standfast.workflows.definition import StartLimit, Workflow
+    from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Header, RunState
     from standfast.workflows.runtime import Runtime
 
@@ -89,32 +92,111 @@ def entry_of(run_id: str, standing: Standing) -> Entry:
 # --- limits at run time: what an operator sets, and who stands where -----------------------------------------------
 
 
+class LimitInfo(Struct, frozen=True):
+    """A limit of unfinished runs, and how it is used. Get them from ``await engine.limits()``.
+
+    Attributes:
+        workflow: Whose.
+        key: The key that it is for; None: all runs of the workflow together, or a limit of each key of which none is in
+            use.
+        max: How many may be unfinished at a time.
+        declared: How many the code says; None if no worker has told.
+        is_set: Whether an operator has set it, with ``set_limit``.
+        in_use: How many runs have a place.
+        waiting: How many wait for one at the most.
+        waited: For how many seconds the first in line has waited; None if none waits.
+        has_key: Whether it is a limit of each key.
+    """
+
+    workflow: str
+    key: str | None
+    max: int | None
+    declared: int | None
+    is_set: bool = False
+    in_use: int = 0
+    waiting: int = 0
+    waited: float | None = None
+    has_key: bool = False
+
+
+class LimitPage(Struct, frozen=True):
+    """Limits in the order of their workflows. ``more``: there are keys that were not looked at."""
+
+    limits: tuple[LimitInfo, ...]
+    more: bool = False
+
+
+async def list_limits(scope: Scope, workflow: str | None, most: int) -> LimitPage:
+    """Read the limits that are in use, set by an operator, or written down by workers."""
+    if type(most) is not int or most < 1:
+        raise DeclarationError("limits", f"limit is {most!r:.100}; it must be a whole number, at least 1")
+    page = await read_lines(scope, LIMIT, *(() if workflow is None else (workflow,)), most=most)
+    known = {
+        (each.name, limit.has_key): limit.max
+        for each in await list_declared(scope)
+        for limit in each.limits
+        if workflow in (None, each.name)
+    }
+    found: list[LimitInfo] = []
+    for line in page.lines:
+        _, name, which, *partition = line.address
+        says = known.pop((name, False), None) if which == "type" else known.get((name, True))
+        key = partition[0] if which == "key" else None
+        uses = (line.holders, line.waiting, line.waited)
+        found.append(LimitInfo(name, key, line.permits, says, line.is_pinned, *uses, has_key=which == "key"))
+    with_keys = {each.workflow for each in found if each.has_key}
+    found += [
+        LimitInfo(name, None, says, says, has_key=has_key)
+        for (name, has_key), says in known.items()
+        if not has_key or name not in with_keys
+    ]
+    return LimitPage(tuple(sorted(found, key=lambda each: (each.workflow, each.key or ""))), page.more)
+
+
 def limit_of(workflow: Workflow[..., Any], key: str | None) -> StartLimit:
     """Return the limit of a workflow: that of its keys, or that of all its runs together."""
     found = next((limit for limit in workflow.limits if (limit.key is None) == (key is None)), None)
-    if found is None:
-        which = "without a key" if key is None else "with a key"
-        raise DeclarationError(workflow.name, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)")
-    return found
+    return found if found is not None else _no_limit(workflow.name, key)
 
 
-async def set_limit(runtime: Runtime, workflow: Workflow[..., Any], permits: int, key: str | None) -> None:
+def _no_limit(workflow: str, key: str | None) -> NoReturn:
+    which = "without a key" if key is None else "with a key"
+    raise DeclarationError(workflow, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)")
+
+
+async def _declared_limit(runtime: Runtime, workflow: str, key: str | None) -> StartLimit:
+    """Return the limit of a workflow by its name: that of the code that is here, or what workers have written down."""
+    code = next((each for each in runtime.workflows.values() if each.name == workflow), None)
+    if code is not None:
+        return limit_of(code, key)
+    for each in (await find_declared(runtime.space, workflow)).limits:
+        if each.has_key == (key is not None):
+            return StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
+    _no_limit(workflow, key)
+
+
+async def set_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, permits: int, key: str | None) -> None:
     """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
         raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
     await _resize(runtime, workflow, key, permits, pinned=True)
 
 
-async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any], key: str | None) -> None:
+async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None) -> None:
     """Let a line have as many permits as code says."""
-    await _resize(runtime, workflow, key, limit_of(workflow, key).max, pinned=False)
+    await _resize(runtime, workflow, key, None, pinned=False)
 
 
 async def _resize(
-    runtime: Runtime, workflow: Workflow[..., Any], key: str | None, permits: int, *, pinned: bool
+    runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None, permits: int | None, *, pinned: bool
 ) -> None:
-    standing = standing_in(workflow.name, limit_of(workflow, key), key)
-    await LineEntries(runtime.lines).resize(standing.address, spec_of(standing), permits, pinned=pinned)
+    if isinstance(workflow, str):
+        name, limit = workflow, await _declared_limit(runtime, workflow, key)
+    else:
+        name, limit = workflow.name, limit_of(workflow, key)
+    standing = standing_in(name, limit, key)
+    most = limit.max if permits is None else permits
+    await LineEntries(runtime.lines).resize(standing.address, spec_of(standing), most, pinned=pinned)
 
 
 async def place_of(runtime: Runtime, run_id: str) -> int | None:

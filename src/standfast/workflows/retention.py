@@ -270,7 +270,7 @@ async def _is_gone(runtime: Runtime, keys: RunKeys, run: Found, records: list[Re
 
 # --- a tenant -----------------------------------------------------------------------------------------------------
 
-KEPT: Final = frozenset({"presence", "worker", "declared"})
+KEPT: Final = frozenset({"presence", "worker", "fleet", "declared"})
 """What is not a tenant's but the processes': it goes when they do."""
 
 

@@ -14,6 +14,7 @@ from standfast.events import RunLeftAlone, RunMoved
 from standfast.stores.protocol import Check, Commit, Delete
 from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
+from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import InboxWriter
 from standfast.workflows.queries import Endings
 from standfast.workflows.records import WORKERS, WorkerPresence, WorkerRecord, commit_over
@@ -168,6 +169,7 @@ class Runtime:
         endings: Who waits for the end of a run.
         poke: Called when there is something to do earlier than was known.
         has_room: Tells whether another run may be taken up.
+        room: How many runs are in memory at most; 0 for an engine that drives none.
         on_attempt: Called before each attempt of a step, for tests that count them.
     """
 
@@ -189,6 +191,7 @@ class Runtime:
         self.workflows: Final[dict[tuple[str, str], Workflow[..., Any]]] = {}
         self.steps: Final[dict[str, Step[..., Any]]] = {}
         self.worker: WorkerPresence | None = None
+        self._since = Instant(0)
         self._presence: Presence | None = None
         self._presence_lock = asyncio.Lock()
         self.loaded: Final[dict[str, Activation]] = {}
@@ -209,6 +212,7 @@ class Runtime:
         self.execute: Callable[[Activation], None] = _nothing_with
         self.poll_again: Callable[[str], None] = _nothing_with
         self.has_room: Callable[[], bool] = bool
+        self.room = 0
         self.on_attempt: Callable[..., None] | None = None
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
@@ -258,8 +262,10 @@ class Runtime:
             if self.worker is None or not self.may_act():
                 self.lost_presence()
                 presence = self._presence = await self.lines.heartbeat.join(self.space.lease)
-                key = self.space.key("worker", presence.name)
-                answer = await commit_over(self.space, (), {key: WORKERS.encode(WorkerRecord(self.clock.wall()))})
+                key, since = self.space.key("worker", presence.name), self.clock.wall()
+                self._since, about = since, about_this_process(self.workflows, since=since, room=self.room)
+                written = {key: WORKERS.encode(WorkerRecord(since)), about_key(self.space, presence.name): about}
+                answer = await commit_over(self.space, (), written)
                 self.saw(answer.at)
                 if isinstance(answer, Commit) and self._presence is presence:
                     self.worker = WorkerPresence(presence.name, Check(key, answer.versions[key]))
@@ -276,7 +282,15 @@ class Runtime:
         if worker is not None:
             own = self.space.key("own", worker.presence)
             if not (await self.space.scan(*own.within(), limit=1)).records:
-                await self.space.commit(Delete(worker.guard.key, worker.guard.expected))
+                gone = Delete(worker.guard.key, worker.guard.expected)
+                await commit_over(self.space, (gone,), {about_key(self.space, worker.presence): None})
+
+    async def tell_workflows(self) -> None:
+        """Write down which workflows the worker has by now, if there is one."""
+        worker = self.worker
+        if worker is not None:
+            about = about_this_process(self.workflows, since=self._since, room=self.room)
+            await commit_over(self.space, (worker.guard,), {about_key(self.space, worker.presence): about})
 
     def may_act(self, presence: str | None = None) -> bool:
         """Tell whether this process can still rely on being taken for alive, by a presence if one is given."""

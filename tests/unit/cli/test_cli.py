@@ -6,15 +6,17 @@ import re
 import subprocess
 import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
-from standfast.cli import application
+import standfast as sf
+from standfast.cli import application, output
 from standfast.cli import target as exits
-from standfast.cli.output import described
+from standfast.cli.output import described, fitted, print_table
 from standfast.cli.target import advice_of
 from standfast.clock import Instant
 from standfast.errors import LeaseLostError, WithdrawnError
@@ -163,12 +165,73 @@ def test_the_reference_names_every_command_and_option(name: str, command: click.
     assert [option for option in options if f"`{option}" not in page] == []
 
 
-def test_the_reference_names_every_exit_code() -> None:
-    """Each code of ours has its row."""
+def test_one_table_of_the_reference_has_every_exit_code() -> None:
+    """Each code of ours has its row there, and no row is of a code that there is not."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    others = {"FRAMES", "MOST_COMPLETED"}
-    codes = [
+    table = page.partition("## Exit codes")[2].partition("\n## ")[0]
+    others = {"FRAMES", "MICROSECONDS", "MOST_COMPLETED"}
+    codes = {
         value for name, value in vars(exits).items() if name.isupper() and name not in others and type(value) is int
-    ]
-    assert len(codes) == 11
+    }
+    rows = {int(row) for row in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert rows == {0, *(code for code in codes if code < exits.LOST)}
     assert [code for code in codes if f"| {code} " not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("widths", "width", "fitting"),
+    [
+        ((4, 10), None, [4, 10]),
+        ((4, 10), 40, [4, 10]),
+        ((4, 50, 10), 40, [4, 22, 10]),
+        ((4, 50, 50), 60, [4, 26, 26]),
+        ((30, 31, 32), 20, [8, 8, 8]),
+    ],
+)
+def test_columns_fit_into_a_line(widths: tuple[int, ...], width: int | None, fitting: list[int]) -> None:
+    """The widest give way first, and none to nothing; without a terminal none does."""
+    assert fitted(widths, width) == fitting
+
+
+def test_a_table_is_cut_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is read by a program is whole."""
+    rows = [("order-1", "x" * 60)]
+    print_table(("RUN", "STATUS"), rows)
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(output, "terminal_width", lambda: 30)
+    print_table(("RUN", "STATUS"), rows)
+    cut = capsys.readouterr().out
+
+    assert whole.splitlines()[1] == f"order-1  {'x' * 60}"
+    assert cut.splitlines()[1] == f"order-1  {'x' * 20}\u2026"
+
+
+async def test_the_environment_names_the_namespace_and_the_tenant(ask: Ask, url: str) -> None:
+    """Where no option does."""
+    async with sf.open(url, namespace="prod", tenant="ann") as space, space.mutex("a").hold():
+        by_variables = await ask("locks", "list", STANDFAST_NAMESPACE="prod", STANDFAST_TENANT="ann")
+        by_option = await ask("locks", "list", "--tenant", "ben", STANDFAST_NAMESPACE="prod", STANDFAST_TENANT="ann")
+
+    assert by_variables.stdout.splitlines()[1].startswith("a ")
+    assert by_option.stdout == "no key is held or waited for\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-17", "2026-11-17T00:00:00+00:00"),
+        ("2026-11-17T09:30", "2026-11-17T09:30:00+00:00"),
+        ("2026-11-17 09:30+01:00", "2026-11-17T09:30:00+01:00"),
+    ],
+)
+def test_a_moment_is_in_utc_unless_it_names_a_zone(text: str, moment: str) -> None:
+    """Dates alone are midnights."""
+    assert exits.MOMENT.convert(text, None, None).isoformat() == moment
+
+
+def test_a_moment_can_be_how_long_ago_it_was() -> None:
+    """And what is neither is refused, with what it can be."""
+    ago = datetime.now(UTC) - exits.MOMENT.convert("2 hours", None, None)
+    assert abs(ago.total_seconds() - 7200) < 60
+    with pytest.raises(click.BadParameter, match="how long ago"):
+        exits.MOMENT.convert("yesterday", None, None)

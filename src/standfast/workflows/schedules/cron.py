@@ -84,6 +84,12 @@ def ticks(cron: str, zone: str, after: Instant) -> Iterator[Instant]:
         yield Instant(at)
 
 
+def in_words(cron: str, zone: str) -> str:
+    """Return a cron expression as people say it: ``At 09:00 on Monday through Friday, Europe/Berlin``."""
+    words = _parse(cron).explain()
+    return words if zone == "UTC" else f"{words}, {zone}"
+
+
 # --- labels: local time in microseconds, as a clock on the wall shows it --------------------------------------------
 
 

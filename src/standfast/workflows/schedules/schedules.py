@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 
 from msgspec import Raw, Struct, structs
 
-from standfast.clock import Instant
+from standfast.clock import Instant, seconds_between
 from standfast.errors import (
     DeclarationError,
     ScheduleExistsError,
@@ -20,8 +20,11 @@ from standfast.errors import (
 )
 from standfast.events import SchedulePaused
 from standfast.ids import new_id
+from standfast.locks.inspect import length
+from standfast.workflows.catalog import as_remote, find_declared
 from standfast.workflows.definition import Bound, Workflow
 from standfast.workflows.run import Run
+from standfast.workflows.schedules.cron import in_words
 from standfast.workflows.schedules.spec import (
     OVERLAPS,
     Overlap,
@@ -48,11 +51,16 @@ from standfast.workflows.values import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from standfast.workflows.catalog import RemoteWorkflow
     from standfast.workflows.runtime import AnyEngine
     from standfast.workflows.schedules.spec import ScheduleSnapshot, ScheduleSpec
 
 
 # --- what can be known of a schedule from outside ------------------------------------------------------------------
+
+
+LATE: Final = 30.0
+"""Seconds after which a tick that has not fired is late: a worker that lives fires it within one."""
 
 
 class ScheduleInfo(Struct, frozen=True):
@@ -111,6 +119,31 @@ class ScheduleInfo(Struct, frozen=True):
     last_missed_at: Instant | None
     problem: str
     queued: tuple[str, ...] = ()
+
+    @property
+    def when(self) -> str:
+        """When it fires, in words: ``Every 30 s``, ``At 09:00 on Monday through Friday, Europe/Berlin``."""
+        if self.cron is not None:
+            return in_words(self.cron, self.zone)
+        return "" if self.every is None else f"Every {length(self.every)}"
+
+    def is_late(self, now: Instant) -> bool:
+        """Return True if it should have fired some time ago: no worker looks after it."""
+        return self.fires_at is not None and seconds_between(self.fires_at, now) > LATE
+
+
+class Tick(Struct, frozen=True):
+    """A tick of a schedule.
+
+    Attributes:
+        nominal_at: The moment that the schedule means.
+        run: The id of its run.
+        is_started: Whether there is that run.
+    """
+
+    nominal_at: Instant
+    run: str
+    is_started: bool
 
 
 def info_of(schedule_id: str, stored: Stored, queued: Sequence[str] = ()) -> ScheduleInfo:
@@ -269,6 +302,39 @@ class Schedules:
         found = await find_all(self._engine.runtime.space)
         return tuple(info_of(schedule_id, stored) for schedule_id, stored, _ in found if not stored.is_deleted)
 
+    async def next_ticks(self, schedule_id: str, count: int = 10) -> tuple[Instant, ...]:
+        """Return the next moments at which a schedule fires, without jitter; of a paused one, if it were resumed now.
+
+        Args:
+            schedule_id: The schedule.
+            count: How many.
+        """
+        if type(count) is not int or not 1 <= count <= MOST_MADE_UP:
+            problem = f"count is {count!r:.100}; it must be a whole number from 1 to {MOST_MADE_UP:,}"
+            raise DeclarationError("next_ticks", problem)
+        seen = await self._found(schedule_id)
+        return tuple(islice(_from(seen, Instant(seen.at + 1)), count))
+
+    async def ticks(self, schedule_id: str, start: datetime, end: datetime) -> tuple[Tick, ...]:
+        """Return the ticks from ``start`` to before ``end``, and which of them have had their run.
+
+        These are the ticks that :meth:`backfill` makes up for.
+
+        Args:
+            schedule_id: The schedule.
+            start: The first moment, with a time zone.
+            end: The moment after the last, at most now.
+        """
+        space = self._engine.runtime.space
+        seen = await self._found(schedule_id)
+        runs = [(at, run_id_of(schedule_id, at)) for at in _ticks(seen, _instant("start", start), _instant("end", end))]
+        page, found = space.at_most(100), list[Tick]()
+        for first in range(0, len(runs), page):
+            keys = {run_id: space.key("life", run_id) for _, run_id in runs[first : first + page]}
+            lives = await space.read(*keys.values())
+            found += [Tick(at, run, bool(lives.version(keys[run]))) for at, run in runs[first : first + page]]
+        return tuple(found)
+
     # --- changing ------------------------------------------------------------------------------------------------
 
     async def pause(self, schedule_id: str, note: str = "") -> ScheduleInfo:
@@ -378,11 +444,16 @@ class Schedules:
             raise DeclarationError(
                 "the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", repr(chosen)[:60]
             )
-        workflow = workflow_of(runtime, spec)
-        if workflow is None:
-            raise UnknownWorkflowError(spec.workflow, tuple(sorted({name for name, _ in runtime.workflows})))
+        code = workflow_of(runtime, spec)
+        workflow = await self._remote(spec) if code is None else code
         started = await start_run(runtime, seen.id, spec, workflow, run_id, nominal_at=nominal_at, overlap=chosen)
-        return Run(self._engine, started.run_id, workflow, is_new=started.is_new)
+        return Run(self._engine, started.run_id, code, is_new=started.is_new)
+
+    async def _remote(self, spec: ScheduleSpec) -> RemoteWorkflow:
+        """Return the workflow of a schedule as workers have written it down, in the version that the schedule names."""
+        runtime = self._engine.runtime
+        declared = await find_declared(runtime.space, spec.workflow, {name for name, _ in runtime.workflows})
+        return as_remote(declared if spec.version is None else structs.replace(declared, version=spec.version))
 
 
 # --- what a change comes to -----------------------------------------------------------------------------------------

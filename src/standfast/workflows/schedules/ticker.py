@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
+    from standfast.workflows.catalog import Startable
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
     from standfast.workflows.runtime import Runtime
@@ -104,7 +105,7 @@ async def start_run(
     runtime: Runtime,
     schedule_id: str,
     spec: ScheduleSpec,
-    workflow: Workflow[..., Any],
+    workflow: Startable,
     run_id: str,
     *,
     nominal_at: Instant | None,

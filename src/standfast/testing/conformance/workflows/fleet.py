@@ -131,7 +131,7 @@ class FleetCases(WorkflowGround):
         await result_of(await engine.start(acts, ["a"]))
         await engine.aclose()
 
-        for kind in ("worker", "own"):
+        for kind in ("worker", "own", "fleet"):
             page = await client.space.scan(*client.space.key(kind).within(), limit=10)
             assert page.records == {}
 

@@ -1,0 +1,150 @@
+"""``standfast limits``: how many runs may be unfinished at a time, how many are, and setting that for all processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.runs import complete_workflow, talking
+from standfast.cli.target import Target, carried_out, target_options
+from standfast.locks.entry import MOST_HOLDERS
+from standfast.locks.inspect import length, one_line
+
+if TYPE_CHECKING:
+    from standfast.locks.survey import RatePage
+    from standfast.workflows.limits import LimitInfo, LimitPage
+
+
+@click.command("show")
+@click.argument("workflow", required=False, shell_complete=complete_workflow)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="How many to show.")
+@json_option
+@target_options
+@click.pass_obj
+def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bool) -> None:
+    """Show the limits of unfinished runs, of WORKFLOW or of all: what is in use, and how many wait for how long."""
+    page = carried_out(_read(target, workflow, limit))
+    if as_json:
+        print_json(msgspec.to_builtins(page))
+    elif page.limits:
+        titles = ("WORKFLOW", "KEY", "MAX", "IN USE", "WAITING", "OLDEST WAIT")
+        print_table(titles, [_row(each) for each in page.limits])
+        if page.more:
+            click.echo(f"and more keys; show them with --limit {limit * 10}")
+    else:
+        click.echo("no workflow has a limit")
+
+
+async def _read(target: Target, workflow: str | None, limit: int) -> LimitPage:
+    async with talking(target) as engine:
+        return await engine.limits(workflow, limit=limit)
+
+
+def _row(info: LimitInfo) -> tuple[str, ...]:
+    says = "" if info.declared is None or info.declared == info.max else f"; code says {info.declared:,}"
+    most = "" if info.max is None else f"{info.max:,}"
+    return (
+        one_line(info.workflow),
+        "(each)" if info.has_key and info.key is None else "" if info.key is None else one_line(info.key),
+        f"{most} (set by an operator{says})" if info.is_set else most,
+        f"{info.in_use:,}",
+        f"{info.waiting:,}",
+        "" if info.waited is None else length(info.waited),
+    )
+
+
+_workflow = click.argument("workflow", shell_complete=complete_workflow)
+_key = click.option("--key", metavar="TEXT", help="The key of a limit of each key; else that of all runs together.")
+
+
+@click.command("set")
+@_workflow
+@click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_HOLDERS))
+@_key
+@json_option
+@target_options
+@click.pass_obj
+def set_limit(target: Target, workflow: str, most: int, key: str | None, *, as_json: bool) -> None:
+    """Allow MAX unfinished runs of WORKFLOW at a time from now on, in all processes, whatever their code says.
+
+    A larger number lets waiting runs begin at once; a smaller one ends none. It stays so until it is cleared.
+    """
+    carried_out(_set(target, workflow, most, key))
+    if as_json:
+        print_json({"workflow": workflow, "key": key, "max": most})
+    else:
+        click.echo(f"{_named(workflow, key)}: {most:,} unfinished runs at a time, until it is cleared")
+
+
+async def _set(target: Target, workflow: str, most: int, key: str | None) -> None:
+    async with talking(target) as engine:
+        await engine.set_limit(workflow, most, key=key)
+
+
+@click.command("clear")
+@_workflow
+@_key
+@json_option
+@target_options
+@click.pass_obj
+def clear_limit(target: Target, workflow: str, key: str | None, *, as_json: bool) -> None:
+    """Allow as many unfinished runs of WORKFLOW as its code says, from now on."""
+    carried_out(_clear(target, workflow, key))
+    if as_json:
+        print_json({"workflow": workflow, "key": key, "max": None})
+    else:
+        click.echo(f"{_named(workflow, key)}: as many unfinished runs as the code says")
+
+
+async def _clear(target: Target, workflow: str, key: str | None) -> None:
+    async with talking(target) as engine:
+        await engine.clear_limit(workflow, key=key)
+
+
+def _named(workflow: str, key: str | None) -> str:
+    return one_line(workflow) if key is None else f"{one_line(workflow)} for {one_line(key)}"
+
+
+@click.command("rates")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="How many to show.")
+@json_option
+@target_options
+@click.pass_obj
+def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
+    """Show the rate limiters that are in use: their tokens, and how many wait. One at rest leaves no record."""
+    page = carried_out(_read_rates(target, limit))
+    if as_json:
+        print_json(msgspec.to_builtins(page))
+    elif page.rates:
+        rows = [
+            (
+                one_line(each.key),
+                f"{each.tokens:,} of {each.capacity:,}",
+                f"one each {length(each.interval)}",
+                f"{each.waiting:,}",
+                length(each.closed_for) if each.closed_for else "",
+            )
+            for each in page.rates
+        ]
+        print_table(("KEY", "TOKENS", "EARNS", "WAITING", "CLOSED FOR"), rows)
+        if page.more:
+            click.echo(f"and more; show them with --limit {limit * 10}")
+    else:
+        click.echo("no rate limiter is in use")
+
+
+async def _read_rates(target: Target, limit: int) -> RatePage:
+    async with target.opened() as space:
+        return await space.rates(limit=limit)
+
+
+@click.group()
+def limits() -> None:
+    """Look at limits of unfinished runs and at rate limiters, and set limits."""
+
+
+for _command in (show_limits, set_limit, clear_limit, show_rates):
+    limits.add_command(_command)

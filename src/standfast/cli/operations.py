@@ -1,0 +1,239 @@
+"""What ``standfast runs`` does to runs besides looking: query, update, restart, fork, resume, purge and erase them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from standfast.cli.output import json_option, print_json
+from standfast.cli.runs import (
+    as_data,
+    masked,
+    run_argument,
+    runs,
+    shown,
+    status_words,
+    talking,
+)
+from standfast.cli.target import (
+    NOT_THERE,
+    Target,
+    carried_out,
+    confirm,
+    load,
+    made,
+    target_options,
+    yes_option,
+)
+from standfast.cli.worker import ENGINE
+from standfast.durations import typed
+from standfast.locks.inspect import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.workflows.queries import RunInfo
+
+
+def _values(words: tuple[str, ...], *, as_text: bool) -> list[Any]:
+    """Return the values of arguments: JSON, or plain text."""
+    if as_text:
+        return list(words)
+    found: list[Any] = []
+    for word in words:
+        try:
+            found.append(msgspec.json.decode(sys.stdin.buffer.read() if word == "-" else word))
+        except msgspec.DecodeError:
+            raise click.UsageError(f"An argument is not JSON: {word!r:.80}. Plain text needs --text.") from None
+    return found
+
+
+def _talk_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take the run that it talks to, the name of a handler, and its arguments."""
+    command = click.option("--text", is_flag=True, help="The arguments are plain text, not JSON.")(command)
+    command = click.argument("words", metavar="[JSON]...", nargs=-1)(command)
+    command = click.argument("name")(command)
+    return run_argument(command)
+
+
+def _answer(run_id: str, name: str, answer: object, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": run_id, "name": name, "answer": masked(msgspec.to_builtins(answer))})
+    else:
+        click.echo(shown(msgspec.to_builtins(answer), sys.maxsize))
+
+
+# --- ``standfast runs update`` and ``query`` -----------------------------------------------------------------------
+
+
+@click.command("update")
+@_talk_arguments
+@click.option("--timeout", metavar="TIME", default="30s", show_default=True, help="How long to wait for the answer.")
+@click.option("--id", "update_id", metavar="ID", help="Sent again with the same id, it is the same update.")
+@json_option
+@target_options
+@click.pass_obj
+def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Ask RUN to change something, by the handler NAME of its ctx.on_update, and print its answer.
+
+    A worker that has its code answers. Without one there is no answer in time; it may still be done later.
+    """
+    answer = carried_out(_update(target, run_id, name, _values(words, as_text=options["text"]), options))
+    _answer(run_id, name, answer, as_json=options["as_json"])
+
+
+async def _update(target: Target, run_id: str, name: str, values: list[Any], options: dict[str, Any]) -> object:
+    async with talking(target) as engine:
+        waits, update_id = typed(options["timeout"]), options["update_id"]
+        answer: object = await engine.update(run_id, name, *values, timeout=waits, update_id=update_id)
+        return answer
+
+
+@click.command("query")
+@_talk_arguments
+@click.option("--engine", "engine_name", metavar="MODULE:ENGINE", required=True, help="Where the code of the run is.")
+@click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
+@json_option
+@click.pass_context
+def query_run(context: click.Context, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Ask RUN something, by the handler NAME of its ctx.on_query, and print its answer. Nothing is recorded.
+
+    Its history is replayed here, so its code is needed: name the engine that has it, as for a worker. It works for runs
+    that are driven elsewhere, and for those that have ended.
+    """
+    if context.ensure_object(Target).store:
+        raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
+    found = load(options["engine_name"], options["app_dir"], ENGINE)
+    values = _values(words, as_text=options["text"])
+    answer = carried_out(_query(found, options["engine_name"], run_id, name, values))
+    _answer(run_id, name, answer, as_json=options["as_json"])
+
+
+async def _query(found: object, engine_name: str, run_id: str, name: str, values: list[Any]) -> object:
+    engine = await made(found, engine_name, ENGINE)
+    await engine.open(drive=False)
+    try:
+        answer: object = await engine.query(run_id, name, *values)
+        return answer
+    finally:
+        await engine.aclose()
+
+
+# --- ``standfast runs restart``, ``fork`` and ``resume`` -----------------------------------------------------------
+
+_new_id = click.option("--id", "new_id", metavar="ID", help="The new run's id.")
+
+
+@click.command("restart")
+@run_argument
+@_new_id
+@json_option
+@target_options
+@click.pass_obj
+def restart_run(target: Target, run_id: str, new_id: str | None, *, as_json: bool) -> None:
+    """Start a new run with the input of RUN, from its beginning. RUN is left as it is. Its code is not needed here."""
+    _report_start(
+        carried_out(_restart(target, run_id, new_id)), f"with the input of {one_line(run_id)}", as_json=as_json
+    )
+
+
+async def _restart(target: Target, run_id: str, new_id: str | None) -> tuple[RunInfo, bool]:
+    async with talking(target) as engine:
+        run = await engine.restart(run_id, id=new_id)
+        return await run.info(), run.is_new
+
+
+@click.command("fork")
+@run_argument
+@click.argument("step")
+@_new_id
+@json_option
+@target_options
+@click.pass_obj
+def fork_run(target: Target, run_id: str, step: str, new_id: str | None, *, as_json: bool) -> None:
+    """Start a new run that goes on from STEP of RUN, which is left as it is.
+
+    What RUN had recorded before the step is not done again; the step and everything after it are. Steps have the names
+    that show prints: charge, charge#2, g1.0/charge.
+    """
+    words = f"from {one_line(step)} of {one_line(run_id)}"
+    _report_start(carried_out(_fork(target, run_id, step, new_id)), words, as_json=as_json)
+
+
+async def _fork(target: Target, run_id: str, step: str, new_id: str | None) -> tuple[RunInfo, bool]:
+    async with talking(target) as engine:
+        run = await engine.fork(run_id, step, id=new_id)
+        return await run.info(), run.is_new
+
+
+def _report_start(started: tuple[RunInfo, bool], words: str, *, as_json: bool) -> None:
+    info, is_new = started
+    if as_json:
+        print_json({"run": as_data(info), "is_new": is_new})
+    elif is_new:
+        click.echo(f"{one_line(info.id)} is started, {words}")
+    else:
+        click.echo(f"{one_line(info.id)} was started before: {status_words(info)}")
+
+
+@click.command("resume")
+@run_argument
+@json_option
+@target_options
+@click.pass_obj
+def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
+    """Let workers look at RUN now, and say how it is.
+
+    They do this by themselves: it is for those who do not want to wait for that.
+    """
+    info = carried_out(_resume(target, run_id))
+    if as_json:
+        print_json({"run": as_data(info)})
+    else:
+        click.echo(f"{one_line(run_id)}: {status_words(info)}")
+    if info.has_ended:
+        raise click.exceptions.Exit(NOT_THERE)
+
+
+async def _resume(target: Target, run_id: str) -> RunInfo:
+    async with talking(target) as engine:
+        return await engine.resume(run_id)
+
+
+# --- ``standfast runs erase`` --------------------------------------------------------------------------------------
+
+
+@click.command("erase")
+@click.argument("name", metavar="TENANT")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def erase_tenant(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
+    """Delete everything that TENANT has in the namespace: runs, states, locks, idempotency keys. It cannot be undone.
+
+    Runs that have not ended are cancelled by force first. Stop what works for the tenant before: what is written
+    meanwhile may remain.
+    """
+    if "tenant" in target.said and target.tenant != name:
+        raise click.UsageError(f"--tenant says {target.tenant!r}, and the argument {name!r}; say the same twice.")
+    target.tenant = name
+    question = f"Delete everything of the tenant {one_line(name)} in the namespace {one_line(target.namespace)}?"
+    confirm(question, yes=yes)
+    erased = carried_out(_erase(target, name))
+    if as_json:
+        print_json({"tenant": name, "records": erased})
+    else:
+        click.echo(f"erased the tenant {one_line(name)}: {erased:,} records besides those of its runs")
+
+
+async def _erase(target: Target, name: str) -> int:
+    async with talking(target) as engine:
+        return await engine.erase(tenant=name)
+
+
+for _command in (update_run, query_run, restart_run, fork_run, resume_run, erase_tenant):
+    runs.add_command(_command)

@@ -1,0 +1,281 @@
+"""``standfast schedules``: look at schedules, pause and resume them, start their runs now, make up for missed ticks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.runs import talking
+from standfast.cli.target import (
+    MOMENT,
+    MOST_COMPLETED,
+    NOT_THERE,
+    Target,
+    carried_out,
+    completing,
+    confirm,
+    end,
+    target_options,
+    yes_option,
+)
+from standfast.clock import seconds_between
+from standfast.locks.inspect import length, moment, one_line
+from standfast.workflows.schedules.spec import OVERLAPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from standfast.clock import Instant
+    from standfast.workflows.schedules.schedules import ScheduleInfo, Tick
+
+SHOWN_TICKS = 10
+"""How many ticks of a backfill are shown to people; programs get all."""
+
+
+async def _names(target: Target) -> list[str]:
+    async with talking(target) as engine:
+        return [each.id for each in (await engine.schedules.list())[: 5 * MOST_COMPLETED]]
+
+
+complete_schedule = completing(_names)
+
+
+def _argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("schedule_id", metavar="SCHEDULE", shell_complete=complete_schedule)(command)
+
+
+# --- ``standfast schedules list`` and ``show`` ---------------------------------------------------------------------
+
+
+@click.command("list")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="How many to list.")
+@json_option
+@target_options
+@click.pass_obj
+def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
+    """List the schedules: when they fire, in words, when they do so next, and whether they are late."""
+    found, now = carried_out(_read(target))
+    listed = found[:limit]
+    if as_json:
+        print_json({"schedules": [_data(each, now) for each in listed], "more": len(found) > limit})
+    elif listed:
+        titles = ("SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "STARTED", "SKIPPED", "STATE")
+        print_table(titles, [_row(each, now) for each in listed])
+        if len(found) > limit:
+            click.echo(f"and {len(found) - limit:,} more; list them with --limit {len(found)}")
+    else:
+        click.echo("there are no schedules")
+
+
+async def _read(target: Target) -> tuple[tuple[ScheduleInfo, ...], Instant]:
+    async with talking(target) as engine:
+        found = await engine.schedules.list()
+        return found, engine.runtime.now()
+
+
+def _data(info: ScheduleInfo, now: Instant) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(info)
+    return told | {"when": info.when, "is_late": info.is_late(now)}
+
+
+def _row(info: ScheduleInfo, now: Instant) -> tuple[str, ...]:
+    return (
+        one_line(info.id),
+        one_line(info.workflow),
+        one_line(info.when),
+        "" if info.next_at is None else moment(info.next_at),
+        f"{info.started:,}",
+        f"{info.skipped + info.refused + info.missed:,}{'+' if info.more_missed else ''}",
+        _state(info, now),
+    )
+
+
+def _state(info: ScheduleInfo, now: Instant) -> str:
+    if info.is_paused:
+        return f"paused: {one_line(info.note)}" if info.note else "paused"
+    if info.fires_at is not None and info.is_late(now):
+        return f"late by {length(seconds_between(info.fires_at, now))}: no worker fires it"
+    return "on time"
+
+
+@click.command("show")
+@_argument
+@click.option("--ticks", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many ticks to come.")
+@json_option
+@target_options
+@click.pass_obj
+def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool) -> None:
+    """Show everything about SCHEDULE: when it fires, its next ticks, what it started, and what went wrong."""
+    info, upcoming, now = carried_out(_show(target, schedule_id, ticks))
+    if as_json:
+        print_json({"schedule": _data(info, now), "next": upcoming})
+        return
+    click.echo(click.style(f"{one_line(info.id)}: {_state(info, now)}", bold=True))
+    rule = f"cron {info.cron}" if info.cron is not None else f"a period of {length(info.every or 0.0)}"
+    jitter = f", up to {length(info.jitter)} later" if info.jitter else ""
+    click.echo(f"when:     {info.when} ({rule}{jitter})")
+    click.echo(f"starts:   {one_line(info.workflow)} with {msgspec.json.encode(info.input).decode()}")
+    click.echo(f"overlap:  {info.overlap}; missed ticks are {'made up for' if info.backfill else 'left out'}")
+    counts = (("started", info.started), ("skipped", info.skipped), ("refused", info.refused), ("missed", info.missed))
+    click.echo("so far:   " + ", ".join(f"{number:,} {name}" for name, number in counts))
+    if info.last_run:
+        click.echo(f"last run: {one_line(info.last_run)}")
+    if info.problem and info.last_skipped_at is not None:
+        click.echo(f"problem:  at {moment(info.last_skipped_at)}: {one_line(info.problem)}")
+    if info.queued:
+        click.echo(f"queued:   {len(info.queued):,} runs, the first is {one_line(info.queued[0])}")
+    title = "would be: " if info.is_paused else "next:     "
+    for number, tick in enumerate(upcoming):
+        click.echo(f"{title if not number else ' ' * len(title)}{moment(tick)}")
+
+
+async def _show(target: Target, schedule_id: str, ticks: int) -> tuple[ScheduleInfo, tuple[Instant, ...], Instant]:
+    async with talking(target) as engine:
+        info = await engine.schedules.get(schedule_id)
+        return info, await engine.schedules.next_ticks(schedule_id, ticks), engine.runtime.now()
+
+
+# --- ``standfast schedules pause``, ``resume`` and ``trigger`` -----------------------------------------------------
+
+
+@click.command("pause")
+@_argument
+@click.option("--note", metavar="TEXT", default="", help="Why, for those who look.")
+@json_option
+@target_options
+@click.pass_obj
+def pause_schedule(target: Target, schedule_id: str, note: str, *, as_json: bool) -> None:
+    """Let SCHEDULE fire no longer, until it is resumed. Runs that wait for their turn are cancelled; others go on."""
+    info, now = carried_out(_pause(target, schedule_id, note))
+    _report(info, now, f"{one_line(schedule_id)} is paused", as_json=as_json)
+
+
+async def _pause(target: Target, schedule_id: str, note: str) -> tuple[ScheduleInfo, Instant]:
+    async with talking(target) as engine:
+        return await engine.schedules.pause(schedule_id, note), engine.runtime.now()
+
+
+@click.command("resume")
+@_argument
+@json_option
+@target_options
+@click.pass_obj
+def resume_schedule(target: Target, schedule_id: str, *, as_json: bool) -> None:
+    """Let a paused SCHEDULE fire again, from its next tick on. Ticks in the pause are not made up for: see backfill."""
+    info, now = carried_out(_resume(target, schedule_id))
+    following = "" if info.next_at is None else f", next at {moment(info.next_at)}"
+    _report(info, now, f"{one_line(schedule_id)} fires again{following}", as_json=as_json)
+
+
+async def _resume(target: Target, schedule_id: str) -> tuple[ScheduleInfo, Instant]:
+    async with talking(target) as engine:
+        return await engine.schedules.resume(schedule_id), engine.runtime.now()
+
+
+def _report(info: ScheduleInfo, now: Instant, words: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schedule": _data(info, now)})
+    else:
+        click.echo(words)
+
+
+_overlap = click.option(
+    "--overlap", type=click.Choice(OVERLAPS), help="What to do while a run is unfinished, if not what is the rule."
+)
+
+
+@click.command("trigger")
+@_argument
+@_overlap
+@json_option
+@target_options
+@click.pass_obj
+def trigger_schedule(target: Target, schedule_id: str, overlap: Any, *, as_json: bool) -> None:  # noqa: ANN401 -- one of the choices
+    """Start a run of SCHEDULE now, whatever the time is, and also if it is paused. Its code is not needed here."""
+    run_id = carried_out(_trigger(target, schedule_id, overlap))
+    if as_json:
+        print_json({"schedule": schedule_id, "run": run_id})
+    else:
+        click.echo(f"{one_line(run_id)} is started")
+
+
+async def _trigger(target: Target, schedule_id: str, overlap: Any) -> str:  # noqa: ANN401 -- one of the choices
+    async with talking(target) as engine:
+        return (await engine.schedules.trigger(schedule_id, overlap=overlap)).id
+
+
+# --- ``standfast schedules backfill`` ------------------------------------------------------------------------------
+
+
+@click.command("backfill")
+@_argument
+@click.option("--from", "start", type=MOMENT, required=True, help="The first moment, or how long ago: '2 hours'.")
+@click.option("--to", "stop", type=MOMENT, default="0s", help="The moment after the last; now if not given.")
+@_overlap
+@click.option("--dry-run", is_flag=True, help="Only say which ticks would be made up for.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop: datetime, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Start the runs of the ticks of SCHEDULE in a stretch of the past, the oldest first.
+
+    A tick that has had its run does not get another one. By default they wait for each other.
+    """
+    ticks = carried_out(_ticks(target, schedule_id, start, stop))
+    missing = [tick for tick in ticks if not tick.is_started]
+    if options["dry_run"]:
+        _tell_ticks(schedule_id, ticks, missing, as_json=options["as_json"])
+        return
+    if not missing:
+        end(f"no tick of {one_line(schedule_id)} is to be made up for: {len(ticks):,} have had their run", NOT_THERE)
+    confirm(f"Start {len(missing):,} runs of {one_line(schedule_id)}?", yes=options["yes"])
+    started = carried_out(_backfill(target, schedule_id, start, stop, options["overlap"] or "queue"))
+    if options["as_json"]:
+        print_json({"schedule": schedule_id, "started": started})
+    else:
+        click.echo(f"{len(started):,} runs of {one_line(schedule_id)} are started")
+
+
+def _tell_ticks(schedule_id: str, ticks: tuple[Tick, ...], missing: list[Tick], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schedule": schedule_id, "ticks": msgspec.to_builtins(ticks), "dry_run": True})
+        return
+    click.echo(f"{len(missing):,} of {len(ticks):,} ticks would be made up for; nothing was done")
+    for tick in missing[:SHOWN_TICKS]:
+        click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
+    if len(missing) > SHOWN_TICKS:
+        click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
+
+
+async def _ticks(target: Target, schedule_id: str, start: datetime, stop: datetime) -> tuple[Tick, ...]:
+    async with talking(target) as engine:
+        return await engine.schedules.ticks(schedule_id, start, stop)
+
+
+async def _backfill(target: Target, schedule_id: str, start: datetime, stop: datetime, overlap: Any) -> list[str]:  # noqa: ANN401 -- one of the choices
+    async with talking(target) as engine:
+        return [run.id for run in await engine.schedules.backfill(schedule_id, start, stop, overlap=overlap)]
+
+
+# --- ``standfast schedules`` ---------------------------------------------------------------------------------------
+
+
+@click.group()
+def schedules() -> None:
+    """Look at schedules, pause and resume them, start their runs now, and make up for missed ticks."""
+
+
+for _command in (
+    list_schedules,
+    show_schedule,
+    pause_schedule,
+    resume_schedule,
+    trigger_schedule,
+    backfill_schedule,
+):
+    schedules.add_command(_command)

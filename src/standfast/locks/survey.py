@@ -1,0 +1,209 @@
+"""A survey of the lines and rates of a space: who waits longest, who waits in a circle, and how much may pass.
+
+It answers what an operator asks who does not know yet which key to look at. It reads a bounded number of records,
+however many lines and waiters there are, says so where that was not all, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from standfast.clock import seconds_between
+from standfast.errors import InvalidArgumentError
+from standfast.locks.deadlock import describe_cycle, find_cycle
+from standfast.locks.line_records import HEADS, WAITERS, Head, LineKeys, name_of
+from standfast.locks.rate_limiter import BUCKETS, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from standfast.clock import Instant
+    from standfast.keys import RecordKey
+    from standfast.locks.line import Waiter
+    from standfast.scope import Scope
+
+PAGE: Final = 100
+MOST_LINES: Final = 1_000
+"""How many lines are looked at."""
+
+MOST_WAITERS: Final = 1_000
+"""How many owners that hold something and wait for something else are looked at."""
+
+MOST_SEARCHES: Final = 20
+"""From how many of those a circle is searched for."""
+
+
+class LineInfo(Struct, frozen=True):
+    """A line in use, and how long its first waiter has waited.
+
+    Attributes:
+        key: The key, as shown to people.
+        address: Where the line lies, in parts.
+        kind: As what it is in use: ``mutex``, ``semaphore``, ``mode lock``, ``limit``, ``schedule``.
+        permits: How many there are; None for no limit.
+        is_pinned: Whether an operator has set the permits.
+        holders: How many hold it, dead ones included.
+        waiting: How many wait for it at the most.
+        held_for: For how many seconds the one who holds it longest has done so; None if it is not held.
+        waited: For how many seconds the first in line has waited; None if none waits.
+        holder: The owner that has held it longest; empty if it is not held.
+        waiter: The owner that is first in line; empty if none waits.
+    """
+
+    key: str
+    address: tuple[str, ...]
+    kind: str
+    permits: int | None
+    is_pinned: bool
+    holders: int
+    waiting: int
+    held_for: float | None = None
+    waited: float | None = None
+    holder: str = ""
+    waiter: str = ""
+
+
+class LinePage(Struct, frozen=True):
+    """Some lines in the order of their keys. ``more``: there are others that were not looked at."""
+
+    lines: tuple[LineInfo, ...]
+    more: bool
+
+
+class Circles(Struct, frozen=True):
+    """Circles of owners that wait for each other, each as sentences. ``more``: not all owners were looked at."""
+
+    circles: tuple[tuple[str, ...], ...]
+    more: bool
+
+
+async def read_lines(scope: Scope, *within: str, most: int = MOST_LINES, waiting: bool = False) -> LinePage:
+    """Read the lines of a space.
+
+    Args:
+        scope: The space.
+        within: What their addresses begin with: ``"limit", "fulfil"``.
+        most: How many are looked at.
+        waiting: Only those that are waited for.
+    """
+    heads: list[tuple[LineKeys, Head]] = []
+    seen, looked = None, 0
+    start: RecordKey | None
+    start, end = scope.key("line", *within).within()
+    while start is not None and looked < most:
+        page = await scope.scan(start, end, limit=min(PAGE, most - looked))
+        looked, seen, start = looked + len(page.records), page.at, page.more
+        for key, record in page.records.items():
+            head = HEADS.decode(record.value)
+            if head.next_ticket > head.front or not waiting:
+                heads.append((LineKeys.of_head(scope, key), head))
+    firsts = await _first_waiters(scope, heads)
+    lines = [_info(*each, first, seen) for each, first in zip(heads, firsts, strict=True) if seen is not None]
+    return LinePage(tuple(line for line in lines if line.waiting or not waiting), start is not None)
+
+
+async def _first_waiters(scope: Scope, heads: Sequence[tuple[LineKeys, Head]]) -> list[Waiter | None]:
+    """Return who is first in each line: most are found where the head says, in a few reads for all of them."""
+    found: list[Waiter | None] = [None] * len(heads)
+    waited_for = [place for place, (_, head) in enumerate(heads) if head.next_ticket > head.front]
+    page = scope.at_most(PAGE)
+    for start in range(0, len(waited_for), page):
+        keys = {place: heads[place][0].ticket(heads[place][1].front) for place in waited_for[start : start + page]}
+        seen = await scope.read(*keys.values())
+        for place, key in keys.items():
+            record = seen.get(key)
+            if record is None:  # the first one has left meanwhile, or out of turn
+                line, head = heads[place]
+                rest = await scope.scan(*line.tickets_from(head.front), limit=1)
+                record = next(iter(rest.records.values()), None)
+            found[place] = None if record is None else WAITERS.decode(record.value)
+    return found
+
+
+def _info(keys: LineKeys, head: Head, first: Waiter | None, at: Instant) -> LineInfo:
+    oldest = min(head.holders, key=lambda holder: holder.granted_at, default=None)
+    return LineInfo(
+        keys.name,
+        keys.address,
+        head.kind,
+        head.rules.permits,
+        head.pinned,
+        len(head.holders),
+        0 if first is None else head.next_ticket - first.ticket,
+        None if oldest is None else seconds_between(oldest.granted_at, at),
+        None if first is None else seconds_between(first.entry.entered_at, at),
+        "" if oldest is None else oldest.entry.owner,
+        "" if first is None else first.entry.owner,
+    )
+
+
+class RateInfo(Struct, frozen=True):
+    """A rate limiter in use.
+
+    Attributes:
+        key: The key, as shown to people.
+        capacity: The most tokens that it saves up.
+        interval: Seconds in which it earns one.
+        tokens: How many are there now.
+        waiting: How many stand in line.
+        closed_for: Seconds for which none passes, whatever tokens there are.
+    """
+
+    key: str
+    capacity: int
+    interval: float
+    tokens: int
+    waiting: int
+    closed_for: float = 0.0
+
+
+class RatePage(Struct, frozen=True):
+    """Rate limiters in the order of their keys. ``more``: there are others."""
+
+    rates: tuple[RateInfo, ...]
+    more: bool
+
+
+async def read_rates(scope: Scope, *, limit: int) -> RatePage:
+    """Read the rate limiters that are in use: one that is full, open and has no line leaves no record."""
+    if type(limit) is not int or limit < 1:
+        raise InvalidArgumentError("limit", "it must be a whole number, at least 1", ascii(limit)[:40])
+    found: list[RateInfo] = []
+    start: RecordKey | None
+    start, end = scope.key("rate").within()
+    while start is not None and len(found) < limit:
+        page = await scope.scan(start, end, limit=min(PAGE, limit - len(found)))
+        for key, record in page.records.items():
+            bucket = settle(BUCKETS.decode(record.value), page.at)
+            closed_for = max(0.0, seconds_between(page.at, bucket.closed_until))
+            rate = bucket.rate
+            name = name_of(key.parts[3:])
+            found.append(RateInfo(name, rate.capacity, rate.seconds, bucket.tokens, len(bucket.waiters), closed_for))
+        start = page.more
+    return RatePage(tuple(found), start is not None)
+
+
+async def find_circles(scope: Scope, *, most: int = MOST_WAITERS, searches: int = MOST_SEARCHES) -> Circles:
+    """Search for owners that wait for each other.
+
+    Locks refuse a wait that would close a circle. What is found here was let pass all the same: the store was away, or
+    an owner waits in a way that its lock does not see.
+    """
+    page = await scope.scan(*scope.key("waiting").within(), limit=most)
+    owners = list(dict.fromkeys(key.parts[3] for key in page.records))
+    found: list[tuple[str, ...]] = []
+    known: set[str] = set()
+    searched = 0
+    for owner in owners:
+        if owner in known:
+            continue
+        if searched == searches:
+            return Circles(tuple(found), more=True)
+        searched += 1
+        cycle = await find_cycle(scope, owner)
+        known.update(link.owner for link in cycle)
+        if cycle:
+            found.append(describe_cycle(cycle))
+    return Circles(tuple(found), page.more is not None)
