@@ -11,10 +11,10 @@ from standfast.locks import line_records as readying
 from standfast.locks.line_records import Leave
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.workflows import admin as administration
+from standfast.workflows import inbox, worker
 from standfast.workflows import parallel as children
 from standfast.workflows import replay as cutting
 from standfast.workflows import termination as forcing
-from standfast.workflows import worker
 from standfast.workflows.activation import Activation
 from standfast.workflows.inbox import Inbox, LoadedItem, Sending
 from standfast.workflows.journal import Journal
@@ -64,8 +64,7 @@ async def all_are_dead(_scope: object, names: list[str]) -> tuple[list[str], dic
 
 def left_there(inbox: Inbox, letter: LoadedItem) -> Check:
     """Take a letter, and leave it in the inbox."""
-    if letter in inbox._items:
-        inbox._items.remove(letter)
+    takes(inbox, letter)
     return Check(letter.key, letter.version)
 
 
@@ -96,6 +95,12 @@ def no_due(_activation: Activation) -> None:
     """Say that nothing is ever due."""
 
 
+def hears_nothing(_parent: Activation, _child_id: str, _state: RunState) -> None:
+    """Do not hear of the end of a child that was driven in the same process."""
+
+
+takes: Final = Inbox.take
+
 MUTANTS: Final[dict[str, Patches]] = {
     "acts without its presence": ((Runtime, "may_act", always),),
     "takes the living for dead": ((worker, "find_dead", all_are_dead),),
@@ -104,6 +109,7 @@ MUTANTS: Final[dict[str, Patches]] = {
     "effects before records": ((Journal, "is_dirty", property(lambda _: False)),),
     "no look without a hint": ((worker.Worker, "_poll_all", never_polls),),
     "branches replayed in any order": ((Replay, "ask", in_any_order),),
+    "children end unheard": ((Activation, "child_ended", hears_nothing),),
     "no timers": ((Activation, "due_at", no_due),),
 }
 
@@ -168,7 +174,10 @@ OPERATED_MUTANTS: Final[dict[str, Patches]] = {
     "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_events", flush_unfenced)),
     "an empty part of a history": ((JournalCommit, "written", even_if_empty),),
     "locks of other branches are lost": ((Journal, "_look_at_holds", at_all_that_come),),
-    "waits for a purged child": ((children, "ending_in", waits_for_the_purged),),
+    "waits for a purged child": (
+        (children, "ending_in", waits_for_the_purged),
+        (inbox, "ending_in", waits_for_the_purged),
+    ),
     "goes on inside of a lock": ((administration, "cut_for_retry", inside_of_a_lock),),
     "locks do not guard": ((Journal, "guards", own_alone), (Journal, "_look_at_holds", sees_nothing)),
     "a forced end releases nothing": ((forcing, "let_go", lets_nothing_go),),

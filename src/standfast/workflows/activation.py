@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
 from msgspec import Raw
@@ -32,8 +33,8 @@ from standfast.workflows.replay import (
     ANYWHERE,
     CURRENT,
     LIVE,
-    OVER,
     Branch,
+    Branches,
     Mismatch,
     Replay,
     is_due,
@@ -76,7 +77,8 @@ class Activation:
         events = tuple(events)
         self.replay: Final = Replay(events)
         self.journal: Final = None if claim is None else Journal(runtime.space, runtime.saw, keys, claim, len(events))
-        self.branches: Final[list[Branch]] = []
+        self.branches: Final = Branches()
+        self.ended_children: Final[dict[str, RunState]] = {}
         self.patches: Final[dict[str, bool]] = {}
         self.inbox: Final = Inbox(self)
         self.context: Any = None  # its Context, which its code is called with
@@ -85,7 +87,10 @@ class Activation:
         self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
         self.has_conflicted = self.is_stuck = False
+        self.rings_at: Instant | None = None  # the next alarm that is set for it
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
+        self.ending_children = 0  # how many are writing that they have ended, and tell this run, not the store
+        self.pace: Final = BranchPace(self.branches)
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
         self.inbox_poll: Final = InboxPoll(self)
@@ -169,6 +174,7 @@ class Activation:
             and not self.is_unloading
             and not self.is_stopping
             and self.claim is not None
+            and self.pace.is_free()
         )
 
     # --- turns ---------------------------------------------------------------------------------------------------
@@ -202,9 +208,9 @@ class Activation:
         """Let a branch wait. The run is unloaded if all its branches do for a while."""
         if self.is_unloading or self.is_stopping:
             raise Unload
-        branch.wait = wait
         if branch.cancel is not None:  # it was told before there was a wait to end
             wait.settle(CANCELLED)
+        self.branches.begin_wait(branch, wait)
         if wait.until is not None:
             self.runtime.alarm(wait.until, self)
         if wait.as_of is not None and (wait.as_of != self.inbox_poll.polls or self.inbox_poll.is_polling):
@@ -213,7 +219,7 @@ class Activation:
         try:
             return await wait.future
         finally:
-            branch.wait = None
+            self.branches.end_wait(branch, wait)
             self.runtime.idle.pop(self, None)
 
     def note_idleness(self) -> None:
@@ -225,38 +231,32 @@ class Activation:
     @property
     def is_idle(self) -> bool:
         """Whether every branch waits, so that the run could be unloaded."""
-        if self.journal is None or self.journal.is_flushing or not self.branches:
+        if self.journal is None or self.journal.is_flushing or self.ending_children:
             return False
-        return all(
-            branch.children or (branch.wait is not None and not branch.wait.future.done()) for branch in self.branches
-        )
+        return bool(self.branches) and not self.branches.active
 
     @property
     def waits(self) -> list[Wait]:
         """What its branches wait for."""
-        return [branch.wait for branch in self.branches if branch.wait is not None]
+        return self.branches.waits
 
     def due_at(self) -> Instant | None:
         """Return when it has to be looked at again at the latest."""
-        instants = [wait.until for wait in self.waits if wait.until is not None]
-        if self.header.deadline is not None and not self._cancel_told:
-            instants.append(self.header.deadline)
-        return min(instants, default=None)
+        deadline = None if self._cancel_told else self.header.deadline
+        return min((at for at in (self.branches.due_at(), deadline) if at is not None), default=None)
 
     def expire_waits(self, now: Instant) -> None:
         """Let those waits end whose time is over."""
         if self.is_unloading:
             return
-        for wait in self.waits:
-            if wait.until is not None and wait.until <= now:
-                wait.settle(OVER)
+        self.branches.expire(now)
         deadline = self.header.deadline
         if deadline is not None and deadline <= now:
             self.cancel(RunCancelled("its time is over", timed_out=True))
 
     def check_predicates(self) -> None:
         """Let those waits end whose predicate is true now, or raises: that is for the code that waits."""
-        for wait in self.waits:
+        for wait in self.branches.predicates:
             if wait.predicate is not None and is_due(wait.predicate):
                 wait.settle(None)
 
@@ -266,6 +266,14 @@ class Activation:
         """Say that there is news for the run."""
         self.inbox_poll.notify()
 
+    def child_ended(self, child_id: str, state: RunState) -> None:
+        """Tell the branch that waits for a child how it has ended; if it is about to wait, it finds it here."""
+        wait = self.branches.children.get(child_id)
+        if wait is None:
+            self.ended_children[child_id] = state
+        else:
+            wait.settle(state)
+
     def cancel(self, cancel: RunCancelled) -> None:
         """Cancel the run: each branch is told where it waits, once."""
         if self._cancel_told or self.is_unloading:
@@ -274,7 +282,7 @@ class Activation:
             self._told_early = cancel
             return
         self._cancel_told = True
-        for branch in self.branches:
+        for branch in tuple(self.branches):
             if not branch.children:
                 told = RunCancelled(cancel.reason, timed_out=cancel.timed_out)
                 told.of_run = True
@@ -337,7 +345,7 @@ class Activation:
         self.is_unloading = True
         self.runtime.dirty.discard(self)
         self.runtime.idle.pop(self, None)
-        for branch in self.branches:
+        for branch in tuple(self.branches):
             if branch.wait is not None:
                 branch.wait.interrupt(Unload())
             branch.interrupt()
@@ -347,7 +355,7 @@ class Activation:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
         branch = Branch("")
         branch.task = asyncio.current_task()
-        self.branches.append(branch)
+        self.branches.add(branch)
         if self._told_early is not None:
             self.cancel(self._told_early)
         tokens = CURRENT.set(branch), INSIDE.set(True)
@@ -427,6 +435,54 @@ def lost_again(activation: Activation, event: HistoryEvent) -> Exception:
     return lost
 
 
+MOST_IN_A_TURN: Final = 32
+"""How many branches of one run begin an operation in one turn of the event loop."""
+
+
+@final
+class BranchPace:
+    """Lets a few branches of a run begin something in a turn of the event loop, in the order in which they come.
+
+    Thousands of them would otherwise go on in one turn, and hold up every other run of the process meanwhile.
+    """
+
+    __slots__ = ("_begun", "_branches", "_waiting")
+
+    def __init__(self, branches: Branches) -> None:
+        self._branches: Final = branches
+        self._begun = 0
+        self._waiting: Final[deque[asyncio.Future[None]]] = deque()
+
+    def is_free(self) -> bool:
+        """Tell whether a branch may begin something at once; if so, it counts as begun."""
+        if self._branches.leaves <= MOST_IN_A_TURN and not self._waiting:
+            return True
+        if self._waiting or self._begun >= MOST_IN_A_TURN:
+            return False
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._begun += 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait for a turn of the loop in which there is room."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if not self._begun and not self._waiting:
+            loop.call_soon(self._begin_turn)
+        self._waiting.append(future)
+        await future
+
+    def _begin_turn(self) -> None:
+        self._begun = 0
+        while self._waiting and self._begun < MOST_IN_A_TURN:
+            if not (first := self._waiting.popleft()).done():
+                first.set_result(None)
+                self._begun += 1
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+
 @final
 class Turns:
     """Who of a run's branches waits for its turn to resume."""
@@ -444,7 +500,7 @@ class Turns:
 
         A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
         """
-        activation = self._activation
+        activation, has_waited = self._activation, False
         while True:
             if activation.is_unloading:
                 raise Unload
@@ -458,6 +514,10 @@ class Turns:
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
                     raise Unload
+                if not has_waited and not activation.pace.is_free():
+                    await activation.pace.wait()
+                    has_waited = True
+                    continue
                 if not is_leaving:
                     self._tell(branch, operation_id)
                 return None
@@ -499,7 +559,10 @@ class Turns:
         replay, waiting = self._activation.replay, self._waiting
         if replay.is_over or replay.from_outside is not None or replay.next_branch in waiting:
             return False
-        return all(branch.path in waiting for branch in self._activation.branches if not branch.children)
+        branches = self._activation.branches
+        if len(waiting) < branches.leaves:  # told at once, however many there are
+            return False
+        return all(branch.path in waiting for branch in branches if not branch.children)
 
     def branch_ended(self) -> None:
         """A branch has ended: those that are left may all be waiting now."""

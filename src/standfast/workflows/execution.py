@@ -21,7 +21,7 @@ from standfast.errors import (
     UnknownWorkflowError,
 )
 from standfast.events import RunConflicts
-from standfast.stores.protocol import Conflict, Delete, Put
+from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.activation import Activation, insist
 from standfast.workflows.context import Context
 from standfast.workflows.context_locks import due_of
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 # --- driving a claimed run: until it has ended, waits for long, or is handed back ----------------------------------
 
 TRIES: Final = 50
+SHOWN: Final = 20
+"""How many of the things that a run waits for are named."""
+
 _UNEXPECTED: Final = frozenset({"failed", "timed_out"})
 _log: Final = logging.getLogger("standfast.workflows")
 
@@ -132,9 +135,25 @@ async def _end(
         continues=continues is not None,
     )
     over: dict[RecordKey, bytes | None] = {}
-    if activation.header.parent:
+    parent = None if activation.header.lines else parent_here(activation)
+    if activation.header.parent and parent is None:
         over[RunKeys(runtime.space, activation.header.parent).ready] = READY
-    answer = await _commit_state(activation, ended, over, continues)
+    if parent is not None:
+        parent.ending_children += 1
+    try:
+        answer = await _commit_state(activation, ended, over, continues, parent)
+    except BaseException:
+        if parent is not None:  # it may have been written, and then nothing in the store tells the parent
+            parent.ending_children -= 1
+            parent.abandon()
+        raise
+    if parent is not None:
+        parent.ending_children -= 1
+        if isinstance(answer, Conflict):
+            parent.notify()  # it may have been written before, by a commit whose answer was lost
+        else:
+            parent.child_ended(activation.keys.id, ended)
+        parent.note_idleness()
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
@@ -147,6 +166,18 @@ async def _end(
             runtime.emit_moved(next_id(activation.keys.id), following, 0, None, header)
         if status in _UNEXPECTED and ended.failure is not None and not is_logged(problem):
             _log_end(activation, ended.failure, timed_out=status == "timed_out")
+
+
+def parent_here(activation: Activation) -> Activation | None:
+    """Return the run that waits for this one, if it is driven here: then it is told, and need not be made to look.
+
+    It is not unloaded before it was told, and should another worker drive it by then, the commit that ends this run is
+    refused, and the parent is made to look after all.
+    """
+    parent = activation.runtime.loaded.get(activation.header.parent)
+    if parent is None or parent.claim is None or parent.is_unloading or parent.is_stopping:
+        return None
+    return parent
 
 
 def _log_end(activation: Activation, failure: Failure, *, timed_out: bool) -> None:
@@ -171,7 +202,7 @@ async def suspend(activation: Activation) -> None:
         or activation.is_unloading
     ):
         return
-    until, about = activation.due_at(), ", ".join(wait.what for wait in activation.waits)
+    until, about = activation.due_at(), _about(activation)
     waiting = structs.replace(
         state,
         status="suspended",
@@ -194,6 +225,13 @@ async def suspend(activation: Activation) -> None:
     finally:
         activation.unload()
     runtime.emit_moved(activation.keys.id, waiting, 0, state, activation.header)
+
+
+def _about(activation: Activation) -> str:
+    """Say what a run waits for; of many things the first ones, since it is stored each time that the run waits."""
+    waits = activation.waits
+    more = f", and {len(waits) - SHOWN:,} more" if len(waits) > SHOWN else ""
+    return ", ".join(wait.what for wait in waits[:SHOWN]) + more
 
 
 async def release(activation: Activation, about: str) -> None:
@@ -223,20 +261,23 @@ async def _commit_state(
     state: RunState,
     over: Mapping[RecordKey, bytes | None],
     continues: ContinueAsNew | None = None,
+    parent: Activation | None = None,
 ) -> object:
-    """Write a run's next state together with everything that is not written yet, and give up the owner's grant."""
-    claim, space, keys = activation.claim, activation.runtime.space, activation.keys
-    if activation.journal is not None:
-        await activation.journal.settled()  # else it would be written a second time, and that is refused
-    if claim is None or activation.is_evicted:
-        return Conflict(activation.runtime.now(), {})
-    journal = activation.journal
+    """Write a run's next state together with everything that is not written yet, and give up the owner's grant.
+
+    With ``parent`` it is written only if that run is driven here; if it is not, the parent is made to look.
+    """
+    claim, space, keys, journal = activation.claim, activation.runtime.space, activation.keys, activation.journal
     if journal is not None:
-        await journal.prepare()
-    last = () if journal is None else journal.rest()
+        await journal.settled()  # else it would be written a second time, and that is refused
+    if claim is None or journal is None or activation.is_evicted:
+        return Conflict(activation.runtime.now(), {})
+    await journal.prepare()
+    last = journal.rest()
     if state.has_ended and activation.header.lines and not state.continues:
         return await insist(activation, lambda: leave_lines(activation, state, last, over))
     version: int | None = claim.state_version
+    right = None if parent is None else parent.claim
     for _ in range(TRIES):
         extra = () if continues is None else continued(activation, continues, state.cancel)
         changes = (
@@ -244,11 +285,16 @@ async def _commit_state(
             Put(keys.state, RUN_STATES.encode_own(state), version or 0),
             *last,
             *extra,
+            *(() if right is None else (Check(right.key, right.fence),)),
         )
         answer = await insist(activation, partial(_commit, space, changes, over))
         if not isinstance(answer, Conflict):
             activation.runtime.saw(answer.at)
             return answer
+        if right is not None and right.key in answer.current:  # the parent is not driven here any more
+            over, right = {**over, RunKeys(space, activation.header.parent).ready: READY}, None
+            if len(answer.current) == 1:
+                continue
         if claim.key in answer.current or keys.state not in answer.current:
             activation.drop(answer)
             return answer

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Record
+    from standfast.stores.protocol import Change, Record, Snapshot
     from standfast.workflows.activation import Activation
     from standfast.workflows.journal import Claim
-    from standfast.workflows.replay import Wait
 
 
 # --- A loaded run's inbox: signals that wait to be taken, and updates that wait to be answered ---------------------
@@ -94,7 +94,9 @@ class Inbox:
 
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
-        self._items: list[LoadedItem] = []
+        self._signals: Final[dict[str, deque[LoadedItem]]] = {}
+        self._updates: Final[dict[tuple[int, int], LoadedItem]] = {}
+        self._offered: Final[dict[str, None]] = {}  # the names of signals that have come since they were handed out
         self._next: Final[dict[int, int]] = {}
         self._fetched = False
         self.handlers: Final[dict[str, Handler]] = {}
@@ -117,16 +119,24 @@ class Inbox:
             for key, record in page.records.items():
                 number = int(key.parts[-1])
                 if number >= self._next.get(age, 0):
-                    self._items.append(LoadedItem((age, number), key, record.version, ITEMS.decode(record.value)))
+                    self._add(LoadedItem((age, number), key, record.version, ITEMS.decode(record.value)))
                     self._next[age] = number + 1
             if page.more is None:
                 return
             start = page.more
 
+    def _add(self, loaded: LoadedItem) -> None:
+        if loaded.item.kind == "update":
+            self._updates[loaded.place] = loaded
+        else:
+            self._signals.setdefault(loaded.item.name, deque()).append(loaded)
+            self._offered[loaded.item.name] = None
+
     def left_in(self) -> tuple[str, ...]:
         """Return the runs in whose inboxes something may be left for the run as which this one goes on."""
         inherited = self._activation.header.mail_from
-        ages = {loaded.place[0] for loaded in self._items} if self._fetched else range(len(inherited))
+        left = (*self._updates.values(), *(each for items in self._signals.values() for each in items))
+        ages = {loaded.place[0] for loaded in left} if self._fetched else range(len(inherited))
         return (*(run_id for age, run_id in enumerate(inherited) if age in ages), self._activation.keys.id)
 
     async def write_if_much(self) -> None:
@@ -143,28 +153,37 @@ class Inbox:
         """Return the oldest signal of a name that nobody has taken."""
         if not self._fetched:
             await self.fetch()
-        return self._first(name)
+        items = self._signals.get(name)
+        return items[0] if items else None
 
-    def _first(self, name: str) -> LoadedItem | None:
-        return next((each for each in self._items if each.item.kind == "signal" and each.item.name == name), None)
-
-    async def poll_signal(self, name: str, wait: Wait) -> None:
-        """End a wait if its signal is there. It is taken out here, so that two who wait do not get the same."""
-        loaded = self._first(name)
-        if loaded is not None and not wait.future.done():
-            self._items.remove(loaded)
-            wait.settle(loaded)
+    def hand_out(self) -> None:
+        """End the waits whose signals are there. Each is taken out here, so that two waits do not get the same."""
+        waiting = self._activation.branches.signals
+        for name in self._offered:
+            items, waits = self._signals[name], waiting.get(name, {})
+            for wait in waits:
+                if not items:
+                    break
+                if not wait.future.done():
+                    wait.settle(items.popleft())
+        self._offered.clear()
 
     def take(self, loaded: LoadedItem) -> Delete:
         """Take a letter out; return the change that does so in the store."""
-        if loaded in self._items:
-            self._items.remove(loaded)
+        items = self._signals.get(loaded.item.name)
+        if loaded.item.kind == "update":
+            self._updates.pop(loaded.place, None)
+        elif items and items[0] is loaded:  # else it was handed out, and is not among them
+            items.popleft()
         return Delete(loaded.key, loaded.version)
 
     def give_back(self, loaded: LoadedItem) -> None:
         """Put a letter back that was found for somebody who no longer wants it."""
-        self._items.append(loaded)
-        self._items.sort(key=lambda each: each.place)
+        self._add(loaded)
+        items = self._signals[loaded.item.name]
+        items.rotate(1)
+        if len(items) > 1 and items[0].place > items[1].place:  # others were given back before it
+            self._signals[loaded.item.name] = deque(sorted(items, key=lambda each: each.place))
 
     # --- updates -------------------------------------------------------------------------------------------------
 
@@ -180,7 +199,7 @@ class Inbox:
     @property
     def has_updates(self) -> bool:
         """Whether updates have come that nobody has answered."""
-        return any(each.item.kind == "update" for each in self._items)
+        return bool(self._updates)
 
     @property
     def _is_open(self) -> bool:
@@ -189,7 +208,7 @@ class Inbox:
 
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
-        for loaded in [each for each in self._items if each.item.kind == "update"]:
+        for loaded in tuple(self._updates.values()):
             handler = self.handlers.get(loaded.item.name)
             if handler is not None and self._is_open:
                 self._answer(loaded, handler)
@@ -230,6 +249,12 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
 
 # --- news for a run in memory: what has come into its inbox, and whether what it waits for has happened ------------
 
+MANY_CHILDREN: Final = 100
+"""Beyond so many children a run rests after it has looked at them; see :data:`REST`."""
+
+REST: Final = 0.000_02
+"""Seconds of rest for each child that was looked at: about as long as that took."""
+
 
 @final
 class InboxPoll:
@@ -240,12 +265,13 @@ class InboxPoll:
         polls: How often somebody has looked: those who waited by then were told, and no others.
     """
 
-    __slots__ = ("_activation", "_polling", "is_waiting", "polls")
+    __slots__ = ("_activation", "_polling", "_rest", "_stopped", "is_waiting", "polls")
 
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
         self._polling: asyncio.Task[None] | None = None
-        self.is_waiting = False
+        self._rest: asyncio.Future[None] | None = None
+        self._stopped = self.is_waiting = False
         self.polls = 0
 
     @property
@@ -263,6 +289,9 @@ class InboxPoll:
 
     async def stop(self) -> None:
         """Wait until nobody is looking."""
+        self._stopped = True
+        if self._rest is not None:
+            _end_rest(self._rest)
         while self._polling is not None:
             await asyncio.wait({self._polling})
 
@@ -271,6 +300,8 @@ class InboxPoll:
             while self.is_waiting and not self._activation.is_unloading:
                 self.is_waiting = False
                 await self._poll_once()
+                if (children := len(self._activation.branches.children)) > MANY_CHILDREN and not self._stopped:
+                    await self._pause(children * REST)
         except Unload:
             return
         except StandfastError:
@@ -278,6 +309,17 @@ class InboxPoll:
         finally:
             self._polling = None
             self._activation.note_idleness()
+
+    async def _pause(self, seconds: float) -> None:
+        """Rest after many children were looked at: more of them end meanwhile, and are seen by one look."""
+        loop = asyncio.get_running_loop()
+        self._rest = loop.create_future()
+        timer = loop.call_later(seconds, _end_rest, self._rest)
+        try:
+            await self._rest
+        finally:
+            timer.cancel()
+            self._rest = None
 
     async def _poll_once(self) -> None:
         activation = self._activation
@@ -289,7 +331,10 @@ class InboxPoll:
             reason := RUN_STATES.decode(record.value).cancel
         ) is not None:
             activation.cancel(RunCancelled(reason))
-        for wait in activation.waits:
+        activation.inbox.hand_out()
+        if activation.branches.children:
+            await poll_children(activation)
+        for wait in tuple(activation.branches.polled):
             if wait.poll is not None and not wait.future.done():
                 await wait.poll(wait)
         self.polls += 1
@@ -308,6 +353,37 @@ class InboxPoll:
                 activation.evict()
             if answer.current.get(ready) is not None:
                 self.is_waiting = True
+
+
+async def poll_children(activation: Activation) -> None:
+    """Find out which of the children that a run waits for have ended, many in one read. Between two, others go on."""
+    runtime, children = activation.runtime, tuple(activation.branches.children)
+    page = runtime.space.at_most(100)
+    for first in range(0, len(children), page):
+        if first:
+            await asyncio.sleep(0)
+        some = [RunKeys(runtime.space, run_id) for run_id in children[first : first + page]]
+        seen = await runtime.space.read(*(keys.state for keys in some))
+        for keys in some:
+            wait, state = activation.branches.children.get(keys.id), ending_in(seen, keys)
+            if wait is not None and state is not None:
+                wait.settle(state)
+
+
+def ending_in(seen: Snapshot, keys: RunKeys) -> RunState | None:
+    """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
+    record = seen.get(keys.state)
+    state = (
+        RunState("cancelled", "", "", seen.at, cancel="it was purged")
+        if record is None
+        else RUN_STATES.decode(record.value)
+    )
+    return state if state.has_ended else None
+
+
+def _end_rest(rest: asyncio.Future[None]) -> None:
+    if not rest.done():
+        rest.set_result(None)
 
 
 # --- putting things into inboxes: those that meet in one process are written together, in the order of the calls ---
@@ -374,7 +450,7 @@ class InboxWriter:
 
     def __init__(self, scope: Scope) -> None:
         self._scope: Final = scope
-        self._queues: Final[dict[str, list[_Waiting]]] = {}
+        self._queues: Final[dict[str, deque[_Waiting]]] = {}
 
     async def send(self, run_id: str, sending: Sending) -> Sent:
         """Put something into a run's inbox, once for each id, and make the run look."""
@@ -383,7 +459,7 @@ class InboxWriter:
         if queue is not None:
             queue.append(waiting)
         else:
-            self._queues[run_id] = [waiting]
+            self._queues[run_id] = deque([waiting])
             asyncio.get_running_loop().create_task(self._serve(run_id)).add_done_callback(_look)
         return await waiting.answer
 
@@ -411,7 +487,7 @@ class InboxWriter:
             _tell(each.answer, answer)
 
 
-def _cut(queue: list[_Waiting], most: int) -> list[_Waiting]:
+def _cut(queue: deque[_Waiting], most: int) -> list[_Waiting]:
     """Take the next ones out, without those who have gone meanwhile."""
     some: list[_Waiting] = []
     size = 0
@@ -419,7 +495,7 @@ def _cut(queue: list[_Waiting], most: int) -> list[_Waiting]:
         size += len(queue[0].sending.packed)
         if some and size > MOST_BYTES:
             break
-        if not (first := queue.pop(0)).answer.done():
+        if not (first := queue.popleft()).answer.done():
             some.append(first)
     return some
 

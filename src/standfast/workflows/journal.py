@@ -8,6 +8,7 @@ dead, and is not, writes nothing any more.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, cast, final
 
 from msgspec import Raw, Struct
@@ -82,7 +83,9 @@ class Journal:
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
         self._is_flushing = False
-        self._flushed: asyncio.Future[None] | None = None
+        self._begun = self._done = 0  # the numbers of the last write that began, and of the last that was durable
+        self._writers: Final[deque[asyncio.Future[None]]] = deque()
+        self._readers: list[asyncio.Future[None]] = []
         self._own: Final = Check(claim.key, claim.fence)
         self._progress: bytes | None = None
         self._progress_version: int | None = None
@@ -124,16 +127,29 @@ class Journal:
             self._extra_changes[change.key] = change
 
     async def flush(self) -> Conflict | None:
-        """Write everything that was noted so far; return what was in the way. If there is none, look at the holds."""
-        if not self._is_flushing and not self.is_dirty:
+        """Write everything that was noted so far; return what was in the way. If there is none, look at the holds.
+
+        A caller that meets a write under way joins the next one, with all others that wait: what was noted since it
+        called is not its matter. However many wait, each waits for two writes at most.
+        """
+        if self._is_flushing:
+            number = self._begun + (self.is_dirty or bool(self.holds))
+            while self._is_flushing and self._done < number:
+                await self._until_ended(self._readers)
+            if self._done >= number:
+                return None
+        elif not self.is_dirty:
             return await self._look_at_holds() if self.holds else None
-        if not self._is_flushing and not self.holds and not self._extra_changes and self._progress is None:
+        if not self.holds and not self._extra_changes and self._progress is None:
             return await self._flush_events()
         taken = await self.begin()
         answer: Commit | Conflict | None = None
+        is_seen = False
         try:
             if not taken.events and not taken.extra_changes:
-                return await self._look_at_holds(is_alone=True)
+                lost = await self._look_at_holds(is_alone=True)
+                is_seen = lost is None
+                return lost
             changes = (*self.guards(), *self._chunks(taken.events), *taken.extra_changes.values())
             before = self.ends_at()
             answer = await (
@@ -146,12 +162,13 @@ class Journal:
             answer = verdict if isinstance(verdict, Commit) else None
             raise
         finally:
-            self.end(taken, 0 if isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
+            self.end(taken, 0 if is_seen or isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
 
     async def _flush_events(self) -> Conflict | None:
         """Write events and nothing else: what almost every step comes to."""
         events, self._pending = self._pending, []
-        self._is_flushing, is_written = True, False
+        self._start_flushing()
+        is_written = False
         try:
             # Not through the space: these are keys of its own making.
             answer = await self._scope.store.commit(self._own, *self._chunks(events))
@@ -166,17 +183,18 @@ class Journal:
                 self._written += len(events)
             else:
                 self._pending = events + self._pending
-            self._stop_flushing()
+            self._stop_flushing(is_written=is_written)
 
     async def begin(self) -> Taken:
         """Take everything out that is to be written. Until :meth:`end` is called nobody else writes."""
-        await self.settled()
-        self._is_flushing = True
+        while self._is_flushing:
+            await self._until_ended(self._writers)
+        self._start_flushing()
         if self._progress is not None:
             try:
                 await self.prepare()
             except BaseException:
-                self._stop_flushing()
+                self._stop_flushing(is_written=False)
                 raise
         taken = Taken(self._written, self._pending, self._with_progress())
         self._pending, self._extra_changes = [], {}
@@ -190,13 +208,38 @@ class Journal:
             self._written += len(taken.events) + added
             if self._keys.progress in taken.extra_changes:
                 self._progress_version = versions.get(self._keys.progress)
-        self._stop_flushing()
+        self._stop_flushing(is_written=added is not None)
 
-    def _stop_flushing(self) -> None:
+    def _start_flushing(self) -> None:
+        self._is_flushing = True
+        self._begun += 1
+
+    def _stop_flushing(self, *, is_written: bool) -> None:
         self._is_flushing = False
-        done, self._flushed = self._flushed, None
-        if done is not None:
-            done.set_result(None)
+        if is_written:
+            self._done = self._begun
+        readers, self._readers = self._readers, []
+        for each in readers:
+            _release(each)
+        self._let_next_write()
+
+    async def _until_ended(self, waiting: list[asyncio.Future[None]] | deque[asyncio.Future[None]]) -> None:
+        """Wait until a write has ended: with all others, or, among the writers, until it is this one's turn."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not self._is_flushing:
+                self._let_next_write()  # it may have been this one's turn
+            raise
+
+    def _let_next_write(self) -> None:
+        """Release one of those that wait to write; the others could do nothing but wait again."""
+        while self._writers:
+            if not (first := self._writers.popleft()).done():
+                first.set_result(None)
+                return
 
     async def _look_at_holds(self, *, is_alone: bool = False) -> Conflict | None:
         """Return what is no longer as it should be among the grants that the run relies on.
@@ -253,9 +296,7 @@ class Journal:
     async def settled(self) -> None:
         """Wait until nothing is being written."""
         while self._is_flushing:
-            if self._flushed is None:
-                self._flushed = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._flushed)
+            await self._until_ended(self._readers)
 
     def rest(self) -> tuple[Change, ...]:
         """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
@@ -272,6 +313,11 @@ class Journal:
         return tuple(
             Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(events)
         )
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _size(events: list[HistoryEvent]) -> int:

@@ -90,11 +90,7 @@ async def _take_signal(
 ) -> HistoryEvent:
     loaded = await ask(activation, activation.inbox.find(name))
     if loaded is None and (until is None or until > activation.runtime.now()):
-
-        async def look(wait: Wait) -> None:
-            await activation.inbox.poll_signal(name, wait)
-
-        found = await _waited(activation, branch, operation, Wait(f"the signal {name!r}", until, look))
+        found = await _waited(activation, branch, operation, Wait(f"the signal {name!r}", until, signal=name))
         loaded = found if isinstance(found, LoadedItem) else None
     if loaded is None:
         event = HistoryEvent("signal", operation, activation.runtime.now(), until=until)

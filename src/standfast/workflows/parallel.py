@@ -14,6 +14,7 @@ import msgspec
 from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
 from standfast.workflows.failures import describe, restore
+from standfast.workflows.inbox import ending_in
 from standfast.workflows.messages import cancel
 from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, Start
 from standfast.workflows.replay import CURRENT, Branch, Wait
@@ -23,7 +24,6 @@ from standfast.workflows.steps import ask
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from standfast.stores.protocol import Snapshot
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Workflow
 
@@ -136,17 +136,13 @@ async def _cancel(
 async def _wait_for(activation: Activation, branch: Branch, operation: str, child_id: str) -> HistoryEvent:
     keys = RunKeys(activation.runtime.space, child_id)
 
-    async def ended() -> RunState | None:
-        return ending_in(await activation.runtime.space.read(keys.state), keys)
-
-    async def look(wait: Wait) -> None:
-        if (state := await ended()) is not None:
-            wait.settle(state)
-
     as_of = activation.inbox_poll.polls
-    state: object = await ask(activation, ended())
+    state: object = activation.ended_children.pop(child_id, None)
     if state is None:
-        wait = Wait(f"the child {child_id}", None, look, as_of=as_of)
+        state = ending_in(await ask(activation, activation.runtime.space.read(keys.state)), keys)
+        state = activation.ended_children.pop(child_id, state)  # it may have ended here meanwhile
+    if state is None:
+        wait = Wait(f"the child {child_id}", child=child_id, as_of=as_of)
         state = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, operation)
@@ -160,17 +156,6 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     event = HistoryEvent("child_done", operation, activation.runtime.now(), state.result, failure)
     activation.note(event)
     return event
-
-
-def ending_in(seen: Snapshot, keys: RunKeys) -> RunState | None:
-    """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
-    record = seen.get(keys.state)
-    state = (
-        RunState("cancelled", "", "", seen.at, cancel="it was purged")
-        if record is None
-        else RUN_STATES.decode(record.value)
-    )
-    return state if state.has_ended else None
 
 
 def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the child returned
@@ -247,10 +232,10 @@ class Group:
         if not self.members:
             return
         activation, parent = self._activation, self._parent
-        parent.children += len(self.members)
         pending, parent.cancel = parent.cancel, None
-        for member in self.members:  # all, before the first of them begins: an eager task does so when it is made
-            activation.branches.append(member.branch)
+        # All, before the first of them begins: an eager task does so when it is made.
+        activation.branches.begin_group(parent, [member.branch for member in self.members])
+        for member in self.members:
             member.branch.is_told = parent.is_told
             if pending is not None:
                 member.branch.cancel = pending
@@ -294,8 +279,7 @@ class Group:
             self._ended(member)
 
     def _ended(self, member: Member) -> None:
-        self._activation.branches.remove(member.branch)
-        self._parent.children -= 1
+        self._activation.branches.end_member(self._parent, member.branch)
         self.ended.append(member)
         has_lost = self.has_lost(member)
         if member.problem is not None and self.first_raised is None and not member.is_unloaded and not has_lost:
@@ -324,9 +308,10 @@ class Group:
         if self._is_cancelling:
             return
         self._is_cancelling = True
-        paths = [member.branch.path for member in self.members if member not in self.ended]
+        ended, group = {member.branch.path for member in self.ended}, f"{self._path}."
         for branch in tuple(self._activation.branches):
-            is_in = any(branch.path == path or branch.path.startswith(f"{path}/") for path in paths)
+            # By the path of the branch, or of the one of this group that it was started by.
+            is_in = branch.path.startswith(group) and (group + branch.path[len(group) :].partition("/")[0] not in ended)
             if is_in and not branch.children and not branch.is_told and self._path not in branch.lost_in:
                 told = RunCancelled("another branch has ended first")
                 told.group = self._path

@@ -14,23 +14,20 @@ from standfast.errors import (
     EncodeError,
     IdempotencyKeyPurgedError,
     RunNotFoundError,
-    StoreBusyError,
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey, encode_parts
-from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Commit, Record, Snapshot
+    from standfast.stores.protocol import Change, Record, Snapshot
 
 
 # --- commits of which some changes hold whatever the record is at the moment ---------------------------------------
-
-TRIES: Final = 50
 
 
 async def commit_over(
@@ -51,14 +48,22 @@ async def commit_over(
     if missing := [key for key in over if key not in versions]:
         snapshot = await scope.read(*missing)
         versions.update({key: snapshot.version(key) for key in missing})
-    for _ in range(TRIES):
-        writes = [change for key, value in over.items() for change in _write(key, value, versions[key])]
-        answer = await scope.commit(*changes, *writes)
-        if not isinstance(answer, Conflict) or any(key not in over for key in answer.current):
-            return answer
-        for key, record in answer.current.items():
-            versions[key] = 0 if record is None else record.version
-    raise StoreBusyError("a run", f"its records changed {TRIES} times while it was written")
+    writes = [change for key, value in over.items() for change in _write(key, value, versions[key])]
+    answer = await scope.commit(*changes, *writes)
+    if not isinstance(answer, Conflict) or any(key not in over for key in answer.current):
+        return answer
+
+    # Others write there too: thousands of children that end tell one parent. Decided in the store's own order none of
+    # them is refused for another; tried again one by one, each would be refused by every one before it.
+    def decide(seen: Snapshot) -> Decision[Conflict | None]:
+        lost = {each.key: seen.get(each.key) for each in changes if seen.version(each.key) != each.expected}
+        if lost:
+            return Decision(Conflict(seen.at, lost))
+        written = [change for key, value in over.items() for change in _write(key, value, seen.version(key))]
+        return Decision(None, (*changes, *written))
+
+    decided = await scope.update([*(each.key for each in changes), *over], decide)
+    return Commit(decided.at, decided.versions) if decided.answer is None else decided.answer
 
 
 def _write(key: RecordKey, value: bytes | None, version: int) -> list[Change]:

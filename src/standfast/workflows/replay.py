@@ -9,6 +9,7 @@ is decided here too. No I/O and no clock.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, final
@@ -47,13 +48,15 @@ class Wait:
         until: When it is over at the latest; then its result is :data:`OVER`.
         poll: Finds out whether it has come true, and then sets its result; called when there is news for the run.
         predicate: Tells whether it has come true; asked after each update.
+        signal: The name of the signal that it waits for.
+        child: The id of the child whose end it waits for.
         line: The address of the line to look after meanwhile, if it waits in one.
         as_of: How often news had been looked for when the store was asked whether there is anything to wait for. None:
             it was not asked. What has come since was not for this wait, which was not there yet.
         future: Its result.
     """
 
-    __slots__ = ("as_of", "future", "line", "poll", "predicate", "until", "what")
+    __slots__ = ("as_of", "branches", "child", "future", "line", "poll", "predicate", "signal", "until", "what")
 
     def __init__(
         self,
@@ -62,23 +65,34 @@ class Wait:
         poll: Callable[[Wait], Awaitable[None]] | None = None,
         *,
         predicate: Callable[[], object] | None = None,
+        signal: str | None = None,
+        child: str | None = None,
         line: tuple[str, ...] = (),
         as_of: int | None = None,
     ) -> None:
         self.what, self.until, self.poll, self.predicate, self.line = what, until, poll, predicate, line
-        self.as_of = as_of
+        self.signal, self.child, self.as_of = signal, child, as_of
+        self.branches: Branches | None = None  # those among which it is counted as waiting
         self.future: Final[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
 
     def settle(self, result: object) -> None:
         """End the wait."""
         if not self.future.done():
             self.future.set_result(result)
+            self.uncount()
 
     def interrupt(self, problem: BaseException) -> None:
         """End the wait by an exception."""
         if not self.future.done():
             self.future.set_exception(problem)
             self.future.exception()  # whoever waits for it may have gone
+            self.uncount()
+
+    def uncount(self) -> None:
+        """Count its branch as one that is at work again."""
+        if self.branches is not None:
+            self.branches.active += 1
+            self.branches = None
 
 
 def is_due(predicate: Callable[[], object]) -> bool:
@@ -94,6 +108,9 @@ class Over:
 
 
 OVER: Final = Over()
+
+FEW: Final = 64
+"""How many waits that have ended are kept in mind, whatever the number of branches."""
 
 
 @final
@@ -176,6 +193,122 @@ class Branch:
         if self.is_in_effect and not self.is_interrupted and self.task is not None:
             self.is_interrupted = True
             self.task.cancel()
+
+
+@final
+class Branches:
+    """The branches of a run that have not ended, in the order in which they began, and what they wait for.
+
+    Everything is kept as it changes, so that no question costs more because there are more branches.
+
+    Attributes:
+        leaves: How many wait for no other branch.
+        active: How many wait for nothing.
+        polled: The waits that are polled when there is news, each by itself.
+        predicates: Those for a predicate.
+        signals: Those for a signal, by its name.
+        children: Those for the end of a child, by its id.
+    """
+
+    __slots__ = ("_all", "_dues", "_number", "active", "children", "leaves", "polled", "predicates", "signals")
+
+    def __init__(self) -> None:
+        self._all: Final[dict[Branch, None]] = {}
+        self._dues: Final[list[tuple[Instant, int, Wait]]] = []
+        self._number = self.leaves = self.active = 0
+        self.polled: Final[dict[Wait, None]] = {}
+        self.predicates: Final[dict[Wait, None]] = {}
+        self.signals: Final[dict[str, dict[Wait, None]]] = {}
+        self.children: Final[dict[str, Wait]] = {}
+
+    def __iter__(self) -> Iterator[Branch]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, branch: Branch) -> bool:
+        return branch in self._all
+
+    def add(self, branch: Branch) -> None:
+        """Add one that begins."""
+        self._all[branch] = None
+        self.leaves += 1
+        self.active += 1
+
+    def remove(self, branch: Branch) -> None:
+        """Take one out that has ended."""
+        del self._all[branch]
+        if not branch.children:
+            self.leaves -= 1
+            self.active -= 1
+
+    def begin_group(self, parent: Branch, members: Sequence[Branch]) -> None:
+        """Add branches that another one starts, and waits for."""
+        if not parent.children:
+            self.leaves -= 1
+            self.active -= 1
+        parent.children += len(members)
+        for member in members:
+            self.add(member)
+
+    def end_member(self, parent: Branch, member: Branch) -> None:
+        """Take one out that has ended; the last of its group lets the parent go on."""
+        self.remove(member)
+        parent.children -= 1
+        if not parent.children and parent in self._all:
+            self.leaves += 1
+            self.active += 1
+
+    def begin_wait(self, branch: Branch, wait: Wait) -> None:
+        """Take note that a branch waits."""
+        branch.wait = wait
+        if not wait.future.done():
+            self.active -= 1
+            wait.branches = self
+        if wait.until is not None:
+            self._number += 1
+            heapq.heappush(self._dues, (wait.until, self._number, wait))
+            if len(self._dues) > FEW and len(self._dues) > 2 * len(self._all):  # most ended before their time
+                self._dues[:] = [each for each in self._dues if not each[2].future.done()]
+                heapq.heapify(self._dues)
+        if wait.poll is not None:
+            self.polled[wait] = None
+        if wait.predicate is not None:
+            self.predicates[wait] = None
+        if wait.signal is not None:
+            self.signals.setdefault(wait.signal, {})[wait] = None
+        if wait.child is not None:
+            self.children[wait.child] = wait
+
+    def end_wait(self, branch: Branch, wait: Wait) -> None:
+        """Take note that a branch waits no longer."""
+        branch.wait = None
+        wait.uncount()
+        self.polled.pop(wait, None)
+        self.predicates.pop(wait, None)
+        if wait.signal is not None and (same := self.signals.get(wait.signal)) is not None:
+            same.pop(wait, None)
+            if not same:
+                del self.signals[wait.signal]
+        if wait.child is not None:
+            self.children.pop(wait.child, None)
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Everything that branches wait for."""
+        return [branch.wait for branch in self._all if branch.wait is not None]
+
+    def due_at(self) -> Instant | None:
+        """Return when the first of the waits is over at the latest."""
+        while self._dues and self._dues[0][2].future.done():
+            heapq.heappop(self._dues)
+        return self._dues[0][0] if self._dues else None
+
+    def expire(self, now: Instant) -> None:
+        """End those waits whose time is over."""
+        while self._dues and self._dues[0][0] <= now:
+            heapq.heappop(self._dues)[2].settle(OVER)
 
 
 CURRENT: Final[ContextVar[Branch | None]] = ContextVar("standfast_branch", default=None)

@@ -233,7 +233,10 @@ class Runtime:
         return Instant(self.clock.elapsed() + self._offset)
 
     def alarm(self, at: Instant, activation: Activation) -> None:
-        """Ring a run at an instant."""
+        """Ring a run at an instant, unless it is rung before: then it says itself when the next one is due."""
+        if activation.rings_at is not None and activation.rings_at <= at:
+            return
+        activation.rings_at = at
         self._alarm_count += 1
         heapq.heappush(self._alarms, (at, self._alarm_count, activation))
         if self._alarms[0][0] == at:
@@ -249,8 +252,14 @@ class Runtime:
         """Ring those whose time has come."""
         now = self.now()
         while self._alarms and self._alarms[0][0] <= now:
-            _, _, activation = heapq.heappop(self._alarms)
+            at, _, activation = heapq.heappop(self._alarms)
+            if activation.rings_at != at:
+                continue  # an earlier one was set since, and has rung
+            activation.rings_at = None
             activation.expire_waits(now)
+            due = activation.due_at()
+            if due is not None and due > now and not activation.is_unloading:
+                self.alarm(due, activation)
 
     # --- being a worker ------------------------------------------------------------------------------------------
 
