@@ -9,6 +9,7 @@ from standfast._lazy import lazy_names
 if TYPE_CHECKING:
     from standfast.audit import Actor, AuditPage, AuditRecord, export_store, fence_store, import_store, thaw_store
     from standfast.locks.inspect import Explanation, LineSummary
+    from standfast.locks.line_history import PastHold
     from standfast.log_hook import LogHook
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
@@ -22,6 +23,7 @@ __all__ = [
     "Keyring",
     "LineSummary",
     "LogHook",
+    "PastHold",
     "export_store",
     "fence_store",
     "import_store",
@@ -38,6 +40,7 @@ _HOMES = {
     "Keyring": "standfast.stores.encryption",
     "LineSummary": "standfast.locks.inspect",
     "LogHook": "standfast.log_hook",
+    "PastHold": "standfast.locks.line_history",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",
     "import_store": "standfast.audit",

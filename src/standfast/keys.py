@@ -90,11 +90,14 @@ class KeyFamily:
         modes: Ways of holding a key that several holders may share with each other.
         alone: Ways of holding a key that exclude every other holder, their own kind included.
         after: Families whose keys must be taken before keys of this one. Checked whenever a key is taken.
+        history: How many past holds of each key durable locks keep, up to 100, but no fewer than 20; see
+            :meth:`Space.history <standfast.Space.history>`. Those that ended by death, eviction or expiry are kept in
+            any case; this keeps those that were released too, which makes each release dearer.
 
     A family without ``modes`` and ``alone`` has plain mutual exclusion and takes no ``mode=``.
     """
 
-    __slots__ = ("after", "alone", "encoded_name", "has_modes", "modes", "name", "place")
+    __slots__ = ("after", "alone", "encoded_name", "has_modes", "history", "modes", "name", "place")
 
     name: str
     modes: tuple[str, ...]
@@ -103,6 +106,7 @@ class KeyFamily:
     place: str
     encoded_name: bytes
     has_modes: bool
+    history: int
 
     def __new__(
         cls,
@@ -111,11 +115,12 @@ class KeyFamily:
         modes: tuple[str, ...] = (),
         alone: tuple[str, ...] = (),
         after: tuple[KeyFamily, ...] = (),
+        history: int = 0,
     ) -> KeyFamily:
         """Declare the family, or return it if this very place has declared it before."""
         caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the cheap way to find it
         place = _place(caller)
-        return _register(_declare(name, modes, alone, after, place))
+        return _register(_declare(name, modes, alone, after, place, history))
 
     def __call__(self, *parts: str) -> Key:
         """Make the key of this family for ``parts``; no parts is the family's single key."""
@@ -138,7 +143,12 @@ def _place(frame: FrameType) -> str:
 
 
 def _declare(
-    name: str, modes: tuple[str, ...], alone: tuple[str, ...], after: tuple[KeyFamily, ...], place: str
+    name: str,
+    modes: tuple[str, ...],
+    alone: tuple[str, ...],
+    after: tuple[KeyFamily, ...],
+    place: str,
+    history: int,
 ) -> KeyFamily:
     _check_name(name, "a family name")
     if isinstance(modes, str) or isinstance(alone, str):
@@ -157,9 +167,12 @@ def _declare(
             raise ArgumentTypeError("a KeyFamily in after=", _described(earlier))
     if len({*modes, *alone}) != len(modes) + len(alone):
         raise InvalidArgumentError("part of a key", "each mode is declared once", repr((*modes, *alone)))
+    if type(history) is not int or not 0 <= history <= LONGEST_HISTORY:
+        problem = f"history is a number of holds from 0 to {LONGEST_HISTORY}"
+        raise InvalidArgumentError("part of a key", problem, ascii(history)[:40])
     family = object.__new__(KeyFamily)
     family.name, family.modes, family.alone = name, modes, alone
-    family.after, family.place = after, place
+    family.after, family.place, family.history = after, place, history
     family.has_modes = bool(modes or alone)
     family.encoded_name = _encode_part(name)
     return family
@@ -171,6 +184,9 @@ def _check_name(name: str, what: str) -> None:
     if not name or not name.isprintable():
         raise InvalidArgumentError("part of a key", f"{what} is printable text and not empty", _short(ascii(name)))
 
+
+LONGEST_HISTORY: Final = 100
+"""The most past holds that are kept of one key: they share one record."""
 
 _PROMPTS: Final = ("<stdin>", "<ipython-input-", "<python-input-")
 
@@ -207,7 +223,7 @@ def find_family(name: str) -> KeyFamily | None:
 
 
 def _declaration(family: KeyFamily) -> tuple[object, ...]:
-    return family.place, family.modes, family.alone, family.after
+    return family.place, family.modes, family.alone, family.after, family.history
 
 
 def _family_named(name: str) -> KeyFamily:

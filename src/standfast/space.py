@@ -10,6 +10,7 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import DAY, seconds
 from standfast.events import NO_HOOKS, Hooks
 from standfast.locks.inspect import LISTED, explain, lines
+from standfast.locks.line_history import read_history
 from standfast.locks.locks import DEFAULT_LEASE, ModeLock, Mutex, Semaphore, check_heartbeat, check_lease
 from standfast.locks.rate_limiter import RateLimiter
 from standfast.locks.registry import Lines
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key
     from standfast.locks.inspect import Explanation, LineSummary
+    from standfast.locks.line_history import PastHold
     from standfast.locks.survey import RatePage
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
@@ -120,6 +122,14 @@ class Space(Scope):
             limit: How many waiters to list; the others are counted.
         """
         return await explain(self, address_of(key), limit=limit)
+
+    async def history(self, key: Key | str) -> tuple[PastHold, ...]:
+        """Return who held ``key`` before, newest first, for how long, and how each hold ended.
+
+        Holds that ended by death, eviction or expiry are kept for every key, the latest 20 of 30 days. Those that were
+        released are kept for keys whose family asks for it: ``sf.KeyFamily("account", history=20)``.
+        """
+        return await read_history(self, address_of(key))
 
     def lines(self) -> AsyncIterator[LineSummary]:
         """Return all keys that are held or waited for, in the order of the keys: ``async for line in space.lines()``.

@@ -31,7 +31,7 @@ PATIENCE: Final = 120.0
 KEPT: Final = {
     *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
     *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
-    *("stop", "superseded", "turned-out"),
+    *("stop", "superseded", "turned-out", "past"),
 }
 """What stays in the store after all have ended."""
 

@@ -181,7 +181,7 @@ class World:
         self.watch.demand(not self.roster.left(), f"rest: tasks are left: {self.roster.left()}")
         await asyncio.sleep(self.lease)
         await self._tidy()
-        swept_later = {"turned-out", "waiting"} if dead or self.refuses else {"turned-out"}
+        swept_later = {"turned-out", "past", "waiting"} if dead or self.refuses else {"turned-out", "past"}
         rows = [str(row) for row in self.watch.rows() if row.parts[2] not in swept_later]
         self.watch.demand(not rows, f"rest: records are left: {rows[:5]}")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 180.0
 """Seconds after the last fault by which every request has ended."""
 
-KEPT: Final = {"record", "effect", "stop", "superseded", "turned-out", "waiting"}
+KEPT: Final = {"record", "effect", "stop", "superseded", "turned-out", "waiting", "past"}
 """What stays in the store for a while after all have ended."""
 
 

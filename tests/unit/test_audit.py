@@ -236,9 +236,9 @@ AUDITED_METHODS = {
     RateLimiter: {"withdraw", "close_for", "open_again", "change_rate"},
 }
 NOT_AUDITED = {
-    sf.Engine: "open aclose get history list result query audit",
+    sf.Engine: "open aclose get history list result query audit workers limits",
     sf.Run: "result info place history query",
-    Schedules: "declare get list",
+    Schedules: "declare get list ticks next_ticks",
     DurableLock: "explain",
     RateLimiter: "try_acquire acquire inspect",
 }
@@ -271,11 +271,14 @@ def test_every_function_on_a_store_takes_an_actor() -> None:
 
 AUDITED_COMMANDS = {
     *("locks release", "locks withdraw", "runs start", "runs cancel", "runs retry", "runs signal"),
+    *("runs update", "runs restart", "runs fork", "runs resume", "runs erase", "limits set", "limits clear"),
+    *("schedules pause", "schedules resume", "schedules trigger", "schedules backfill"),
     *("export", "import", "thaw", "fence"),
 }
 OTHER_COMMANDS = {
     *("completion", "run", "serve", "worker", "mcp"),  # programs, and not what is done to others
     *("locks list", "locks inspect", "locks explain", "runs list", "runs show", "runs tail"),  # only look
+    *("runs query", "limits show", "limits rates", "schedules list", "schedules show", "workers"),
 }
 
 

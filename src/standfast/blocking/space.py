@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key, RecordKey
     from standfast.locks import Explanation, LineSummary
+    from standfast.locks.line_history import PastHold
     from standfast.locks.survey import RatePage
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
@@ -111,6 +112,10 @@ class Space:
             limit: How many waiters to list; the others are counted.
         """
         return self._space.call(lambda space: space.explain(key, limit=limit))
+
+    def history(self, key: Key | str) -> tuple[PastHold, ...]:
+        """Return who held ``key`` before, newest first, for how long, and how each hold ended."""
+        return self._space.call(lambda space: space.history(key))
 
     def lines(self) -> Iterator[LineSummary]:
         """Return all keys that are held or waited for, in the order of the keys: ``for line in space.lines()``.

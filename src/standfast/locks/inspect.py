@@ -18,6 +18,7 @@ from standfast.errors import InvalidArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
+from standfast.locks.line_history import HISTORIES, PastHold
 from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 from standfast.stores.protocol import Record
@@ -130,6 +131,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
         estimate: In how many seconds a newcomer would be likely to hold. It is an estimate: each is taken to hold
             for as long as others did lately. None if there is nothing to tell it from. On a lock with modes the
             newcomer is one that shares with none.
+        history: Who held it before, newest first: those whose hold ended by death, eviction or expiry; and those who
+            released it, if the key's family asks for that (``sf.KeyFamily(..., history=20)``).
     """
 
     key: str
@@ -146,6 +149,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     more: bool = False
     pace: float = 0.0
     estimate: float | None = 0.0
+    history: tuple[PastHold, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON-shaped data: what ``standfast locks explain --json`` prints."""
@@ -165,6 +169,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     def _lines(self) -> Iterator[str]:
         if not self.kind:
             yield f"{one_line(self.key)} is free: nobody holds it and nobody waits for it"
+            yield from self._past_lines()
             return
         yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {len(self.holders)} holding, {self._waiting()}"
         if self.pace:
@@ -176,6 +181,13 @@ class Explanation(Struct, frozen=True, kw_only=True):
             yield from _waiter_lines(waiter)
         if self.more:
             yield f"and up to {self.waiting - len(self.waiters):,} more waiting"
+        yield from self._past_lines()
+
+    def _past_lines(self) -> Iterator[str]:
+        for past in self.history[:SHOWN]:
+            mode = f", mode {one_line(past.mode)}" if past.mode else ""
+            yield f"held before: {one_line(past.owner)}{mode}, {past.end}"
+            yield f"  for {length(past.held_for)}, until {moment(past.ended_at)}, fence {past.fence}"
 
     def _permits(self) -> str:
         if self.kind != "semaphore":
@@ -332,6 +344,9 @@ def forecast(
 
 # --- looking at lines without touching them: who holds, who waits, and which lines there are -----------------------
 
+SHOWN: Final = 5
+"""How many past holds the text of an explanation shows."""
+
 LISTED: Final = 100
 """How many waiters are listed, if nothing else is asked for."""
 
@@ -422,7 +437,13 @@ def _checked_limit(limit: int) -> int:
 
 def _shown(record: Record) -> dict[str, Any]:
     _, _, kind, *parts = record.key.parts
-    codecs: dict[str, Codec[Any]] = {"line": HEADS, "grant": GRANTS, "presence": PRESENCES, "ticket": WAITERS}
+    codecs: dict[str, Codec[Any]] = {
+        "line": HEADS,
+        "grant": GRANTS,
+        "presence": PRESENCES,
+        "ticket": WAITERS,
+        "past": HISTORIES,
+    }
     return {
         "record": kind,
         "parts": parts,
@@ -447,15 +468,15 @@ class _LineRead(Struct, frozen=True):
 
 
 async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
-    first = await scope.read(keys.head)
+    first = await scope.read(keys.head, keys.past)
     found = first.get(keys.head)
     if found is None:
-        return _LineRead(first.at)
+        return _LineRead(first.at, records=first.records)
     head = HEADS.decode(found.value)
     waiters = [waiter async for waiter in waiters_of(scope, keys, head.front, limit + 1)]
     shown = tuple(waiters[:limit])
     entries = [*(holder.entry for holder in head.holders), *(waiter.entry for waiter in shown)]
-    wanted = [keys.head, *(keys.grant(holder.slot) for holder in head.holders)]
+    wanted = [keys.head, keys.past, *(keys.grant(holder.slot) for holder in head.holders)]
     wanted += [keys.presence(name) for name in sorted(presences_of(entries))]
     records, at = await _read_all(scope, wanted)
     now = records.get(keys.head)
@@ -510,7 +531,8 @@ def _summary(keys: LineKeys, head: Head, at: Instant) -> LineSummary:
 def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
     head = seen.head
     if head is None:
-        return Explanation(key=keys.name, family=keys.address[1], parts=keys.address[2:], at=seen.at)
+        history = _history(keys, seen)
+        return Explanation(key=keys.name, family=keys.address[1], parts=keys.address[2:], at=seen.at, history=history)
     lives = _Liveness(scope, keys, seen)
     holding = {holder.entry.id for holder in head.holders}
     waiters = [waiter for waiter in seen.waiters if waiter.entry.id not in holding]
@@ -531,7 +553,13 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
         more=seen.more,
         pace=head.pace,
         estimate=_for_newcomer(estimates[-1], head, rest if seen.more else 0),
+        history=_history(keys, seen),
     )
+
+
+def _history(keys: LineKeys, seen: _LineRead) -> tuple[PastHold, ...]:
+    record = seen.records.get(keys.past)
+    return () if record is None else HISTORIES.decode(record.value).holds
 
 
 def _estimates(head: Head, lives: _Liveness, waiters: Sequence[Entry]) -> list[float | None]:

@@ -249,6 +249,7 @@ class LineDriver:
         self._is_busy = False
         self._lives = 0
         self.dead: set[str] = set()
+        self.killed: set[str] = set()
         self.disagreement: Head | None = None
         limits = scope.store.capabilities
         self._most: Final = min(MOST_KEYS, limits.max_changes)
@@ -390,11 +391,14 @@ class LineDriver:
         dead = known.dead | self.dead
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
         self._lives += 1
-        facts = LineFacts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
+        new_life, killed = f"{self._scope.presence_name}.{self._lives}", frozenset(self.killed)
+        facts = LineFacts(dead, known.life, known.front, tickets, new_life, killed)
         if self._guess.wants_look(requests):
             await self.look()
         limits = self._scope.store.capabilities
         needed = self._guess.sure(requests)
+        if dead or (spec.history and any(type(each) is Leave for each in requests)):
+            needed |= {self.keys.past}
         keys = self._guess.within(needed, self._guess.likely(requests))
         for _ in range(TRIES):
             asked_at = self._clock.elapsed()
@@ -407,6 +411,7 @@ class LineDriver:
             found = decided.answer
             if not found.missing:
                 self.dead -= dead
+                self.killed &= self.dead
                 return self._finish(decided, asked_at), found.outcomes
             self._guess.is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing

@@ -335,6 +335,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
         kind: As what the key is used: a mutex, a semaphore or a mode lock.
         pinned: The permits were set by an operator; the head stays when the line is empty.
         pace: Seconds that a hold took lately, as a moving average; 0 if none has ended yet.
+        history: How many holds that were released are kept, see :mod:`standfast.locks.line_history`; 0: none.
     """
 
     life: str
@@ -345,6 +346,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     next_ticket: int = 0
     pinned: bool = False
     pace: float = 0.0
+    history: int = 0
 
 
 class Grant(Struct, frozen=True):
@@ -400,13 +402,14 @@ def name_of(address: tuple[str, ...]) -> str:
 class LineKeys:
     """Where the records of one line lie. Heads have a kind of their own, so that all lines can be listed."""
 
-    __slots__ = ("_end", "_grants", "_presences", "_scope", "_seen", "_tickets", "address", "head", "name")
+    __slots__ = ("_end", "_grants", "_presences", "_scope", "_seen", "_tickets", "address", "head", "name", "past")
 
     def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
         self._scope: Final = scope
         self.address: Final = address
         self.name: Final = name_of(address)
         self.head: Final = scope.key("line", *address)
+        self.past: Final = scope.key("past", *address)
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
         self._grants: Final = scope.key("grant", *address)
@@ -445,10 +448,14 @@ class LineKeys:
 
 
 class LockSpec(Struct, frozen=True):
-    """What the call site says about the line. It counts if there is no line yet; else the head does."""
+    """What the call site says about the line. It counts if there is no line yet; else the head does.
+
+    ``history``: how many holds that were released are kept; the larger number counts.
+    """
 
     kind: str
     rules: Rules
+    history: int = 0
 
 
 class LineFacts(Struct, frozen=True):
@@ -459,6 +466,7 @@ class LineFacts(Struct, frozen=True):
         front: In the life ``life`` of the line, no waiter has a smaller ticket.
         tickets: Tickets of this process's own waiters, which may be out of sight.
         new_life: The name of the line's life if it has to begin one.
+        killed: Those of the dead whose process was seen to die.
     """
 
     dead: frozenset[str] = frozenset()
@@ -466,6 +474,7 @@ class LineFacts(Struct, frozen=True):
     front: int = 0
     tickets: tuple[int, ...] = ()
     new_life: str = ""
+    killed: frozenset[str] = frozenset()
 
 
 @final
@@ -476,15 +485,16 @@ class LineView:
     nothing and the step is to be repeated with them.
     """
 
-    __slots__ = ("_given", "_keys", "_shown", "_snapshot", "facts", "head", "line", "missing")
+    __slots__ = ("_given", "_shown", "_snapshot", "facts", "head", "history", "keys", "line", "missing")
 
     def __init__(
         self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts
     ) -> None:
-        self._keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
+        self.keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
         self.missing: Final[set[RecordKey]] = set()
         stored = snapshot.get(keys.head)
         self.head: Final = Head(facts.new_life, spec.kind, spec.rules) if stored is None else HEADS.decode(stored.value)
+        self.history: Final = max(self.head.history, spec.history)
         front = max(self.head.front, facts.front) if facts.life == self.head.life else self.head.front
         last = self.head.next_ticket
         self._shown: Final = range(min(front, last), min(last, front + WINDOW))
@@ -497,20 +507,21 @@ class LineView:
 
     def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with that ticket; None: it is gone."""
-        record = self._get(self._keys.ticket(ticket))
+        record = self.get(self.keys.ticket(ticket))
         return None if record is None else waiter_in(record)
 
     def in_sight(self) -> Line:
         """Return the line up to the first waiter that was not read: the ones behind it are out of sight."""
         line, given = self.line, self._given
-        unseen = next((number for number in self._shown if self._keys.ticket(number) not in given), None)
+        unseen = next((number for number in self._shown if self.keys.ticket(number) not in given), None)
         if unseen is None:
             return line
         return structs.replace(
             line, waiters=tuple([each for each in line.waiters if each.ticket < unseen]), horizon=unseen
         )
 
-    def _get(self, key: RecordKey) -> Record | None:
+    def get(self, key: RecordKey) -> Record | None:
+        """Return what the snapshot has of a key; one that it was not taken of is missing."""
         if key not in self._given:
             self.missing.add(key)
         return self._snapshot.get(key)
@@ -524,7 +535,7 @@ class LineView:
 
     def fence_of(self, holder: Holder) -> int:
         """Return the version of a holder's grant as it was in the snapshot."""
-        return 0 if (record := self._get(self._keys.grant(holder.slot))) is None else record.version
+        return 0 if (record := self.get(self.keys.grant(holder.slot))) is None else record.version
 
     def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[Change, ...]:
         """Return what turns this view into ``line``."""
@@ -536,30 +547,38 @@ class LineView:
         for slot in before.keys() | after.keys():
             old, new = before.get(slot), after.get(slot)
             if new is None:
-                yield from self._delete(self._keys.grant(slot))
+                yield from self._delete(self.keys.grant(slot))
             elif old is None or _grant_id(old) != _grant_id(new):
                 grant = Grant(new.entry.id, new.entry.owner, new.granted_at)
-                yield self._put(self._keys.grant(slot), GRANTS.encode_own(grant))
+                yield self._put(self.keys.grant(slot), GRANTS.encode_own(grant))
 
     def _waiter_changes(self, line: Line) -> Iterator[Change]:
         before = {waiter.ticket: waiter for waiter in self.line.waiters}
         after = {waiter.ticket: waiter for waiter in line.waiters}
         for ticket in before.keys() - after.keys():
-            yield from self._delete(self._keys.ticket(ticket))
+            yield from self._delete(self.keys.ticket(ticket))
         for ticket, waiter in after.items():
             if before.get(ticket) != waiter:
-                yield self._put(self._keys.ticket(ticket), WAITERS.encode_own(waiter))
+                yield self._put(self.keys.ticket(ticket), WAITERS.encode_own(waiter))
 
     def _head_change(self, line: Line, *, pinned: bool) -> Iterator[Change]:
         if not pinned and not line.holders and line.front == line.next_ticket:
-            yield from self._delete(self._keys.head)
+            yield from self._delete(self.keys.head)
             return
         old = self.head
         head = Head(
-            old.life, old.kind, line.rules, line.holders, line.front, line.next_ticket, pinned, self._pace(line)
+            old.life,
+            old.kind,
+            line.rules,
+            line.holders,
+            line.front,
+            line.next_ticket,
+            pinned,
+            self._pace(line),
+            self.history,
         )
-        if head != old or self._snapshot.get(self._keys.head) is None:
-            yield self._put(self._keys.head, HEADS.encode_own(head))
+        if head != old or self._snapshot.get(self.keys.head) is None:
+            yield self._put(self.keys.head, HEADS.encode_own(head))
 
     def _pace(self, line: Line) -> float:
         pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
@@ -570,17 +589,17 @@ class LineView:
         return pace
 
     def _put(self, key: RecordKey, value: bytes) -> Put:
-        record = self._get(key)
+        record = self.get(key)
         return Put(key, value, 0 if record is None else record.version)
 
     def _delete(self, key: RecordKey) -> Iterator[Change]:
-        record = self._get(key)
+        record = self.get(key)
         if record is not None:
             yield Delete(key, record.version)
 
     def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
         """Return what tells runs that their place has changed: each record gets another version."""
-        return tuple([self._put(self._keys.ready(run), READY) for run in runs])
+        return tuple([self._put(self.keys.ready(run), READY) for run in runs])
 
     def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
         """Return whom to wake: waiters that hold now or were refused, and holders that were evicted.
@@ -594,7 +613,7 @@ class LineView:
             *(each.entry for each in self.line.holders if _grant_id(each) not in held and each.entry.id not in told),
         ):
             if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in self.facts.dead:
-                yield Wake(self._keys.presence(entry.anchor.presence), self._keys.head)
+                yield Wake(self.keys.presence(entry.anchor.presence), self.keys.head)
 
 
 def _by_slot(line: Line) -> Mapping[int, Holder]:

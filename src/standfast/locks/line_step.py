@@ -16,6 +16,7 @@ from standfast.clock import later
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
 from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting
+from standfast.locks.line_history import history_change
 from standfast.locks.line_records import (
     GRANTS,
     HEADS,
@@ -190,11 +191,12 @@ def quick_step(
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
         return queue_up(keys, seen, given, HEADS.decode(stored.value), spec, request)
-    if type(request) is Leave and not request.by_force and not request.only_waiting:
+    if type(request) is Leave and not request.by_force and not request.only_waiting and not spec.history:
         head = HEADS.decode(stored.value)
-        if head.front == head.next_ticket:
+        is_noted = bool(head.history)  # that the hold was released; that is done the long way
+        if head.front == head.next_ticket and not is_noted:
             return _leave(keys, seen, given, head, request)
-        if is_plain:
+        if is_plain and not is_noted:
             return hand_on(keys, seen, given, head, request) or _hand_over(keys, seen, given, head, request)
     return None
 
@@ -209,7 +211,7 @@ def _enter(
     ends_at = None if entry.max_hold is None else later(seen.at, entry.max_hold)
     holder = Holder(entry, 0, seen.at, ends_at)
     grant = GRANTS.encode_own(Grant(entry.id, entry.owner, seen.at))
-    head = Head(facts.new_life, spec.kind, spec.rules, (holder,))
+    head = Head(facts.new_life, spec.kind, spec.rules, (holder,), history=spec.history)
     changes = (Put(grant_key, grant, seen.version(grant_key)), Put(keys.head, HEADS.encode_own(head)))
     return QuickStep(head, Line(spec.rules, (holder,)), Granted(holder), changes, (holder,))
 
@@ -363,7 +365,7 @@ def _decide(asked: StepInput, view: LineView, extras: _Extras) -> Decision[StepR
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
         answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
-    changes = view.changes(line, pinned=_pinned(taken))
+    changes = (*view.changes(line, pinned=_pinned(taken)), *history_change(view, line, requests, at))
     ready = view.ready(runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not extras.add(answers, changes, ready, granted):

@@ -8,6 +8,8 @@ import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, final
 
+from msgspec import structs
+
 from standfast.audit import Audit
 from standfast.clock import MICROSECONDS, Instant, seconds_between
 from standfast.durations import DAY, optional_seconds, seconds
@@ -409,6 +411,8 @@ class DurableLock:
 
     def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float, audit: Audit | None = None) -> None:
         self.key: Final = key
+        if isinstance(key, Key) and key.family.history:
+            spec = structs.replace(spec, history=key.family.history)
         self._lines, self._spec, self._lease, self._audit = lines, spec, lease, audit
         self._address: Final = address_of(key)
 

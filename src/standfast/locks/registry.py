@@ -80,6 +80,7 @@ class Lines:
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
         self._entered = self._held = 0
+        self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
@@ -219,6 +220,7 @@ class Lines:
                     continue
                 presence = PRESENCES.decode(record.value)
                 if self.scope.store.is_dead(presence.lifeline):
+                    self._killed.add(name)
                     await remove(self.scope.store, key)
                 else:
                     lifelines[name] = presence.lifeline
@@ -232,6 +234,7 @@ class Lines:
             fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
             self.hooks.emit(fell)
         line.driver.dead |= dead
+        line.driver.killed |= dead & self._killed
         await line.driver.ask(Reap(), _ANY)
 
     # --- eviction, by an operator --------------------------------------------------------------------------------

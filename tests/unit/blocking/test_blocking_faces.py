@@ -45,6 +45,8 @@ RENAMED = {"aclose": "close"}
 # What the blocking face leaves out, and why.
 LEFT_OUT = {
     "Space.store": "an async object; space.run(...) reaches it",
+    "Space.hooks": "for the locks themselves",
+    "RunLease.tell_acquired": "for the lock itself",
     "Space.acting_as": "for programs that act for many operators; open one with actor=",
     "Engine.acting_as": "for programs that act for many operators; make one with actor=",
     "Engine.acts": "for the engine itself",

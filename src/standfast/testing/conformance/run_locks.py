@@ -85,7 +85,7 @@ class Two(Struct, frozen=True):
         """Return every record of the space, but for presences, which expire."""
         root = RecordKey(self.here.namespace, self.here.tenant)
         page = await self.here.scan(*root.within(), limit=1_000)
-        return [str(key) for key in page.records if key.parts[2] != "presence"]
+        return [str(key) for key in page.records if key.parts[2] not in ("presence", "past")]
 
 
 async def taken(locks: RunLocks, run_id: str = RUN, *, lease: float | None = None) -> RunLease:

@@ -194,7 +194,7 @@ async def leftovers(space: Space) -> list[str]:
     """Return every record of the space, but for presences, which expire."""
     root = RecordKey(space.namespace, space.tenant)
     page = await space.scan(*root.within(), limit=1_000)
-    return [str(key) for key in page.records if key.parts[2] != "presence"]
+    return [str(key) for key in page.records if key.parts[2] not in ("presence", "past")]
 
 
 async def look_after(space: Space, key: str = KEY) -> None:
@@ -213,7 +213,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]], within: float = SOON)
 
 
 async def at_rest(space: Space) -> None:
-    """Return when nothing is left in the space but presences."""
+    """Return when nothing is left in the space but presences and what is told of past holds."""
 
     async def is_empty() -> bool:
         return await leftovers(space) == []

@@ -218,7 +218,8 @@ async def _records(engine: sf.Engine) -> list[str]:
     """Return every record of the space, but for those of processes."""
     space = engine.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
-    return [str(key) for key in page.records if key.parts[2] not in ("presence", "worker", "fleet", "declared")]
+    kept = ("presence", "worker", "fleet", "declared", "past")
+    return [str(key) for key in page.records if key.parts[2] not in kept]
 
 
 async def _at_rest(engine: sf.Engine) -> None:
