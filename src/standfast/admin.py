@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from standfast.audit import Actor, AuditPage, AuditRecord, export_store, fence_store, import_store, thaw_store
     from standfast.locks.inspect import Explanation, LineSummary
     from standfast.locks.line_history import PastHold
-    from standfast.log_hook import LogHook
+    from standfast.log_hook import LogHook, StructlogHook
+    from standfast.logs import JsonFormatter
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
 
@@ -20,10 +21,12 @@ __all__ = [
     "AuditRecord",
     "Credentials",
     "Explanation",
+    "JsonFormatter",
     "Keyring",
     "LineSummary",
     "LogHook",
     "PastHold",
+    "StructlogHook",
     "export_store",
     "fence_store",
     "import_store",
@@ -37,10 +40,12 @@ _HOMES = {
     "AuditRecord": "standfast.audit",
     "Credentials": "standfast.stores.address",
     "Explanation": "standfast.locks.inspect",
+    "JsonFormatter": "standfast.logs",
     "Keyring": "standfast.stores.encryption",
     "LineSummary": "standfast.locks.inspect",
     "LogHook": "standfast.log_hook",
     "PastHold": "standfast.locks.line_history",
+    "StructlogHook": "standfast.log_hook",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",
     "import_store": "standfast.audit",

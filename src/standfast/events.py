@@ -667,6 +667,10 @@ class StepRetried(RunEvent, frozen=True, kw_only=True):
     worker: str = ""
     waits: float = 0.0
     """How many seconds there are until the next attempt."""
+    message: str = ""
+    """What the exception said, with secrets masked."""
+    place: str = ""
+    """The line of the user's code that raised."""
 
 
 class StepArgumentsDiffer(RunEvent, frozen=True, kw_only=True):

@@ -120,9 +120,8 @@ class FenceGate:
         await self._scope.update((record,), decide)
 
     def _tell(self, resource: str, fence: int, highest: int) -> None:
-        hooks = self._scope.hooks
-        if hooks:
-            hooks.emit(FenceRefused(at=SYSTEM_CLOCK.wall(), key=resource, fence=fence, highest=highest))
+        told = FenceRefused(at=SYSTEM_CLOCK.wall(), key=resource, fence=fence, highest=highest)
+        self._scope.hooks.emit(told)
 
     async def highest(self, resource: str) -> int:
         """Return the highest fence that a resource has seen; 0 if none."""

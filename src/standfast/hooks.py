@@ -75,23 +75,29 @@ class Hook(Protocol):
 class Hooks:
     """Tells hooks about events, and keeps their failures away from the work.
 
-    ``if hooks:`` is False when there is no hook; then an event need not even be made. Before a frequent event is made,
-    ask ``if hooks.want(Committed):``.
+    ``if hooks:`` is False when there is no hook; then an event of ordinary work need not even be made. Warnings and
+    errors are emitted in any case. Before a frequent event is made, ask ``if hooks.want(Committed):``.
+
+    Args:
+        hooks: What is called.
+        log: What writes a log, if none of the hooks does. It does not count for ``if hooks:``.
     """
 
-    __slots__ = ("_hooks", "_listeners", "_reported")
+    __slots__ = ("_hooks", "_is_watched", "_listeners", "_reported")
 
-    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        self._hooks: Final = tuple(hooks)
+    def __init__(self, hooks: Iterable[Hook] = (), *, log: Hook | None = None) -> None:
+        given = tuple(hooks)
+        self._is_watched: Final = bool(given)
+        self._hooks: Final = given if log is None else (*given, log)
         self._listeners: Final[dict[type[Event], tuple[Hook, ...]]] = {}
         self._reported: dict[tuple[str, int], object] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._hooks)
+        return self._is_watched
 
     def want(self, kind: type[Event]) -> bool:
         """Return True if a hook wants events of this kind."""
-        return bool(self._hooks) and bool(self._listeners_of(kind))
+        return self._is_watched and bool(self._listeners_of(kind))
 
     def _listeners_of(self, kind: type[Event]) -> tuple[Hook, ...]:
         found = self._listeners.get(kind)

@@ -11,17 +11,19 @@ import json
 import logging
 import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, cast, final
 
 from msgspec.structs import asdict
 
+from standfast.errors import MissingExtraError
+from standfast.events import Hooks
 from standfast.keys import Key, RecordKey
 from standfast.redaction import mask_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from standfast.events import Event
+    from standfast.events import Event, Hook
 
 
 Fact: TypeAlias = str | int | float | bool | list["Fact"] | None
@@ -39,48 +41,25 @@ _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @final
-class LogHook:
-    """A hook that writes each event to a logger, as one line.
-
-    The line is logfmt, ``event=slow-commit store=sqlite:///jobs.db seconds=1.2 riders=8``, or JSON. The facts are
-    also attached to the record as ``record.standfast``, for handlers that take structure.
+class ShownFacts:
+    """How much of an event a log shows.
 
     Args:
-        logger: Where to write. The logger named ``standfast`` by default.
-        style: ``"logfmt"`` or ``"json"``.
-        show_keys: Show keys as they are. By default only the family's name and a digest of the rest are shown:
-            keys often hold customers' names and numbers.
-        secret: Mixed into the digests, so that whoever reads the log cannot find a key by trying out likely ones.
-            Use the same secret in all processes to follow a key from one log to another.
+        show_keys: Show keys as they are.
+        secret: Mixed into the digests that are shown instead.
     """
 
-    __slots__ = ("_logger", "_secret", "_show_keys", "_style")
+    __slots__ = ("_secret", "_show_keys")
 
-    def __init__(
-        self,
-        logger: logging.Logger | None = None,
-        *,
-        style: Literal["logfmt", "json"] = "logfmt",
-        show_keys: bool = False,
-        secret: bytes = b"",
-    ) -> None:
-        self._logger: Final = logger or logging.getLogger("standfast")
-        self._style: Final = style
+    def __init__(self, *, show_keys: bool, secret: bytes) -> None:
         self._show_keys: Final = show_keys
         self._secret: Final = secret
 
-    def __repr__(self) -> str:
-        return f"<LogHook to {self._logger.name!r}>"
-
-    def __call__(self, event: Event, /) -> None:
-        """Write ``event`` to the log, if its level is wanted there."""
-        level = _LEVELS[event.level]
-        if self._logger.isEnabledFor(level):
-            facts: dict[str, Fact] = {"event": event_name(type(event))}
-            told = {name: value for name, value in asdict(event).items() if value not in ("", None) and name != "at"}
-            facts |= {name: self._shown(name, value) for name, value in told.items()}
-            line = as_json(facts) if self._style == "json" else as_logfmt(facts)
-            self._logger.log(level, "%s", line, extra={"standfast": facts})
+    def of(self, event: Event) -> dict[str, Fact]:
+        """Return the fields of an event as they may be shown, and its name first."""
+        facts: dict[str, Fact] = {"event": event_name(type(event))}
+        told = {name: value for name, value in asdict(event).items() if value not in ("", None) and name != "at"}
+        return facts | {name: self._shown(name, value) for name, value in told.items()}
 
     def _shown(self, name: str, value: object) -> Fact:
         # Durable locks name their keys by text.
@@ -99,6 +78,99 @@ class LogHook:
         if isinstance(value, tuple | list | frozenset):
             return [self._fact(item) for item in cast("Iterable[object]", value)]
         return f"<{type(value).__name__}>"
+
+
+@final
+class LogHook:
+    """A hook that writes each event to a logger, as one line.
+
+    The line is logfmt, ``event=slow-commit store=sqlite:///jobs.db seconds=1.2 riders=8``, or JSON. The facts are
+    also attached to the record as ``record.standfast``, for handlers that take structure.
+
+    Args:
+        logger: Where to write. The logger named ``standfast`` by default.
+        style: ``"logfmt"`` or ``"json"``.
+        show_keys: Show keys as they are. By default only the family's name and a digest of the rest are shown:
+            keys often hold customers' names and numbers.
+        secret: Mixed into the digests, so that whoever reads the log cannot find a key by trying out likely ones.
+            Use the same secret in all processes to follow a key from one log to another.
+    """
+
+    __slots__ = ("_logger", "_shown", "_style")
+
+    writes_log: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        logger: logging.Logger | None = None,
+        *,
+        style: Literal["logfmt", "json"] = "logfmt",
+        show_keys: bool = False,
+        secret: bytes = b"",
+    ) -> None:
+        self._shown: Final = ShownFacts(show_keys=show_keys, secret=secret)
+        self._logger: Final = logger or logging.getLogger("standfast")
+        self._style: Final = style
+
+    def __repr__(self) -> str:
+        return f"<LogHook to {self._logger.name!r}>"
+
+    def __call__(self, event: Event, /) -> None:
+        """Write ``event`` to the log, if its level is wanted there."""
+        level = _LEVELS[event.level]
+        if self._logger.isEnabledFor(level):
+            facts = self._shown.of(event)
+            line = as_json(facts) if self._style == "json" else as_logfmt(facts)
+            self._logger.log(level, "%s", line, extra={"standfast": facts})
+
+
+@final
+class StructlogHook:
+    """A hook that writes each event with structlog: its name as the event, its facts as key-value pairs.
+
+        sf.Engine("sqlite:///jobs.db", workflows=[fulfil], hooks=[sf.admin.StructlogHook()])
+
+    Args:
+        logger: Where to write; by default ``structlog.get_logger("standfast")``.
+        show_keys: As in :class:`LogHook`.
+        secret: As in :class:`LogHook`.
+
+    Raises:
+        MissingExtraError: structlog is not installed.
+    """
+
+    __slots__ = ("_logger", "_shown")
+
+    writes_log: ClassVar[bool] = True
+
+    def __init__(self, logger: Any = None, *, show_keys: bool = False, secret: bytes = b"") -> None:  # noqa: ANN401 -- structlog binds loggers of any class
+        self._shown: Final = ShownFacts(show_keys=show_keys, secret=secret)
+        if logger is None:
+            try:
+                import structlog  # noqa: PLC0415 -- it is an extra
+            except ModuleNotFoundError as error:
+                raise MissingExtraError("logging with structlog", "standfast[structlog]") from error
+            logger = structlog.get_logger("standfast")
+        self._logger: Final = logger
+
+    def __repr__(self) -> str:
+        return "<StructlogHook>"
+
+    def __call__(self, event: Event, /) -> None:
+        """Write ``event`` at its level."""
+        facts = self._shown.of(event)
+        name = facts.pop("event")
+        getattr(self._logger, event.level)(name, **facts)
+
+
+def with_log(hooks: Iterable[Hook]) -> Hooks:
+    """Return hooks to emit events to. If none of them writes a log, warnings and errors go to ``logging`` all the same.
+
+    A hook writes a log if it has a true attribute ``writes_log``.
+    """
+    given = tuple(hooks)
+    is_logged = any(getattr(each, "writes_log", False) for each in given)
+    return Hooks(given, log=None if is_logged else LogHook())
 
 
 def event_name(kind: type[Event]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.audit import Audit
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import DAY, seconds
-from standfast.events import NO_HOOKS, Hooks
+from standfast.events import NO_HOOKS
 from standfast.locks.inspect import LISTED, explain, lines
 from standfast.locks.line_history import read_history
 from standfast.locks.locks import DEFAULT_LEASE, ModeLock, Mutex, Semaphore, check_heartbeat, check_lease
@@ -17,6 +17,7 @@ from standfast.locks.registry import Lines
 from standfast.locks.run_locks import RunLocks
 from standfast.locks.state import Slots
 from standfast.locks.survey import read_rates
+from standfast.log_hook import with_log
 from standfast.scope import Scope, address_of, checked_name
 from standfast.stores.url import encrypted, open_store
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from standfast.audit import Actor, AuditPage
     from standfast.clock import Clock
     from standfast.durations import Duration
-    from standfast.events import Hook
+    from standfast.events import Hook, Hooks
     from standfast.keys import Key
     from standfast.locks.inspect import Explanation, LineSummary
     from standfast.locks.line_history import PastHold
@@ -263,7 +264,7 @@ class Opening:
                 tenant=tenant,
                 lease=self._lease,
                 heartbeat=self._heartbeat,
-                hooks=Hooks(self._hooks),
+                hooks=with_log(self._hooks),
                 actor=self._actor,
             )
         except BaseException:

@@ -14,6 +14,8 @@ import msgspec
 
 from standfast.errors import StandfastError
 from standfast.locks.inspect import length, one_line
+from standfast.logs import configure
+from standfast.workflows.steps import step_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import standfast as sf
     from standfast.keys import Key
     from standfast.locks.inspect import Explanation
+    from standfast.logs import LogFormat
 
 
 # --- what commands print: JSON for programs, text for people -------------------------------------------------------
@@ -32,6 +35,29 @@ def json_option(command: F) -> F:
     """Let a command take ``--json``."""
     text = "Print JSON instead of text."
     return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def log_options(command: F) -> F:
+    """Let a command take ``--log-format`` and ``--log-level``."""
+    level = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="The least that is logged to stderr.  [default: info with --log-format, else as the program says]",
+    )
+    style = click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        help="Write all logs of the process to stderr in this format; json is one object a line.",
+    )
+    return style(level(command))
+
+
+def configure_log(log_format: LogFormat | None, log_level: str | None) -> bool:
+    """Configure the logs as the options say; return False if none was given, and the program's own word stands."""
+    if log_format is None and log_level is None:
+        return False
+    configure(log_format or "text", log_level or "info", step_fields)
+    return True
 
 
 def print_json(value: object) -> None:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import click
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 
-from standfast.cli.output import print_table
+from standfast.cli.output import configure_log, log_options, print_table
 from standfast.cli.target import FAILED, NOT_LOADED, Target, Wanted, end, load, made
 from standfast.durations import seconds, typed
 from standfast.errors import DeclarationError, MissingExtraError
@@ -33,9 +34,9 @@ from standfast.web.protocol import HttpProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from standfast.log_budget import LogBudget
     from standfast.log_hook import Fact
     from standfast.web.edge import Edge
-    from standfast.web.log_budget import LogBudget
 
 
 # --- ``standfast serve``: serve an application over HTTP -----------------------------------------------------------
@@ -75,6 +76,7 @@ def _limit(name: str, default: str | int | None, words: str) -> Callable[[Any], 
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for requests to end.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
+@log_options
 @click.pass_context
 def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> None:  # noqa: ANN401 -- click hands over texts and numbers
     """Serve an application until a signal says to stop.
@@ -96,6 +98,7 @@ def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> N
     grace = seconds(typed(given["grace"]), what="grace")
     edge = _edge(given)
     found = load(name, app_dir, APP)
+    given["has_log"] = configure_log(given["log_format"], given["log_level"])
     context.exit(asyncio.run(_run_server(found, name, given, edge, grace)))
 
 
@@ -126,7 +129,7 @@ async def _run_server(found: object, name: str, given: dict[str, Any], edge: Edg
     app = await made(found, name, APP)
     token = "" if app.is_guarded else _token(app, name, given, is_needed=not edge.is_private)
     with _listening(app, given) as listener:
-        return await run(app, name, listener, edge, grace, shows=token, quiet=given["quiet"])
+        return await run(app, name, listener, edge, grace, shows=token, quiet=given["quiet"], has_log=given["has_log"])
 
 
 def _listening(app: App, given: dict[str, Any]) -> contextlib.AbstractContextManager[socket.socket]:
@@ -388,7 +391,15 @@ OBJECTS: Final = 10_000
 
 
 async def run(
-    app: App, name: str, listener: socket.socket, edge: Edge, grace: float, *, shows: str = "", quiet: bool
+    app: App,
+    name: str,
+    listener: socket.socket,
+    edge: Edge,
+    grace: float,
+    *,
+    shows: str = "",
+    quiet: bool,
+    has_log: bool = False,
 ) -> int:
     """Open an application, serve it, close it, and return the exit code to end with.
 
@@ -400,6 +411,7 @@ async def run(
         grace: How long requests have to end.
         shows: The token, if it is to be printed.
         quiet: Say nothing.
+        has_log: Logs are configured, and uvicorn writes to them.
     """
     app.grace = grace
     async with app:
@@ -410,6 +422,7 @@ async def run(
             ws="websockets-sansio",
             lifespan="off",  # it is open already: what goes wrong then is told in our words
             log_level="warning",
+            log_config=None if has_log else LOGGING_CONFIG,
             access_log=False,
             proxy_headers=False,  # the edge knows whose word is taken
             server_header=False,

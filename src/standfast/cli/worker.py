@@ -14,14 +14,14 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.runs import talking
 from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
 from standfast.locks.inspect import length, moment, one_line
-from standfast.log_hook import as_json, as_logfmt, event_name
+from standfast.log_hook import LogHook, as_json, as_logfmt, event_name
 from standfast.redaction import mask_text
 from standfast.workflows.engine import Engine
 from standfast.workflows.records import ENDED
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from standfast.events import Event
+    from standfast.logs import LogFormat
     from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.worker import Worker
 
@@ -47,7 +48,7 @@ async def serve(engine: Engine, telling: Telling, grace: float) -> int:
     signals = _Signals()
     if engine.worker is not None:
         end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
-    await engine.open(drive=True, hooks=[telling])
+    await engine.open(drive=True, hooks=[telling] if telling.writes_log else [telling, LogHook()])
     worker = engine.worker
     assert worker is not None  # noqa: S101 -- it was told to drive
     signals.hurries = worker
@@ -131,19 +132,27 @@ LOUD: Final = frozenset({"warning", "error"})
 
 @final
 class Telling:
-    """A hook that counts what happens and tells of it."""
+    """A hook that counts what happens and tells of it.
 
-    def __init__(self, style: Style) -> None:
+    Args:
+        style: How it tells.
+        writes_log: Whether it tells of warnings and errors too, because no log was asked for.
+    """
+
+    def __init__(self, style: Style, *, writes_log: bool = True) -> None:
         self._style: Final = style
+        self.writes_log: Final = writes_log
         self._counts: Final[Counter[str]] = Counter()
         self._shown = ""
-        self.is_live: Final = style == "text" and sys.stderr.isatty()
+        self.is_live: Final = style == "text" and writes_log and sys.stderr.isatty()
 
     def __call__(self, event: Event, /) -> None:
         """Count an event, and tell of it if it is worth that."""
         self._count(event)
         if self._style == "json":
             click.echo(as_json({"event": event_name(type(event)), **_facts(event)}))
+        elif not self.writes_log:
+            return
         elif isinstance(event, WorkerWaits) and self._style == "text":
             self._line(f"{waiting_line(event)}. Ctrl-C once more waits for nothing", event.level, err=True)
         elif event.level in LOUD and self._style == "text":
@@ -229,9 +238,20 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for steps to end when stopped.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
+@log_options
 @json_option
 @click.pass_context
-def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet: bool, as_json: bool) -> None:
+def worker(
+    context: click.Context,
+    name: str,
+    grace: str,
+    app_dir: str,
+    log_format: LogFormat | None,
+    log_level: str | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Drive the runs of an engine until a signal says to stop.
 
     MODULE:ENGINE names an sf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
@@ -244,7 +264,8 @@ def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")
     found = load(name, app_dir, ENGINE)
-    telling = Telling("json" if as_json else "quiet" if quiet else "text")
+    has_log = configure_log(log_format, log_level)
+    telling = Telling("json" if as_json else "quiet" if quiet else "text", writes_log=not has_log)
     context.exit(asyncio.run(_run(found, name, telling, limit)))
 
 

@@ -19,6 +19,7 @@ from standfast.errors import (
     ArbiterUnavailableError,
     DeclarationError,
     EngineNotOpenError,
+    FlowError,
     LeaseTooShortError,
     RequestNotFoundError,
     RunNotFoundError,
@@ -626,9 +627,12 @@ class Dispatcher:
     async def _dispatch(
         self, admitting: RequestAdmission, action: Action[..., Any], arrival: Call, *, here: bool
     ) -> Handle:
-        task = self._checked(action, arrival)
         try:
+            task = self._checked(action, arrival)
             return await admitting.take_on(task, here=here)
+        except FlowError as problem:
+            admitting.server.log_refusal(arrival, problem)
+            raise
         except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
         except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, structs
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import (
+    FlowError,
     QueueFullError,
     QueueTimeoutError,
     RequestCancelledError,
@@ -552,6 +553,8 @@ class Concluding(KnownHere, eq=False):
         self._close(record)
         if record.status == "failed" and record.failure is not None and not isinstance(problem, StandfastError):
             self._log_failure(record.failure)
+        elif record.status == "refused" and isinstance(problem, FlowError):
+            self._server.log_refusal(self._task.arrival, problem, self.id)
 
     def _tell_decided(self, verdict: Verdict, reason: str = "") -> None:
         taken = max(0.0, seconds_between(self._received_at, self._server.now()))
@@ -569,6 +572,8 @@ class Concluding(KnownHere, eq=False):
         if self._may_be_written:
             self._server.own(write_late_end(self._server, self.keys, record, self._task.claim))
         self._close(record)
+        if isinstance(problem, FlowError):
+            self._server.log_refusal(self._task.arrival, problem, self.id)
 
 
 # --- requests whose caller waits: they run in this process, in their turn if they have a key -----------------------

@@ -14,12 +14,14 @@ from msgspec import Struct, field
 from standfast.clock import Instant
 from standfast.errors import InvalidArrivalError, InvalidInputError, InvalidRequestKeyError, RequestKeyError
 from standfast.flows.shares import sharer_of
+from standfast.logs import FieldsLogger
 from standfast.workflows.failures import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.flows.session import Session
+    from standfast.log_hook import Fact
     from standfast.policies import Key, KeyFunction, Policy
     from standfast.workflows.definition import Workflow
     from standfast.workflows.run import Run
@@ -170,6 +172,11 @@ class RequestBackend(Protocol):
     @property
     def session(self) -> Session:
         """The state of its conversation."""
+        ...
+
+    @property
+    def module(self) -> str:
+        """The module of its action, which its log records are named after."""
         ...
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
@@ -402,6 +409,19 @@ class Request(Struct, frozen=True, eq=False):
     def user(self) -> str:
         """Who asks; empty if nobody is known by name."""
         return self._arrival.principal.user
+
+    @property
+    def log(self) -> FieldsLogger:
+        """A logger with the methods of ``logging.Logger``, whose records say of which request they are.
+
+            request.log.info("asked the model for %d words", count)
+
+        They have ``request``, ``action`` and ``attempt`` in ``record.standfast``.
+        """
+        return FieldsLogger(logging.getLogger(self._backend.module), self._log_fields)
+
+    def _log_fields(self) -> dict[str, Fact]:
+        return {"request": self.id, "action": f"{self.flow}.{self.action}", "attempt": self.attempt}
 
     @property
     def is_cancelled(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import structs
 
 from standfast.clock import Instant, later, seconds_between
-from standfast.errors import RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
+from standfast.errors import ForbiddenError, RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
 from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
@@ -18,6 +19,7 @@ from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, R
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
 from standfast.flows.view import look, settle
 from standfast.locks.heartbeat import remove
+from standfast.log_budget import LogBudget
 from standfast.space import lines_of
 from standfast.stores.protocol import Conflict, Decision, Put, Wake
 from standfast.workflows.records import ENDED
@@ -27,15 +29,18 @@ from standfast.workflows.worker import tell_waits
 if TYPE_CHECKING:
     from collections.abc import Container, Coroutine, Mapping
 
+    from standfast.errors import FlowError
     from standfast.events import Verdict
     from standfast.flows.arbiter.protocol import Arbiter
     from standfast.flows.deadlock import ChainSigner
     from standfast.flows.flow import Action
     from standfast.flows.records import RequestRecord
+    from standfast.flows.request import Call
     from standfast.flows.view import RequestView
     from standfast.keys import RecordKey
     from standfast.locks.entry import ExtraChanges
     from standfast.locks.heartbeat import Presence
+    from standfast.log_hook import Fact
     from standfast.scope import Scope
     from standfast.space import Space
     from standfast.stores.protocol import Snapshot, Watch
@@ -118,6 +123,11 @@ def _is_long_ago(kept: InlineRequest | EndedRequest, now: Instant) -> bool:
 
 # --- one server of requests: what they need of the process that they run in ----------------------------------------
 
+_log: Final = logging.getLogger("standfast.flows")
+
+_REFUSED: Final = "__standfast_refused__"
+"""What an error is marked with that the log tells of as a refusal: it may pass here twice on its way to the caller."""
+
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
@@ -164,6 +174,7 @@ class RequestServer:
         self.tells: Final = hooks.want(RequestDecided) or hooks.want(RequestEnded)
         self.requests: Final[dict[str, InlineRequest]] = {}
         self._ended: Final = EndedRequests()
+        self._refusals: Final = LogBudget(_log)
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -177,6 +188,24 @@ class RequestServer:
     def known(self) -> KnownErrors:
         """The exceptions that come back as themselves."""
         return self._runtime.known
+
+    def log_refusal(self, arrival: Call, problem: FlowError, request_id: str = "") -> None:
+        """Write that a request was refused, once: that its caller may not ask it as a warning, all else as information.
+
+        Over HTTP, what a caller may not ask is logged with the caller's address, where that is known.
+        """
+        is_forbidden = isinstance(problem, ForbiddenError)
+        if _REFUSED in problem.__dict__ or (is_forbidden and arrival.transport == "http"):
+            return
+        problem.__dict__[_REFUSED] = True
+        facts: dict[str, Fact] = {"action": f"{arrival.flow}.{arrival.action}", "reason": type(problem).__name__}
+        if request_id:
+            facts["request"] = request_id
+        if is_forbidden:
+            facts |= {"transport": arrival.transport, "tenant": arrival.tenant, "user": arrival.user}
+            self._refusals.warning("request-forbidden", **facts)
+        else:
+            self._refusals.info("request-refused", **facts)
 
     def tell_waits(self, grace: float) -> None:
         """Tell which requests are waited for when this server stops; also when its engine is closed already."""

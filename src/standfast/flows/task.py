@@ -103,6 +103,7 @@ class DispatcherBackend(Struct, eq=False):
     staging: Session | None = None
     _started: int = 0
     stopping: str = ""
+    _action: Action[..., Any] | None = None
 
     @property
     def session(self) -> Session:
@@ -114,6 +115,11 @@ class DispatcherBackend(Struct, eq=False):
         return self.staging
 
     @property
+    def module(self) -> str:
+        """The module of its action."""
+        return __name__ if self._action is None else self._action.function.__module__
+
+    @property
     def operations(self) -> tuple[Operation, ...]:
         """What was staged for the state of its conversation; empty if nothing has to be written."""
         return () if self.staging is None else self.staging.operations
@@ -122,6 +128,7 @@ class DispatcherBackend(Struct, eq=False):
         self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
     ) -> Any:  # noqa: ANN401 -- whatever the action returns
         """Call the action with the last inputs, or with the items of all."""
+        self._action = action
         values = (inputs[0].values,) if len(inputs) == 1 else tuple([each.values for each in inputs])
         arrival = self._arrival
         chain = arrival.chain if address is None else (*arrival.chain, address)
@@ -335,9 +342,8 @@ def task_of(action: Action[..., Any], call: StoredCall, request_id: str) -> Task
 def tell_overlap(server: RequestServer, task: Task, record: RequestRecord) -> None:
     """Tell hooks that a request has begun while one may still be at work that it superseded."""
     runtime = server.engine.runtime
-    if runtime.hooks:
-        at, key = runtime.clock.wall(), label_of(record.address)
-        runtime.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
+    at, key = runtime.clock.wall(), label_of(record.address)
+    runtime.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
 
 
 def standings_of(server: RequestServer, task: Task) -> tuple[Standing, ...]:

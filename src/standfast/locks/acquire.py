@@ -226,10 +226,8 @@ async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Le
         left = (await place.line.driver.do(leave, request.spec)).answer
     except StandfastError as problem:
         _leave_for_certain(lines, place.line, leave, place.presence, request)
-        if lines.hooks:
-            at = lines.clock.wall()
-            told = ReleaseDelayed(at=at, problem=type(problem).__name__, **names_of(request))
-            lines.hooks.emit(told)
+        at = lines.clock.wall()
+        lines.hooks.emit(ReleaseDelayed(at=at, problem=type(problem).__name__, **names_of(request)))
         return None
     except BaseException:
         # When its caller is cancelled the request is on its way all the same; this makes sure of it.
@@ -460,7 +458,7 @@ class _Acquisition:
             self._entered_at = sight.at if found is None else found.entry.entered_at
         if ticket is not None:
             self._life, self._ticket = sight.life, ticket
-        if is_back and self._lines.hooks:
+        if is_back:
             self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), **names_of(self._request)))
         return is_back
 

@@ -262,9 +262,8 @@ class Heartbeat:
         return Presence(self._scope, number, this_process(lease, lifeline), self._clock)
 
     def _tell_slow(self, took: float, lease: float) -> None:
-        if self._hooks:
-            at, store = self._clock.wall(), repr(self._scope.store)
-            self._hooks.emit(SlowRoundTrip(at=at, store=store, seconds=took, lease=lease))
+        at, store = self._clock.wall(), repr(self._scope.store)
+        self._hooks.emit(SlowRoundTrip(at=at, store=store, seconds=took, lease=lease))
 
     # --- the deadline, on the space's own loop -------------------------------------------------------------------
 
@@ -292,8 +291,7 @@ class Heartbeat:
         presence.is_told = True
         if self._presences.get(presence.lease) is presence:
             del self._presences[presence.lease]
-        if self._hooks:
-            self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
+        self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
         self._lost(presence)
 
     # --- renewal, on the heartbeat's own loop --------------------------------------------------------------------
@@ -323,16 +321,15 @@ class Heartbeat:
             store.liveness_token()  # holds it anew, should something have made this process let go of it
             renewed = await presence.renew(store)
         except Exception as problem:  # noqa: BLE001 -- whatever it is, it is tried again until the deadline
-            if self._hooks:
-                self._hooks.emit(
-                    PresenceNotRenewed(
-                        at=self._clock.wall(),
-                        store=repr(store),
-                        presence=presence.name,
-                        problem=type(problem).__name__,
-                        left=presence.left(),
-                    )
+            self._hooks.emit(
+                PresenceNotRenewed(
+                    at=self._clock.wall(),
+                    store=repr(store),
+                    presence=presence.name,
+                    problem=type(problem).__name__,
+                    left=presence.left(),
                 )
+            )
             return False
         if not renewed and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.tell, presence)

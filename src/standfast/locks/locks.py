@@ -172,11 +172,10 @@ class Hold:
             return
         self.reason = reason
         self.lost.set()
-        if self._lines.hooks:
-            at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
-            self._lines.hooks.emit(
-                LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
-            )
+        at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
+        self._lines.hooks.emit(
+            LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
+        )
         self._on_lost()
 
     def close(self) -> None:

@@ -229,7 +229,7 @@ class Lines:
         return alive
 
     async def _drop(self, line: LocalLine, dead: set[str]) -> None:
-        if dead and self.hooks:
+        if dead:
             keys, gone = line.driver.keys, tuple(sorted(dead))
             fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
             self.hooks.emit(fell)

@@ -245,8 +245,7 @@ class RunLease:
         if self.reason:
             return
         self.end(LAPSED if self._lines.clock.elapsed() >= self.deadline else reason)
-        if self._lines.hooks:
-            self._lines.hooks.emit(LeaseLost(fence=self.fence, reason=self.reason, **self._facts()))
+        self._lines.hooks.emit(LeaseLost(fence=self.fence, reason=self.reason, **self._facts()))
 
     def _facts(self) -> dict[str, Any]:
         names = {"key": str(self._run.key), "family": RUNS.name, "kind": RUN_LOCK.kind}
@@ -519,9 +518,8 @@ class RunLine(DurableLock):
 
     def _tell_slow(self, asked_at: Instant, length: float) -> None:
         hooks, clock = self._lines.hooks, self._lines.clock
-        if hooks:
-            took, store = seconds_between(asked_at, clock.elapsed()), repr(self._lines.scope.store)
-            hooks.emit(SlowRoundTrip(at=clock.wall(), store=store, seconds=took, lease=length))
+        took, store = seconds_between(asked_at, clock.elapsed()), repr(self._lines.scope.store)
+        hooks.emit(SlowRoundTrip(at=clock.wall(), store=store, seconds=took, lease=length))
 
     async def _withdraw(self, line: LocalLine, token: str, length: float) -> None:
         """Take back what may have been written, as long as it may last."""

@@ -120,9 +120,8 @@ class AttemptSettler:
                 except OutcomeUnknownError as error:
                     unknown = error
             self.pending = batch.attempt
-            if self._hooks:
-                now, store = SYSTEM_CLOCK.wall(), self._backend.name
-                self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=batch.attempt, problem=unknown.problem))
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=batch.attempt, problem=unknown.problem))
             applied = await self._settle_with_patience(batch.attempt, unknown)
             if applied is not None:
                 return applied
@@ -442,8 +441,9 @@ class CommitGroup:
                 answer.set_result(None)
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
-        if self._has_hooks:
-            self._tell(seats, outcomes, monotonic() - started)
+        taken = monotonic() - started
+        if self._has_hooks or taken > SLOW_COMMIT:
+            self._tell(seats, outcomes, taken)
 
     def _tell(self, seats: list[Seat], outcomes: Sequence[Outcome], taken: float) -> None:
         if self._tells_commits:

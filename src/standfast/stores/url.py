@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
 from standfast.errors import InvalidUrlError, MissingExtraError, StandfastError
-from standfast.events import Hooks, StoreNotEncrypted
+from standfast.events import StoreNotEncrypted
+from standfast.log_hook import with_log
 from standfast.stores.address import NO_CREDENTIALS, Address, Credentials
 from standfast.stores.memory import open_memory
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from standfast.clock import Clock
-    from standfast.events import Hook
+    from standfast.events import Hook, Hooks
     from standfast.stores.encryption import Keyring
     from standfast.stores.group_commit import GroupedStore
     from standfast.stores.protocol import Store
@@ -101,12 +102,12 @@ async def open_store(
     except ValueError as error:
         raise InvalidUrlError(url, str(error)) from None
     if scheme in _SERVERS:
-        return await _open_server(url, scheme, clock, Hooks(hooks), credentials or NO_CREDENTIALS)
+        return await _open_server(url, scheme, clock, with_log(hooks), credentials or NO_CREDENTIALS)
     if credentials is not None:
         raise InvalidUrlError(url, "only a server takes credentials")
     if scheme == "memory":
-        return open_memory(_memory_name(url, parts), clock=clock, hooks=Hooks(hooks))
-    return await _open_sqlite(url, parts, clock, Hooks(hooks))
+        return open_memory(_memory_name(url, parts), clock=clock, hooks=with_log(hooks))
+    return await _open_sqlite(url, parts, clock, with_log(hooks))
 
 
 async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, credentials: Credentials) -> GroupedStore:
@@ -122,7 +123,8 @@ async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, creden
     address = Address(url, credentials)
     store: GroupedStore = await module.open_address(address, hooks=hooks)
     if address.exposed:
-        hooks.emit(StoreNotEncrypted(at=SYSTEM_CLOCK.wall(), store=address.name, hosts=address.exposed))
+        if hooks:  # the line below says more than the event does in a log
+            hooks.emit(StoreNotEncrypted(at=SYSTEM_CLOCK.wall(), store=address.name, hosts=address.exposed))
         _log.warning("%s is on another machine and is used without TLS; add ?tls=true to its URL", address.name)
     return store
 

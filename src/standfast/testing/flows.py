@@ -107,6 +107,11 @@ class Rehearsal:
     async def _load(self) -> Mapping[str, JsonValue]:
         return self._state
 
+    @property
+    def module(self) -> str:
+        """What the log records of the request are named after."""
+        return __name__
+
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Note what the action tells."""
         self.events.append(EmittedEvent(len(self.events) + 1, name, checked_value("event", data)))

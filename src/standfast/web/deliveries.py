@@ -23,10 +23,10 @@ from standfast.errors import (
 )
 from standfast.flows.collect import EVENT_TIME
 from standfast.flows.request import Call
+from standfast.log_budget import LogBudget
 from standfast.log_hook import as_logfmt
 from standfast.web.asgi import headers_of
 from standfast.web.call import content_type, is_json, read_body, read_json
-from standfast.web.log_budget import LogBudget
 from standfast.web.problems import MEDIA_TYPE, problem_response, spread
 from standfast.web.signatures import Refused
 from standfast.web.webhooks import Delivery

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from standfast.durations import seconds
 from standfast.errors import DeclarationError, HttpError
-from standfast.web.log_budget import LogBudget
+from standfast.log_budget import LogBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,20 +9,20 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from standfast.errors import AuthenticationError, FlowError, HttpError
+from standfast.errors import AccessTokenError, AuthenticationError, FlowError, HttpError
 from standfast.flows.request import Principal
+from standfast.log_budget import LogBudget
 from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, identify
 from standfast.web.call import Result
 from standfast.web.edge import EDGE, PRIVATE
 from standfast.web.limits import caller_of
-from standfast.web.log_budget import LogBudget
 from standfast.web.oauth import OAuthTokens
 from standfast.web.problems import problem_response
 from standfast.workflows.failures import log_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,6 +40,8 @@ NOBODY: Final = Principal()
 
 _NO_CREDENTIALS: Final = "credentials are needed"
 _NO_TOKEN: Final = "this application has no authentication of its own, so its token is needed; see authenticate="  # noqa: S105 -- words for a caller, and no token
+_FORBIDDEN: Final = frozenset({403, 421})
+_LONGEST_PATH: Final = 200
 _log: Final = logging.getLogger("standfast.web")
 
 
@@ -85,6 +87,7 @@ class Gate:
             return
         headers, fast_path = raw_headers(scope), self._fast_path
         answer: _GuardedSend | None = None  # one that brings along what the door adds to others needs none
+        principal: Principal | Response | None = None
         try:
             self._check(headers)
             principal = self._known(scope, headers)
@@ -92,24 +95,24 @@ class Gate:
                 scope = {**scope, "headers": list(scope["headers"])}  # nothing that comes later is a header
                 principal = await self._identified(scope, headers)
             if isinstance(principal, Response):
-                await principal(scope, receive, _GuardedSend(send))
+                await principal(scope, receive, self._guarded(send, scope))
                 return
             if fast_path is None or (action := fast_path.find(scope, headers)) is None:
-                answer = _GuardedSend(send)
+                answer = self._guarded(send, scope, principal)
                 await self._app({**scope, PRINCIPAL: principal}, receive, answer)
                 return
             who = caller_of(principal, (scope.get("client") or ("",))[0])
             told = await fast_path.answer(action, principal, who, headers, receive)
             if not isinstance(told, Result):
-                await told(scope, receive, _GuardedSend(send))
+                await told(scope, receive, self._guarded(send, scope, principal))
                 return
         except FlowError as problem:
-            await (answer or _GuardedSend(send)).refuse(problem, scope, receive)
+            await (answer or self._guarded(send, scope, principal)).refuse(problem, scope, receive)
         except Exception as problem:
             log_failure(_log, "a call", problem, path=scope["path"])
             if answer is not None and answer.has_begun:
                 raise
-            await (answer or _GuardedSend(send)).refuse(problem, scope, receive)
+            await (answer or self._guarded(send, scope)).refuse(problem, scope, receive)
         else:
             await send(told.start)
             await send(told.body)
@@ -141,9 +144,20 @@ class Gate:
         except FlowError as problem:
             address = (scope.get("client") or ("",))[0]
             kind = "missing" if b"authorization" not in headers and b"cookie" not in headers else "refused"
-            self._refusals.warning(f"credentials-{kind}", address=address, status=problem.status)
+            if kind == "missing" or not isinstance(problem, AccessTokenError):  # which is logged with its reason
+                self._refusals.warning(f"credentials-{kind}", address=address, status=problem.status)
             raise
         return principal
+
+    def _guarded(self, send: Send, scope: Scope, principal: Principal | Response | None = None) -> _GuardedSend:
+        """Return the way back to the caller of a request; if it is told that it may not do this, that is logged."""
+
+        def note_forbidden(status: int) -> None:
+            who = principal if isinstance(principal, Principal) else NOBODY
+            facts = {"address": (scope.get("client") or ("",))[0], "path": scope["path"][:_LONGEST_PATH]}
+            self._refusals.warning("request-forbidden", **facts, tenant=who.tenant, user=who.user, status=status)
+
+        return _GuardedSend(send, note_forbidden)
 
     def _check_host(self, header: str) -> None:
         host = host_of(header)
@@ -167,15 +181,17 @@ def _netloc(origin: str) -> str | None:
 class _GuardedSend:
     """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
 
-    __slots__ = ("_send", "has_begun")
+    __slots__ = ("_note_forbidden", "_send", "has_begun")
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, note_forbidden: Callable[[int], None]) -> None:
+        self._send, self._note_forbidden = send, note_forbidden
         self.has_begun = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self.has_begun = True
+            if message["status"] in _FORBIDDEN:
+                self._note_forbidden(message["status"])
             headers = list(message.get("headers", ()))
             if not headers or headers[-1] is not SECURITY[-1]:  # most answers bring them along
                 known = {name for name, _ in headers}

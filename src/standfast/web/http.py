@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from standfast.errors import FlowError, ResultTimeoutError, StandfastError, TooManyRequestsError
 from standfast.flows.view import OPERATOR
+from standfast.log_budget import LogBudget
 from standfast.web.asgi import Begun, headers_of
 from standfast.web.call import (
     GONE,
@@ -24,7 +25,6 @@ from standfast.web.call import (
     watched,
 )
 from standfast.web.gate import PRINCIPAL, caller_in
-from standfast.web.log_budget import LogBudget
 from standfast.web.problems import as_json, problem_response, refusal, shown_handle, shown_info, told
 from standfast.web.sse import EventStream, closed, written
 

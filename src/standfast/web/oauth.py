@@ -23,6 +23,7 @@ from standfast.errors import (
     MissingExtraError,
 )
 from standfast.flows.request import Principal
+from standfast.log_budget import LogBudget
 from standfast.log_hook import as_logfmt
 from standfast.threads import Lane
 from standfast.web.asgi import is_loopback
@@ -411,6 +412,7 @@ class OAuthTokens:
             raise DeclarationError(_WHERE, "scope_prefix is empty, and any scope would be a role; name a claim: roles=")
         [self._prefix] = _checked_scopes(scope_prefix)
         self._leeway: Final = seconds(leeway, what="leeway")
+        self._refusals: Final = LogBudget(_log)
         self._audiences: Final = [audience.rstrip("/"), f"{audience.rstrip('/')}/"]
 
     def __repr__(self) -> str:
@@ -442,7 +444,8 @@ class OAuthTokens:
             claims = await self._verified(token.strip())
             principal = self._principal(claims)
         except _TokenRefusedError as problem:
-            _log.info("%s", as_logfmt({"event": "token-refused", "reason": str(problem)}))
+            where_from = connection.client.host if connection.client else ""
+            self._refusals.warning("token-refused", reason=str(problem), address=where_from, status=401)
             raise AccessTokenError(challenge=challenge(where, self.scopes, "invalid_token")) from None
         if not _scopes_of(claims).issuperset(self.scopes):
             needed = challenge(where, self.scopes, "insufficient_scope")

@@ -25,7 +25,7 @@ from standfast.errors import (
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
 from standfast.workflows.definition import INSIDE
-from standfast.workflows.failures import describe, log_failure, restore
+from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
 from standfast.workflows.journal import Claim, Journal
 from standfast.workflows.records import HistoryEvent, effect_key
@@ -88,6 +88,7 @@ class Activation:
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
         self.has_conflicted = self.is_stuck = False
         self.rings_at: Instant | None = None  # the next alarm that is set for it
+        self.has_resumed = False  # its code is past what it did before it was loaded
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.ending_children = 0  # how many are writing that they have ended, and tell this run, not the store
         self.pace: Final = BranchPace(self.branches)
@@ -102,6 +103,16 @@ class Activation:
     def is_resumed(self) -> bool:
         """Whether it was driven before, or waited: there may be news that nobody has looked at."""
         return self.claim is not None and not self.claim.is_first
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether its code does what it did before: what it logs now was logged then.
+
+        A run that was unloaded where it waited is replayed, and then comes to its wait once more.
+        """
+        if self.claim is None or not self.replay.is_over:
+            return True
+        return self.state.claims > 1 and not self.has_resumed
 
     @property
     def fence(self) -> int:
@@ -119,6 +130,7 @@ class Activation:
         """Add an event to the history, and changes that belong into the commit that writes it."""
         if self.is_unloading or self.journal is None:
             raise Unload
+        self.has_resumed = True
         self.journal.note(event, *extra_changes)
         self.runtime.dirty.add(self)
 
@@ -191,8 +203,6 @@ class Activation:
             self.runtime.emit(
                 RunCodeDiffers(at=self.runtime.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked)
             )
-            if self.claim is not None and not self.runtime.hooks:  # nothing else would tell that it does not go on
-                log_failure(_log, f"going on with the run {self.keys.id!r}", self.mismatch, run=self.keys.id)
         self.unload()
 
     def arguments_differ(self, step_id: str) -> None:

@@ -279,7 +279,8 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
             break
         start = page.more
     forgotten = await commit_over(space, (Delete(worker.key, version),), {about_key(space, presence): None})
-    if reclaimed or not isinstance(forgotten, Conflict):  # others may bury it at the same time
+    # Others may find it at the same time; and one that had no runs is no news for somebody who has not asked.
+    if reclaimed or (runtime.hooks and not isinstance(forgotten, Conflict)):
         runtime.emit(WorkerDied(at=runtime.clock.wall(), presence=presence, runs=reclaimed))
 
 

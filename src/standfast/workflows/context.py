@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final, overload
 from uuid import UUID
@@ -12,6 +13,7 @@ from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import DeclarationError, EncodeError, SignalTimeoutError, UsageError
 from standfast.locks.locks import checked_mode
+from standfast.logs import FieldsLogger
 from standfast.workflows import operations
 from standfast.workflows.context_locks import ContextLock, lock_request
 from standfast.workflows.context_state import ContextRateLimiter, ContextState
@@ -21,7 +23,7 @@ from standfast.workflows.inbox import Handler
 from standfast.workflows.messages import checked_message_name
 from standfast.workflows.parallel import child, gather, race
 from standfast.workflows.replay import CURRENT
-from standfast.workflows.steps import StepExecution
+from standfast.workflows.steps import CURRENT_STEP, StepExecution, step_fields
 from standfast.workflows.transactions import RecordedScope, transaction
 from standfast.workflows.values import PLAIN
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.keys import Key
+    from standfast.log_hook import Fact
     from standfast.workflows.activation import Activation
     from standfast.workflows.replay import Branch
 
@@ -65,10 +68,11 @@ _MISSING: Any = object()
 class Context:
     """What a workflow gets as its first argument. Every effect goes through it, and is recorded."""
 
-    __slots__ = ("_activation", "_state")
+    __slots__ = ("_activation", "_log", "_state")
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
+        self._log: FieldsLogger | None = None
         self._state: ContextState | None = None
 
     @property
@@ -91,6 +95,30 @@ class Context:
     def is_replaying(self) -> bool:
         """Whether what is done now was done before, and is only replayed. For logs, and nothing else."""
         return not self._activation.replay.is_over
+
+    @property
+    def log(self) -> FieldsLogger:
+        """A logger for the code of this run, with the name of its module; it writes nothing while that is replayed.
+
+            ctx.log.info("reserved %d items", count)
+
+        It has the methods of ``logging.Logger``. Its records have ``run``, ``workflow`` and ``fence`` in
+        ``record.standfast``, ``branch`` in a branch of ``ctx.gather``, and ``step`` and ``attempt`` in a step.
+        """
+        if self._log is None:
+            logger = logging.getLogger(self._activation.workflow.function.__module__)
+            self._log = FieldsLogger(logger, self._log_fields, self._is_repeating)
+        return self._log
+
+    def _log_fields(self) -> dict[str, Fact]:
+        activation, branch = self._activation, CURRENT.get()
+        fields: dict[str, Fact] = {"run": activation.keys.id, "workflow": activation.workflow.name}
+        if branch is not None and branch.path:
+            fields["branch"] = branch.path
+        return fields | {"fence": activation.fence} | step_fields()
+
+    def _is_repeating(self) -> bool:
+        return CURRENT_STEP.get() is None and self._activation.is_repeating
 
     def idempotency_key(self, step_id: str) -> str:
         """Return the key that stands for one step of this run, each time that it is tried.

@@ -33,8 +33,8 @@ from standfast.errors import (
     UnknownWorkflowError,
     UsageError,
 )
-from standfast.events import Hooks
 from standfast.locks.locks import DEFAULT_LEASE
+from standfast.log_hook import with_log
 from standfast.redaction import mask_url
 from standfast.space import Space, lines_of
 from standfast.space import open as open_space
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from standfast.audit import Actor, AuditedAction, AuditPage
     from standfast.durations import Duration
-    from standfast.events import Hook
+    from standfast.events import Hook, Hooks
     from standfast.locks.state import Slots
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
@@ -203,7 +203,7 @@ class Engine:
         if self._space is None and self._opening is not None:
             self._space = await self._opening
         try:
-            await self._begin(Hooks((*self._hooks, *hooks)))
+            await self._begin(with_log((*self._hooks, *hooks)))
         except BaseException:
             await self.aclose()
             raise

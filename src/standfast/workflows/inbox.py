@@ -219,6 +219,7 @@ class Inbox:
 
     def _answer(self, loaded: LoadedItem, handler: Handler) -> None:
         activation, item = self._activation, loaded.item
+        activation.has_resumed = True
         answer, accepted = _called(handler, PLAIN.unpack(item.value or b"[]"), activation)
         if answer.failure is not None:
             run, name = activation.keys.id, item.name

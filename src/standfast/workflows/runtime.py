@@ -324,9 +324,8 @@ class Runtime:
     # --- telling -------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
-        """Tell the hooks."""
-        if self.hooks:
-            self.hooks.emit(event)
+        """Tell the hooks, or the log. For ordinary work ask first whether anything listens: ``if runtime.hooks:``."""
+        self.hooks.emit(event)
 
     def emit_moved(
         self,

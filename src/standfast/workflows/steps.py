@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from standfast.keys import RecordKey
+    from standfast.log_hook import Fact
     from standfast.stores.protocol import Change, Snapshot
     from standfast.stores.user_transactions import Talk, UserConnection
     from standfast.workflows.activation import Activation
@@ -455,6 +456,14 @@ def current_step() -> CurrentStep:
     return found
 
 
+def step_fields() -> dict[str, Fact]:
+    """Return what log records of a step say of it; nothing outside of one."""
+    found = CURRENT_STEP.get()
+    if found is None:
+        return {}
+    return {"run": found.run_id, "step": found.step_id, "attempt": found.attempt, "fence": found.fence}
+
+
 # --- running a step: once, or again after it raised, and never again once it is recorded ---------------------------
 
 STEP: Final = ("step", "tried", "began", "cancelled", "transaction", "went_on")
@@ -692,7 +701,7 @@ class StepExecution:
         else:
             event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
         activation.note(event)
-        if activation.runtime.hooks:
+        if event.kind == "tried" or activation.runtime.hooks:
             self._tell(event)
         return event, restored
 
@@ -727,7 +736,8 @@ class StepExecution:
         failure = event.failure
         if event.kind == "tried" and failure is not None:
             waits = 0.0 if event.until is None else max(0.0, seconds_between(event.at, event.until))
-            runtime.emit(StepRetried(error=failure.type, waits=waits, **facts))
+            said: dict[str, Any] = {"message": failure.message, "place": failure.trace.rpartition("\n")[2]}
+            runtime.emit(StepRetried(error=failure.type, waits=waits, **said, **facts))
         else:
             error = "" if failure is None else failure.type
             runtime.emit(StepRecorded(failed=failure is not None, error=error, **facts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -224,3 +225,22 @@ def test_what_is_no_application_is_refused(folder: str, url: str, name: str, wor
     code, said = answer(url, "serve", name, "--app-dir", folder)
     assert code == 4
     assert words in said
+
+
+async def test_a_server_logs_json_if_it_is_told_to(start: Start, folder: str) -> None:
+    """A flood without credentials is a few lines, each an object with the caller's address and without the token."""
+    server = start("serve", "web:guarded", "--app-dir", folder, "--port", "0", "--log-format", "json")
+    address = re.findall(r"http://\S+", server.hear())[0]
+    async with httpx.AsyncClient() as client:
+        for number in range(60):
+            headers = {"Authorization": f"Bearer canary-{number}"}
+            await client.post(f"{address}/flows/shop/buy", json={"item": "x"}, headers=headers)
+    server.send(signal.SIGTERM)
+    code, said = server.end()
+    assert code == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    refused = [line for line in lines if line.get("event") == "credentials-refused"]
+    assert 20 <= len(refused) <= 22
+    assert {line["level"] for line in refused} == {"warning"}
+    assert {line["address"] for line in refused} == {"127.0.0.1"}
+    assert "canary" not in said

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
+from standfast.errors import RunFailedError
 from tests.integration.cli.programs import answer
 from tests.integration.cli.terminals import CONTROL_C, begin
 
@@ -173,3 +174,81 @@ def test_a_worker_takes_no_store_of_the_command(url: str, folder: str) -> None:
     """The engine says which one."""
     code, said = answer(url, "--store", url, "worker", "flows:engine", "--app-dir", folder)
     assert (code, "The engine says which store" in said) == (2, True)
+
+
+LOGS = """
+import logging, os
+import standfast as sf
+
+logging.basicConfig(format="in a shape of its own: %(message)s")
+
+@sf.step(retry=sf.Retry(attempts=2, delay=0.001))
+async def charge():
+    logging.getLogger("library").info("password=hunter2")
+    raise ValueError("no stock")
+
+@sf.workflow
+async def pays(ctx):
+    ctx.log.info("begins", extra={"order": 7})
+    try:
+        await ctx.step(charge)
+    except ValueError:
+        ctx.log.exception("gave up")
+        raise
+
+engine = sf.Engine(os.environ["STANDFAST_STORE"], workflows=[pays], drive=False)
+"""
+
+
+async def test_a_worker_logs_json_if_it_is_told_to(start: Start, tmp_path: Path, url: str) -> None:
+    """Everything on stderr is one object a line: of the run, of libraries in its steps, and of Standfast."""
+    (tmp_path / "logs.py").write_text(LOGS)
+    worker = drive(start, str(tmp_path), "--log-format", "json", name="logs:engine")
+    worker.hear()
+    worker.hear()
+    async with sf.Engine(url, drive=False) as engine:
+        run = await engine.start("pays", id="p-1")
+        with pytest.raises(RunFailedError):
+            await run.result()
+    worker.send(signal.SIGTERM)
+    code, said = worker.end()
+    assert code == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    [begins] = [line for line in lines if line["message"] == "begins"]
+    assert (begins["level"], begins["logger"], begins["run"], begins["workflow"], begins["order"]) == (
+        "info",
+        "logs",
+        "p-1",
+        "pays",
+        7,
+    )
+    library = [line for line in lines if line["logger"] == "library"]
+    assert [(line["run"], line["step"], line["attempt"]) for line in library] == [
+        ("p-1", "charge", 1),
+        ("p-1", "charge", 2),
+    ]
+    [retried] = [line for line in lines if line.get("event") == "step-retried"]
+    assert (retried["level"], retried["run"], retried["step"]) == ("warning", "p-1", "charge")
+    assert 'message="no stock"' in retried["message"]
+    assert retried["place"].endswith("in charge")
+    [gave_up] = [line for line in lines if line["message"] == "gave up"]
+    assert "ValueError: no stock" in gave_up["exception"]
+    [failed] = [line for line in lines if line.get("event") == "failure"]
+    assert (failed["level"], failed["run"], failed["error"]) == ("error", "p-1", "builtins.ValueError")
+    assert "hunter2" not in said
+
+
+async def test_a_worker_logs_no_less_than_the_level_it_is_told(start: Start, tmp_path: Path, url: str) -> None:
+    """With errors alone, a run that fails is one line."""
+    (tmp_path / "logs.py").write_text(LOGS)
+    worker = drive(start, str(tmp_path), "--log-level", "error", "--quiet", name="logs:engine")
+    async with sf.Engine(url, drive=False) as engine:
+        run = await engine.start("pays", unknown="start")
+        with pytest.raises(RunFailedError):
+            await run.result()
+    worker.send(signal.SIGTERM)
+    _, said = worker.end()
+    heads = [line for line in said.splitlines() if " ERROR " in line]
+    assert [line.split(": ", 1)[0].split(" ERROR ")[1] for line in heads] == ["logs", "standfast.workflows"]
+    assert "begins" not in said

@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from standfast.errors import DeclarationError
 from standfast.flows.request import Principal
+from standfast.log_budget import BURST
 from standfast.web.asgi import host_of, is_loopback
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, new_token, token_digest
-from standfast.web.log_budget import BURST
 from standfast.web.signatures import GitHub, Unsigned
 from standfast.web.webhooks import Webhook
 from tests.unit.web.fakes import OWN, Served, post

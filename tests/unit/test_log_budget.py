@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from standfast.web.log_budget import LogBudget
+from standfast.log_budget import LogBudget
 
 if TYPE_CHECKING:
     import pytest
