@@ -408,10 +408,11 @@ async def export_store(
 ) -> transfer.ExportFooter:
     """Freeze a store and write everything in it to ``sink``, see :func:`standfast.stores.transfer.export_store`.
 
-    With an ``actor`` it is recorded before. What it came to is not: the store takes no more writes.
+    With an ``actor`` it is recorded before. What it came to is not, nor an export that is repeated: the store takes no
+    more writes.
     """
-    details = {"namespaces": ", ".join(namespaces) or None}
-    async with Audit(Scope(store), actor).action("store.export", details=details):
+    details, takes_writes = {"namespaces": ", ".join(namespaces) or None}, not await store.transfer().frozen()
+    async with Audit(Scope(store), actor).action("store.export", details=details, ahead=takes_writes):
         return await transfer.export_store(store, sink, tell, namespaces=namespaces)
 
 

@@ -36,6 +36,7 @@ NO_LENGTHS: Final = {
 OURS: Final = (
     "standfast.testing.",
     "standfast.events.",
+    "standfast.hooks.",
     "standfast.errors.",
     "standfast.clock.",
     "standfast.exclusion.retry.Attempt.",

@@ -77,7 +77,7 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "stores.libsql.connection._FROZEN": ("standfast frozen ", "standfast ", "1"),
     "stores.mongodb.connection._DATABASE": ("a", "é"),
     "stores.mysql.connection._UNFIT": ("a", "`"),
-    "stores.postgresql.liveness._TOKEN": ("0", "p1:", ":0"),
+    "stores.remote.liveness._TOKEN": ("0", "p1:", ":0"),
     "stores.postgresql.statements._FILE": ("0", "0001_a", "_a"),
     "stores.address._IDENTIFIER": ("a", "_1"),
     "stores.postgresql.transactions._ENDS_IT": (" ", "start ", "rollback ", "rollback work ", "begin"),
