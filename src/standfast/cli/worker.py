@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.runs import talking
+from standfast.cli.supervisor import Supervisor, command_of, join_supervisor
 from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
@@ -53,6 +54,7 @@ async def serve(engine: Engine, telling: Telling, grace: float) -> int:
     assert worker is not None  # noqa: S101 -- it was told to drive
     signals.hurries = worker
     telling.started(engine)
+    join_supervisor(signals.stop)
     async with _status(engine, telling):
         await _until_stopped(worker, signals)
     telling.stopping(signals.name, len(engine.runtime.loaded))
@@ -111,6 +113,11 @@ class _Signals:
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+    def stop(self) -> None:
+        """Stop as if a signal had come."""
+        if not self.first.done():
+            self._hear(signal.SIGTERM)
 
     @property
     def name(self) -> str:
@@ -237,15 +244,17 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 @click.argument("name", metavar="MODULE:ENGINE")
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for steps to end when stopped.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many, a core each.")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
 @log_options
 @json_option
 @click.pass_context
-def worker(
+def worker(  # noqa: PLR0913 -- the options of the command
     context: click.Context,
     name: str,
     grace: str,
     app_dir: str,
+    processes: int,
     log_format: LogFormat | None,
     log_level: str | None,
     *,
@@ -255,18 +264,26 @@ def worker(
     """Drive the runs of an engine until a signal says to stop.
 
     MODULE:ENGINE names an sf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
-    SIGINT hands every run back, so that others go on with it at once; a second one waits for no step.
+    SIGINT hands every run back, so that others go on with it at once; a second one waits for no step. With --processes
+    a supervisor starts so many of them, and starts one again that has died; a signal to it stops all.
 
     \b
     standfast worker shop.flows:engine --grace 30s
+    standfast worker shop.flows:engine --processes 4
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")
+    if processes > 1:
+        context.exit(asyncio.run(_supervise(command_of(context), processes, as_json=as_json, quiet=quiet)))
     found = load(name, app_dir, ENGINE)
     has_log = configure_log(log_format, log_level)
     telling = Telling("json" if as_json else "quiet" if quiet else "text", writes_log=not has_log)
     context.exit(asyncio.run(_run(found, name, telling, limit)))
+
+
+async def _supervise(command: list[str], processes: int, *, as_json: bool, quiet: bool) -> int:
+    return await Supervisor(command, processes, as_json=as_json, quiet=quiet).run()
 
 
 async def _run(found: object, name: str, telling: Telling, grace: float) -> int:
