@@ -67,6 +67,7 @@ __all__ = [
     "StoreEvent",
     "StoreNotDurable",
     "StoreNotEncrypted",
+    "StoreSized",
     "Swept",
     "TickFired",
     "TickSkipped",
@@ -334,6 +335,20 @@ class Swept(StoreEvent, frozen=True, kw_only=True):
 
     seconds: float
     removed: int
+
+
+class StoreSized(StoreEvent, frozen=True, kw_only=True):
+    """How large the file of a store is, told after a sweep.
+
+    ``free`` bytes of it are unused, and ``given_back`` were cut off just now, in ``seconds``.
+    """
+
+    level: ClassVar[Level] = "debug"
+
+    size: int
+    free: int
+    given_back: int
+    seconds: float
 
 
 # --- what durable locks tell ---------------------------------------------------------------------------------------

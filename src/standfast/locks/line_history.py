@@ -88,6 +88,7 @@ HISTORIES: Final[Codec[LineHistory]] = Codec(LineHistory, what="the history of a
 def history_change(view: LineView, line: Line, requests: Sequence[Request], at: Instant) -> Iterator[Change]:
     """Return what notes the holds that end in a step, of a line that is ``line`` after it."""
     held = {(each.entry.id, each.granted_at) for each in line.holders}
+    ended: list[tuple[Holder, HoldEnd]]
     ended = [(each, _end_of(each, view, requests, at)) for each in view.line.holders if _id(each) not in held]
     ended = [(each, end) for each, end in ended if end != "released" or view.history]
     if not ended:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import StoreMovedError, UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Capabilities, Change, Decision, Record, Snapshot, Verdict, Wake
+from standfast.stores.protocol import Capabilities, Change, Decision, Record, Snapshot, StoreSize, Verdict, Wake
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable
@@ -238,6 +238,15 @@ class Transferable(Protocol):
 
     def transfer(self) -> Transfer:
         """Return what moves it."""
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A backend that knows how large it is."""
+
+    def size(self) -> StoreSize:
+        """Return how large it is."""
         ...
 
 

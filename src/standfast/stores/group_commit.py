@@ -50,6 +50,7 @@ from standfast.stores.backend import (
     Outcome,
     Rider,
     RiderBatch,
+    Sized,
     UpdateRider,
     WorkRider,
     transfer_of,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         Decided,
         Decision,
         Snapshot,
+        StoreSize,
         Verdict,
         Wake,
         Watch,
@@ -653,6 +655,11 @@ class GroupedStore:
         """
         self._check_usable()
         return await user_transactions_of(self._backend, self._backend.name)
+
+    def size(self) -> StoreSize | None:
+        """Return how large the store is; None if its backend does not say: a server has its own ways to tell."""
+        self._check_usable()
+        return self._backend.size() if isinstance(self._backend, Sized) else None
 
     def transfer(self) -> Transfer:
         """Return what moves everything in this store to another one.

@@ -194,6 +194,23 @@ class Capabilities(Struct, frozen=True):
     commit_with: bool = False
 
 
+class StoreSize(Struct, frozen=True, gc=False):
+    """How large a store is.
+
+    Attributes:
+        size: Its bytes, without its log.
+        free: How many of them are unused: they take what is written next, or are given back.
+    """
+
+    size: int
+    free: int
+
+    @property
+    def live(self) -> int:
+        """How many bytes are in use."""
+        return self.size - self.free
+
+
 class Notification(Struct, frozen=True):
     """What a watch was notified of: keys that may have changed. Never proof of anything; read again.
 

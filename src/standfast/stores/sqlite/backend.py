@@ -19,7 +19,7 @@ import apsw
 
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyError, StoreError
-from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, Swept
+from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, StoreSized, Swept
 from standfast.stores.backend import WorkRider
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.sqlite.connection import connect, disconnect, unshare
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, RiderBatch, Subscriber
-    from standfast.stores.protocol import Capabilities, Snapshot, Wake
+    from standfast.stores.protocol import Capabilities, Snapshot, StoreSize, Wake
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
     from standfast.stores.sqlite.database import ClockStep, Database
     from standfast.stores.sqlite.file import SqliteOptions
@@ -104,6 +104,18 @@ EVERY: Final = 5.0
 SWEEP_AT_MOST: Final = 200
 SWEEPS_AT_MOST: Final = 100
 
+FREE_AT_MOST: Final = 0.08
+"""Which part of the file may be free pages: they are used again. What is beyond it is given back."""
+
+FREE_IN_ANY_CASE: Final = 1 << 20
+"""Free bytes that are kept however small the file is."""
+
+GIVEN_BACK_AT_ONCE: Final = 64
+"""How many pages are given back in one turn: others wait for about a millisecond."""
+
+GIVEN_BACK_FOR: Final = 2.5
+"""Seconds in which pages are given back after one sweep, at most: half of the time between two."""
+
 OTHERS_MAY_WAIT: Final = 0.05
 """How many seconds upkeep waits for readers and other programs: all writers wait for it meanwhile."""
 
@@ -145,6 +157,7 @@ class Upkeep:
             self._checkpoint(self._connection)
         if sweep:
             self._sweep(self._connection)
+            self._give_back(self._connection)
             self._follow_wall(self._connection)
 
     def _look_for_strangers(self) -> None:
@@ -184,6 +197,27 @@ class Upkeep:
         if self._hooks and removed:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
+
+    def _give_back(self, connection: SqliteConnection) -> None:
+        """Cut free pages off the end of the file, a few in each turn, until few are left or the time is over."""
+        started = monotonic()
+        before = size = self._database.size(connection)
+        while size.free > max(FREE_IN_ANY_CASE, FREE_AT_MOST * size.size) and monotonic() - started < GIVEN_BACK_FOR:
+            with self._file.turn:
+                self._database.give_back(connection, GIVEN_BACK_AT_ONCE)
+            size, last = self._database.size(connection), size
+            if size.size >= last.size:
+                break  # a file that was made before pages could be given back, or it grew meanwhile
+        if self._hooks:
+            event = StoreSized(
+                at=SYSTEM_CLOCK.wall(),
+                store=self._name,
+                size=size.size,
+                free=size.free,
+                given_back=max(0, before.size - size.size),
+                seconds=monotonic() - started,
+            )
+            self._hooks.emit(event)
 
     def _follow_wall(self, connection: SqliteConnection) -> None:
         """Let the store's time follow the time of day, once for each step of the clock that this process sees."""
@@ -293,6 +327,10 @@ class SqliteBackend:
     def name(self) -> str:
         """The database's URL."""
         return f"sqlite://{self._file.path}"
+
+    def size(self) -> StoreSize:
+        """Return how large the file is."""
+        return self._database.size()
 
     # --- writing ---------------------------------------------------------------------------------------------
 

@@ -345,6 +345,10 @@ def _refuse_read_only(path: str, connection: SqliteConnection) -> None:
             raise StoreReadOnlyError(path, f"its {ending} file cannot be written to; fix the permissions of that file")
 
 
+INCREMENTAL: Final = 2
+"""Free pages are given back when that is asked for, some at a time."""
+
+
 def _use_log(file: SharedFile, connection: SqliteConnection, busy_seconds: float) -> None:
     # Asked before it is set: setting it while others have the file open takes locks, and only one of them may.
     if connection.pragma("journal_mode") == "wal":
@@ -352,6 +356,7 @@ def _use_log(file: SharedFile, connection: SqliteConnection, busy_seconds: float
     if not file.turn.take_within(busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
     try:
+        connection.pragma("auto_vacuum", INCREMENTAL)  # before there is a page; a file that has some stays as it is
         connection.pragma("journal_mode", "wal")
     finally:
         file.turn.give()

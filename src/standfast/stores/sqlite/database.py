@@ -32,7 +32,7 @@ from standfast.errors import (
 from standfast.keys import RecordKey
 from standfast.stores.backend import OPEN, Applied, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
-from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
+from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
 from standfast.stores.validation import check_commit
 
@@ -637,6 +637,20 @@ class Database:
             swept = connection.changes()
             connection.execute(_FORGET_HANDLES, (later(self._time.now(), -HANDLE_REMEMBERED),))
             return swept
+
+    def size(self, connection: SqliteConnection | None = None) -> StoreSize:
+        """Return how large the file is, as a connection sees it."""
+        seen = connection or self._reader
+        with self._section if connection is None else contextlib.nullcontext():
+            page, pages = int(seen.pragma("page_size")), int(seen.pragma("page_count"))
+            return StoreSize(page * pages, page * int(seen.pragma("freelist_count")))
+
+    def give_back(self, connection: SqliteConnection, pages: int) -> None:
+        """Cut up to so many free pages off the file over another connection, with the turn.
+
+        A file from before free pages could be cut off keeps them for records to come.
+        """
+        connection.execute(f"PRAGMA main.incremental_vacuum({pages:d})").fetchall()
 
     def wall_ahead(self) -> int:
         """Return how far the time of day is ahead of the time since boot, in microseconds."""
