@@ -11,7 +11,7 @@ from standfast.locks import line_records as readying
 from standfast.locks.line_records import Leave
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.workflows import admin as administration
-from standfast.workflows import inbox, worker
+from standfast.workflows import admission, claims, execution, handover, inbox, records, worker
 from standfast.workflows import parallel as children
 from standfast.workflows import replay as cutting
 from standfast.workflows import termination as forcing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from standfast.locks.line_records import Answer, Request
     from standfast.stores.protocol import Change, Snapshot
-    from standfast.workflows.records import HistoryEvent, RunKeys, RunState
+    from standfast.workflows.records import Header, HistoryEvent, RunKeys, RunState, WorkerPresence
 
     Patches = tuple[tuple[Any, str, Any], ...]
 
@@ -91,6 +91,23 @@ def in_any_order(
     return event
 
 
+def deletes_no_listing(
+    keys: RunKeys, header: Header, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot
+) -> list[Change]:
+    """Take up a run from a line, and leave it in the index of runs as waiting."""
+    return [
+        change for change in claims_all(keys, header, worker, before, after, seen) if "runs" not in change.key.parts
+    ]
+
+
+claims_all: Final = records.taking
+
+
+def lists_nothing(_keys: RunKeys, _state: RunState, _tags: tuple[str, ...]) -> list[Change]:
+    """Do not list a run."""
+    return []
+
+
 def no_due(_activation: Activation) -> None:
     """Say that nothing is ever due."""
 
@@ -111,6 +128,12 @@ MUTANTS: Final[dict[str, Patches]] = {
     "branches replayed in any order": ((Replay, "ask", in_any_order),),
     "children end unheard": ((Activation, "child_ended", hears_nothing),),
     "no timers": ((Activation, "due_at", no_due),),
+    "what is claimed in its turn stays listed": (
+        (admission, "taking", deletes_no_listing),
+        (handover, "taking", deletes_no_listing),
+    ),
+    "what ends is not listed": ((execution, "listing", lists_nothing),),
+    "what died is not listed": ((claims, "listing", lists_nothing),),
 }
 
 
@@ -181,6 +204,7 @@ OPERATED_MUTANTS: Final[dict[str, Patches]] = {
     "goes on inside of a lock": ((administration, "cut_for_retry", inside_of_a_lock),),
     "locks do not guard": ((Journal, "guards", own_alone), (Journal, "_look_at_holds", sees_nothing)),
     "a forced end releases nothing": ((forcing, "let_go", lets_nothing_go),),
+    "what ended by force is not listed": ((forcing, "listing", lists_nothing),),
     "tells nobody who was turned out": ((readying, "_note_answer", tells_nobody),),
 }
 

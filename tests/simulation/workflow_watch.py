@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 from msgspec import structs
 
+from standfast.keys import RecordKey
 from standfast.locks.line_records import GRANTS
-from standfast.workflows.records import CHUNKS, RUN_STATES, HistoryEvent, RunState
+from standfast.workflows.records import CHUNKS, HEADERS, RUN_STATES, HistoryEvent, RunState
 from standfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
-    from standfast.keys import RecordKey
     from standfast.stores.backend import Applied
     from standfast.stores.memory import MemoryRecords
     from standfast.workflows.steps import CurrentStep
@@ -58,6 +58,7 @@ class WorkflowWatch:
         self._grants: Final[dict[RecordKey, str]] = {}
         self._grant_fences: Final[dict[RecordKey, int]] = {}
         self._claims: Final[Counter[str]] = Counter()
+        self._listed: Final[dict[str, set[tuple[str, ...]]]] = {}
         self._unheld: Final[Counter[tuple[str, int, str]]] = Counter()
         self._verbs: Final[dict[str, Counter[str]]] = {}
         self._permits: Final[dict[str, int]] = {}
@@ -108,6 +109,27 @@ class WorkflowWatch:
         self._check_inside()
         for run in {parts[-1] if kind == "own" else parts[0] for _, kind, parts in changed if kind in ("own", "life")}:
             self._check_owner(run)
+        self._saw_listings([each for each in changed if each[1] in ("runs", "tagged", "life")])
+
+    def _saw_listings(self, changed: list[tuple[RecordKey, str, tuple[str, ...]]]) -> None:
+        for key, kind, parts in changed:
+            if kind != "life":
+                listed = self._listed.setdefault(parts[-1], set())
+                (listed.add if key in self._memory._records else listed.discard)((kind, *parts))
+        for key, _, parts in changed:
+            self._check_listed(parts[-1], key)
+
+    def _check_listed(self, run: str, near: RecordKey) -> None:
+        """A run is listed where its state says, and nowhere else; one that a worker drives is not listed."""
+        state, (namespace, tenant, *_) = self.states.get(run), near.parts
+        wanted: set[tuple[str, ...]] = set()
+        if state is not None and not state.owner:
+            header = HEADERS.decode(self._memory._records[RecordKey(namespace, tenant, "run", run)].value)
+            rest = (f"{state.changed_at:016d}", run)
+            wanted = {("runs", state.status, header.workflow, *rest)}
+            wanted |= {("tagged", tag, state.status, *rest) for tag in header.tags}
+        found = self._listed.get(run, set())
+        self.demand(found == wanted, f"index: {run} is listed at {sorted(found)}, not at {sorted(wanted)}")
 
     def _saw_owner(self, key: RecordKey, presence: str, run: str) -> None:
         record = self._memory._records.get(key)

@@ -28,6 +28,7 @@ from standfast.locks.locks import DEFAULT_LEASE
 from standfast.workflows.engine import LINGER
 from standfast.workflows.engine import Engine as AsyncEngine
 from standfast.workflows.run import Run as AsyncRun
+from standfast.workflows.run_index import MOST_COUNTED
 from standfast.workflows.runtime import MOST, MOST_DEATHS
 from standfast.workflows.worker import GRACE
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from standfast.workflows.limits import LimitPage
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
+    from standfast.workflows.run_index import RunCount
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
 
@@ -440,27 +442,44 @@ class Engine:
         """Return everything that a run has recorded."""
         return self._link.call(lambda engine: engine.history(run_id))
 
-    def list(
+    def list(  # noqa: PLR0913 -- keyword options
         self,
         *,
         workflow: str | None = None,
         status: str | Collection[str] | None = None,
         parent: str | None = None,
         tag: str | None = None,
+        started_after: datetime | None = None,
+        started_before: datetime | None = None,
+        ended_after: datetime | None = None,
+        ended_before: datetime | None = None,
         newest_first: bool = False,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """Return a page of runs, in the order of their ids; those without an id of their own sort by their start.
+        """Return a page of runs, in the order of the time since when each is as it is: ended, suspended, running.
+
+            page = engine.list(status="failed", workflow="fulfil", newest_first=True)
+
+        It costs what it shows, however many runs there are. What the index does not know, when a run was started and
+        the children of one, is looked up run by run: then a page ends after some thousand runs, and may be shorter
+        than ``limit``, or empty, and still have a ``next``. A run that changes while pages are read has another place.
 
         Args:
             workflow: Only of this workflow.
             status: Only those that are so.
-            parent: Only the children of this run.
+            parent: Only the children of this run; these come in the order of their ids.
             tag: Only those with this tag.
-            newest_first: Begin at the other end.
+            started_after: Only those that were started then or later.
+            started_before: Only those that were started before.
+            ended_after: Only those that ended then or later.
+            ended_before: Only those that ended before.
+            newest_first: Begin with what has changed last.
             limit: How many.
             after: Where the page before ended: its ``next``.
+
+        Raises:
+            InvalidArgumentError: There is no such status, a time has no zone, or ``after`` is not of a page.
         """
         return self._link.call(
             lambda engine: engine.list(
@@ -468,9 +487,53 @@ class Engine:
                 status=status,
                 parent=parent,
                 tag=tag,
+                started_after=started_after,
+                started_before=started_before,
+                ended_after=ended_after,
+                ended_before=ended_before,
                 newest_first=newest_first,
                 limit=limit,
                 after=after,
+            )
+        )
+
+    def count(  # noqa: PLR0913 -- keyword options
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Collection[str] | None = None,
+        parent: str | None = None,
+        tag: str | None = None,
+        started_after: datetime | None = None,
+        started_before: datetime | None = None,
+        ended_after: datetime | None = None,
+        ended_before: datetime | None = None,
+        most: int = MOST_COUNTED,
+    ) -> RunCount:
+        """Count runs, up to a bound: ``str`` of the answer is ``"17"``, or ``"1,000+"`` if there are more.
+
+        Args:
+            workflow: As in :meth:`list`, like all but the last.
+            status: Only those that are so.
+            parent: Only the children of this run.
+            tag: Only those with this tag.
+            started_after: Only those that were started then or later.
+            started_before: Only those that were started before.
+            ended_after: Only those that ended then or later.
+            ended_before: Only those that ended before.
+            most: Where to stop. A count costs as much as it counts.
+        """
+        return self._link.call(
+            lambda engine: engine.count(
+                workflow=workflow,
+                status=status,
+                parent=parent,
+                tag=tag,
+                started_after=started_after,
+                started_before=started_before,
+                ended_after=ended_after,
+                ended_before=ended_before,
+                most=most,
             )
         )
 

@@ -180,13 +180,13 @@ STATUSES = get_args(Status)
 @click.option("--parent", metavar="RUN", help="Only the children of this run.")
 @click.option("--tag", metavar="TAG", help="Only runs with this tag.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many to list.")
-@click.option("--after", metavar="RUN", help="Go on after this run, where the page before ended.")
-@click.option("--newest-first", is_flag=True, help="Begin at the other end.")
+@click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
+@click.option("--newest-first", is_flag=True, help="Begin with what has changed last.")
 @json_option
 @target_options
 @click.pass_obj
 def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List runs in the order of their ids, which is that of their starts for those without an id of their own."""
+    """List runs in the order of the time since when each is as it is."""
     page = carried_out(_read(target, options))
     if as_json:
         print_json({"runs": [as_data(run) for run in page.runs], "next": page.next})

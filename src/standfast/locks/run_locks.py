@@ -11,6 +11,7 @@ worker drives the run (:mod:`standfast.locks.run_locks`).
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, final
 
 from msgspec import Raw, Struct
@@ -29,7 +30,7 @@ from standfast.errors import (
 )
 from standfast.events import LeaseLost, LockAcquired, LockReleased, SlowRoundTrip
 from standfast.ids import new_id
-from standfast.keys import KeyFamily
+from standfast.keys import MAX_KEY_BYTES, KeyFamily, RecordKey, encode_parts
 from standfast.locks.acquire import FIRST_PAUSE, LONGEST_PAUSE, owner_of_task
 from standfast.locks.heartbeat import MARGIN, PRESENCES, SLOW_IN_A_ROW
 from standfast.locks.line import Entry, Granted, OfPresence, Rules, Until
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from standfast.durations import Duration
-    from standfast.keys import RecordKey
     from standfast.locks.line import Holder
     from standfast.locks.line_driver import Answered, LocalLine
     from standfast.locks.line_records import Answer
@@ -300,12 +300,49 @@ def deadline_of(asked_at: Instant, length: float) -> Instant:
 _TRUE: Final = Raw(b"true")
 
 
+# --- where a run is listed that no worker drives: a run lock that takes a run from a dead worker has to list it ------
+
+LISTING: Final = Codec(bool, what="that a run is listed").encode(value=True)
+"""What a record of the index of runs holds. All that it says is in its key."""
+
+MOST_TAGS: Final = 10
+"""Under how many of its tags a run is listed: each is a record more in the commits that move it."""
+
+
+@lru_cache(maxsize=10_000)
+def _lane(namespace: str, tenant: str, kind: str, first: str, second: str) -> bytes:
+    return encode_parts((namespace, tenant, kind, first, second))
+
+
+def listing_keys(
+    scope: Scope, status: str, workflow: str, since: Instant, run: bytes, tags: Sequence[str] = ()
+) -> tuple[RecordKey, ...]:
+    """Return where a run is listed: among the runs of its workflow that are so, and among those of each of its tags.
+
+    A key that no store would take is left out: a run must be able to end, whatever it is called.
+
+    Args:
+        scope: Where the run lies.
+        status: How it is.
+        workflow: Its workflow.
+        since: Since when it is so; the order of the lists.
+        run: Its id, encoded as a part of a key.
+        tags: Its tags.
+    """
+    where, rest = (scope.namespace, scope.tenant), b"%016d\x00\x01" % since + run
+    keys = [_lane(*where, "runs", status, workflow) + rest]
+    if tags:
+        keys += [_lane(*where, "tagged", tag, status) + rest for tag in dict.fromkeys(tags[:MOST_TAGS])]
+    return tuple([RecordKey.from_encoded(key) for key in keys if len(key) <= MAX_KEY_BYTES])
+
+
 class RunClaim(Struct, frozen=True):
     """What a run's life says about who has the run.
 
     Attributes:
         workflow: The workflow's name.
         changed_at: Since when it is so.
+        status: How it is.
         owner: The presence of the worker that drives it; empty: none does.
         leased: A run lock has been taken since a worker last drove it; whether it is held still, its line says.
         lease_awaited: A worker has found it leased, and is to be told of the release.
@@ -313,11 +350,19 @@ class RunClaim(Struct, frozen=True):
 
     workflow: str
     changed_at: Instant
+    status: str = "running"
     owner: str = ""
     leased: bool = False
     lease_awaited: bool = False
 
 
+class RunTags(Struct, frozen=True):
+    """What a run's header says about where the run is listed."""
+
+    tags: tuple[str, ...] = ()
+
+
+TAGS: Final[Codec[RunTags]] = Codec(RunTags, what="the header of a run")
 CLAIMS: Final[Codec[RunClaim]] = Codec(RunClaim, what="the life of a run")
 _LIVES: Final[Codec[dict[str, Raw]]] = Codec(dict[str, Raw], what="the life of a run")
 
@@ -338,11 +383,12 @@ class ClaimGuard:
         void: The presences that are gone: what they claimed can be taken from them.
     """
 
-    __slots__ = ("_ready", "_scope", "_workflow", "life", "run_id", "void")
+    __slots__ = ("_header", "_ready", "_scope", "_workflow", "life", "run_id", "void")
 
     def __init__(self, scope: Scope, workflow: str, run_id: str) -> None:
         self._scope, self._workflow, self.run_id = scope, workflow, run_id
         self.life: Final = scope.key("life", run_id)
+        self._header: Final = scope.key("run", run_id)
         self._ready: Final = ready_key(scope, run_id)
         self.void: Final[set[str]] = set()
 
@@ -374,12 +420,19 @@ class ClaimGuard:
             return (self._rewritten(record, leased=_TRUE),)
         if claim.owner not in self.void:
             raise DrivenError(claim.owner)
-        own = self.own(claim.owner)
-        if own not in given_in(seen):
-            raise MissingKeysError(frozenset({own}))
+        own, given = self.own(claim.owner), given_in(seen)
+        if missing := {own, self._header} - given:
+            raise MissingKeysError(frozenset(missing))
+        header = seen.get(self._header)
+        tags = () if header is None else TAGS.decode(header.value).tags
+        run = encode_parts((self.run_id,))
+        listings = listing_keys(self._scope, claim.status, claim.workflow, claim.changed_at, run, tags)
+        if missing := set(listings) - given:
+            raise MissingKeysError(frozenset(missing))
         freed = self._rewritten(record, leased=_TRUE, owner=None, waits_for=Raw(b'"a worker"'))
         gone = (Delete(own, seen.version(own)),) if seen.version(own) else ()
-        return freed, *gone, Put(self._ready, READY, seen.version(self._ready))
+        listed = [Put(key, LISTING, seen.version(key)) for key in listings]
+        return freed, *gone, Put(self._ready, READY, seen.version(self._ready)), *listed
 
     def _leave(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
         record = seen.get(self.life)

@@ -17,6 +17,7 @@ from standfast.errors import (
     WorkflowTypeNotRegisteredForRecoveryError,
 )
 from standfast.ids import new_id
+from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.catalog import as_remote, find_declared
 from standfast.workflows.fleet import list_workers
@@ -198,6 +199,9 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
     over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}
     over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
     over |= {} if until is None else {keys.timer(until): NO_DUE}
+    over |= dict.fromkeys(keys.listed(run.state, header.tags)) | dict.fromkeys(
+        keys.listed(going_on, header.tags), LISTING
+    )
     answer = await commit_over(runtime.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False

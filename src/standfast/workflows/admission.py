@@ -62,6 +62,7 @@ from standfast.workflows.records import (
     find_there,
     first_state,
     header_of,
+    relisting,
     taken,
     taking,
 )
@@ -209,6 +210,7 @@ class _Admission:
         self._worker, self._lease = worker, lease
         self._leased = None if lease is None else awaiting_lease(state, lease, runtime.now())
         self._own: Final = keys.own(worker.presence)
+        self._at: Final = runtime.now()  # where it is listed is named before the store says what time it is
         self._after = state
 
     async def claim(self) -> tuple[Claim, RunState] | None:
@@ -232,7 +234,9 @@ class _Admission:
         begins = self._header.begins_at
         leased_until = None if self._leased is None else self._leased.until
         timers = [keys.timer(at) for at in {state.until, begins, leased_until} if at is not None]
-        return [keys.state, keys.ready, self._own, self._worker.guard.key, *timers]
+        moved = structs.replace(state, changed_at=self._at)
+        listed = {*keys.listed(state, self._header.tags), *keys.listed(moved, self._header.tags)}
+        return [keys.state, keys.ready, self._own, self._worker.guard.key, *timers, *listed]
 
     def _write(self, place: Place, seen: Snapshot) -> list[Change]:
         keys, state, worker = self._keys, self._before, self._worker
@@ -249,7 +253,7 @@ class _Admission:
         if self._leased is not None:
             return self._await_lease(self._leased, seen)
         self._after = taken(admitted, worker.presence, seen.at)
-        return taking(keys, worker, state, self._after, seen)
+        return taking(keys, self._header, worker, state, self._after, seen)
 
     def _await_lease(self, leased: RunState, seen: Snapshot) -> list[Change]:
         """Take the places, and be driven when the run lock is free."""
@@ -273,8 +277,8 @@ class _Admission:
         if state.collects and until is not None:  # its own time has come: from now on it waits for its turn
             changes += deletion_of(seen, keys.timer(until))
             until = None
-        self._after = waiting_state(state, place, seen.at, until)  # however many lines there are
-        return [*changes, *self._rewritten(seen)]
+        self._after = waiting_state(state, place, self._at, until)  # however many lines there are
+        return [*changes, *self._rewritten(seen), *relisting(keys, self._header, state, self._after, seen)]
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:
         return [Put(self._keys.state, RUN_STATES.encode_own(self._after), seen.version(self._keys.state))]
@@ -290,7 +294,7 @@ async def end_unstarted(
 
     With ``ending.only_waiting`` it does not end if it has its turn by now.
     """
-    keys = RunKeys(runtime.space, run_id)
+    keys, ended = RunKeys(runtime.space, run_id), _ended(state, ending, runtime.now())
     standing = header.lines[state.admitted]
     leave = LeaveRequest(standing.address, spec_of(standing), entry_id_of(run_id, standing), ticket=state.ticket)
     others = [
@@ -301,12 +305,12 @@ async def end_unstarted(
             leave,
             others,
             only_waiting=ending.only_waiting,
-            extra_changes=_unstarted(keys, header, state, version, ending, runtime),
+            extra_changes=_unstarted(runtime, keys, header, state, version, ended, only_waiting=ending.only_waiting),
         )
     except (MovedError, _GotTurnError):
         return False
     runtime.saw(answered.sight.at)
-    runtime.emit_moved(run_id, _ended(state, ending, answered.sight.at), 0, state, header)
+    runtime.emit_moved(run_id, ended, 0, state, header)
     return True
 
 
@@ -324,7 +328,14 @@ def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
 
 
 def _unstarted(
-    keys: RunKeys, header: Header, state: RunState, version: int, ending: Ending, runtime: Runtime
+    runtime: Runtime,
+    keys: RunKeys,
+    header: Header,
+    state: RunState,
+    version: int,
+    ended: RunState,
+    *,
+    only_waiting: bool,
 ) -> ExtraChanges[Answer]:
     parent = RunKeys(runtime.space, header.parent).ready if header.parent else None
     timer = None if state.until is None else keys.timer(state.until)
@@ -332,15 +343,17 @@ def _unstarted(
     def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
         if seen.version(keys.state) != version:
             raise MovedError
-        if ending.only_waiting and isinstance(answer, Left) and answer.was_holding:
+        if only_waiting and isinstance(answer, Left) and answer.was_holding:
             raise _GotTurnError
-        put = Put(keys.state, RUN_STATES.encode_own(_ended(state, ending, seen.at)), version)
+        put = Put(keys.state, RUN_STATES.encode_own(ended), version)
         changes = [put, *deletion_of(seen, keys.ready), *([] if timer is None else deletion_of(seen, timer))]
+        changes += relisting(keys, header, state, ended, seen)
         if parent is not None:
             changes.append(Put(parent, READY, seen.version(parent)))
         return changes
 
-    named = (keys.state, keys.ready, timer, parent)
+    listed = {*keys.listed(state, header.tags), *keys.listed(ended, header.tags)}
+    named = (keys.state, keys.ready, timer, parent, *listed)
     return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
 
@@ -525,6 +538,7 @@ class _Starting:
         keys = [self._keys.header, self._keys.state, self._keys.ready]
         keys += [self._keys.timer(each) for each in ends if each is not None]
         keys += [change.key for change in self._asked.extra_changes]
+        keys += self._keys.listed(first_state(self._asked, self._at, ""), self._asked.tags)
         keys += [] if self._once is None else [self._once]
         return keys if self._worker is None or self._own is None else [*keys, self._own, self._worker.guard.key]
 

@@ -38,8 +38,10 @@ from standfast.workflows.records import (
     RunState,
     WorkerRecord,
     commit_over,
+    deletion_of,
     events_of,
     find,
+    listing,
 )
 from standfast.workflows.termination import let_go
 
@@ -113,7 +115,7 @@ async def _claim_in_turn(
     if lease is not None:
         await _await_lease(runtime, keys, state, seen, lease)
         return None
-    return await _claim(runtime, keys, state, record, seen)
+    return await _claim(runtime, keys, header, state, record, seen)
 
 
 async def _lease_of(runtime: Runtime, keys: RunKeys, state: RunState) -> RunLockInfo | None:
@@ -140,11 +142,13 @@ async def _await_lease(runtime: Runtime, keys: RunKeys, state: RunState, seen: S
 
 
 async def _claim(
-    runtime: Runtime, keys: RunKeys, state: RunState, record: Record, seen: Snapshot
+    runtime: Runtime, keys: RunKeys, header: Header, state: RunState, record: Record, seen: Snapshot
 ) -> tuple[Claim, RunState] | None:
     worker = await runtime.ensure_presence()
-    own = keys.own(worker.presence)
-    versions = await runtime.space.read(own, *([keys.timer(state.until)] if state.until is not None else []))
+    own, gone = keys.own(worker.presence), list(keys.listed(state, header.tags))
+    if state.until is not None:
+        gone.append(keys.timer(state.until))
+    versions = await runtime.space.read(own, *gone)
     taken = structs.replace(
         state,
         status="running",
@@ -164,9 +168,7 @@ async def _claim(
     ]
     if seen.version(keys.ready):
         changes.append(Delete(keys.ready, seen.version(keys.ready)))
-    if state.until is not None and versions.version(keys.timer(state.until)):
-        changes.append(Delete(keys.timer(state.until), versions.version(keys.timer(state.until))))
-    answer = await runtime.space.commit(*changes)
+    answer = await runtime.space.commit(*changes, *deletion_of(versions, *gone))
     if isinstance(answer, Conflict):
         if worker.guard.key in answer.current:
             runtime.lost_presence()
@@ -191,7 +193,12 @@ async def _load_own(
         return None
     if workflow is None:  # it was withdrawn from this worker: others may have it
         freed = structs.replace(state, owner="", changed_at=seen.at, waits_for="a worker")
-        given_back = (Delete(own, record.version), Put(keys.state, RUN_STATES.encode_own(freed), state_version))
+        listed = listing(keys, freed, HEADERS.decode(header.value).tags)
+        given_back: tuple[Change, ...] = (
+            Delete(own, record.version),
+            Put(keys.state, RUN_STATES.encode_own(freed), state_version),
+            *listed,
+        )
         await commit_over(runtime.space, given_back, {keys.ready: READY})
         return None
     grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
@@ -301,8 +308,8 @@ async def _release(runtime: Runtime, own: Record) -> bool | None:
     False: somebody else did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
     """
     keys = RunKeys(runtime.space, OWNERSHIPS.decode(own.value).run)
-    seen = await runtime.space.read(keys.state)
-    record = seen.get(keys.state)
+    seen = await runtime.space.read(keys.state, keys.header)
+    record, header = seen.get(keys.state), seen.get(keys.header)
     if record is None:
         return _is_done(own, await runtime.space.commit(Delete(own.key, own.version)))
     state = RUN_STATES.decode(record.value)
@@ -311,18 +318,14 @@ async def _release(runtime: Runtime, own: Record) -> bool | None:
     if state.has_ended or state.owner != own.key.parts[-2]:
         return _is_done(own, await runtime.space.commit(*changes))
     is_poison = freed.status == "quarantined"
-    over: dict[RecordKey, Any] = dict.fromkeys(await _listings(runtime, keys) if is_poison else (keys.ready,), READY)
+    tags = () if header is None else HEADERS.decode(header.value).tags
+    over: dict[RecordKey, Any] = dict.fromkeys(keys.quarantined(tags) if is_poison else (keys.ready,), READY)
     put = Put(keys.state, RUN_STATES.encode_own(freed), record.version)
-    released = _is_done(own, await commit_over(runtime.space, (put, Delete(own.key, own.version)), over))
+    moved: tuple[Change, ...] = (put, Delete(own.key, own.version), *listing(keys, freed, tags))
+    released = _is_done(own, await commit_over(runtime.space, moved, over))
     if released and is_poison:
         runtime.emit(RunQuarantined(at=runtime.clock.wall(), run=keys.id, workflow=state.workflow, deaths=freed.deaths))
     return released
-
-
-async def _listings(runtime: Runtime, keys: RunKeys) -> list[RecordKey]:
-    """Return where a run is listed that is quarantined."""
-    header = (await runtime.space.read(keys.header)).get(keys.header)
-    return [] if header is None else keys.quarantined(HEADERS.decode(header.value).tags)
 
 
 def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:

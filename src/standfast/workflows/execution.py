@@ -38,6 +38,7 @@ from standfast.workflows.records import (
     commit_over,
     events_of,
     find,
+    listing,
 )
 from standfast.workflows.termination import end_by_force
 
@@ -278,11 +279,13 @@ async def _commit_state(
         return await insist(activation, lambda: leave_lines(activation, state, last, over))
     version: int | None = claim.state_version
     right = None if parent is None else parent.claim
+    listed = listing(keys, state, activation.header.tags)
     for _ in range(TRIES):
         extra = () if continues is None else continued(activation, continues, state.cancel)
         changes = (
             Delete(claim.key, claim.fence),
             Put(keys.state, RUN_STATES.encode_own(state), version or 0),
+            *listed,
             *last,
             *extra,
             *(() if right is None else (Check(right.key, right.fence),)),
@@ -323,7 +326,11 @@ async def _quarantine(activation: Activation, claim: Claim) -> None:
         return
     about = "an operator, to retry or cancel it: its records were refused several times in a row"
     parked = structs.replace(run.state, status="quarantined", owner="", changed_at=runtime.now(), waits_for=about)
-    changes = (Delete(claim.key, claim.fence), Put(keys.state, RUN_STATES.encode_own(parked), run.state_version))
+    changes: tuple[Change, ...] = (
+        Delete(claim.key, claim.fence),
+        Put(keys.state, RUN_STATES.encode_own(parked), run.state_version),
+        *listing(keys, parked, run.header.tags),
+    )
     listed = dict.fromkeys(keys.quarantined(run.header.tags), READY)
     if isinstance(await commit_over(runtime.space, changes, listed), Conflict):
         return  # it was cancelled, or another worker drives it: it is looked at again
@@ -418,4 +425,5 @@ def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None
         Put(keys.header, HEADERS.encode(header)),
         Put(keys.state, RUN_STATES.encode(state)),
         Put(keys.ready, READY),
+        *listing(keys, state, header.tags),
     )

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from standfast.errors import StoreError
 from standfast.locks.entry import ExtraChanges, LeaveRequest, LineEntries, MissingKeysError, given_in
+from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
@@ -89,12 +90,13 @@ class _Ending:
     ) -> None:
         self._runtime, self._keys, self._header = activation.runtime, activation.keys, activation.header
         self._claim, self._state, self._last, self._over = claim, state, last, over
+        self._listed: Final = self._keys.listed(state, self._header.tags)
         self._next: Final = _next_in(self._runtime, self._header.lines[-1])
 
     async def leave(self) -> Answered:
         """Leave; the one that comes next is driven here, if it can be."""
         lines = [_leaving(self._runtime, self._keys.id, each) for each in reversed(self._header.lines)]
-        keys: list[RecordKey] = [self._claim.key, self._keys.state, *self._over]
+        keys: list[RecordKey] = [self._claim.key, self._keys.state, *self._over, *self._listed]
         keys += [change.key for change in self._last]
         entries, following = LineEntries(self._runtime.lines), self._next
         if following is None:
@@ -129,6 +131,7 @@ class _Ending:
         changes: list[Change] = [
             Delete(claim.key, claim.fence),
             Put(keys.state, RUN_STATES.encode_own(state), record.version),
+            *(Put(key, LISTING, seen.version(key)) for key in self._listed),
         ]
         for key, value in self._over.items():
             if value is not None:
@@ -172,13 +175,17 @@ class _Successor:
         return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
     def look(self, seen: Snapshot) -> None:
-        """See how long it would have waited: then its timer goes as well."""
+        """See where it is listed, and how long it would have waited: those records go as well."""
         self._taken = None
-        record = seen.get(self._run.state)
-        until = None if record is None else RUN_STATES.decode(record.value).until
-        timer = None if until is None else self._run.timer(until)
-        if timer is not None and timer not in given_in(seen):
-            raise MissingKeysError(frozenset({timer}))
+        record, header = seen.get(self._run.state), seen.get(self._run.header)
+        if record is None or header is None:
+            return
+        state = RUN_STATES.decode(record.value)
+        gone = {*self._run.listed(state, HEADERS.decode(header.value).tags)}
+        if state.until is not None:
+            gone.add(self._run.timer(state.until))
+        if missing := gone - given_in(seen):
+            raise MissingKeysError(frozenset(missing))
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
@@ -192,7 +199,7 @@ class _Successor:
         after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
         self._taken = header, state, after
         self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
-        return tuple(taking(run, worker, state, after, seen)), (run.ready,)
+        return tuple(taking(run, header, worker, state, after, seen)), (run.ready,)
 
     def _can_take(self, state: RunState, header: Header, seen: Snapshot) -> bool:
         is_waiting = state.status == "pending" and not state.owner and not state.leased and state.cancel is None

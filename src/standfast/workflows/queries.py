@@ -14,7 +14,7 @@ from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEven
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
+    from collections.abc import Container, Iterable
 
     from standfast.scope import Scope
 
@@ -266,46 +266,6 @@ async def read_info(scope: Scope, run_id: str) -> RunInfo:
         RUN_STATES.decode(state.value),
         None if progress is None else progress.value,
     )
-
-
-async def list_runs(
-    scope: Scope,
-    *,
-    workflow: str | None,
-    status: Collection[str] | None,
-    parent: str | None,
-    tag: str | None,
-    newest_first: bool,
-    limit: int,
-    after: str | None,
-) -> Page:
-    """Read a page of runs, in the order of their ids."""
-    start, end = scope.key("life").within()
-    if after is not None:
-        own = scope.key("life", after)
-        start, end = (start, own) if newest_first else (own.within()[1], end)
-    found: list[RunInfo] = []
-    while True:
-        page = await scope.scan(start, end, limit=scope.at_most(PAGE), reverse=newest_first)
-        states = {key.parts[-1]: RUN_STATES.decode(record.value) for key, record in page.records.items()}
-        chosen = {
-            run_id: state
-            for run_id, state in states.items()
-            if (workflow is None or state.workflow == workflow) and (status is None or state.status in status)
-        }
-        headers = await scope.read(*(scope.key("run", run_id) for run_id in chosen)) if chosen else None
-        for run_id, state in chosen.items():
-            record = None if headers is None else headers.get(scope.key("run", run_id))
-            if record is None:
-                continue
-            header = HEADERS.decode(record.value)
-            if (parent is None or header.parent == parent) and (tag is None or tag in header.tags):
-                found.append(info_of(run_id, header, state))
-                if len(found) == limit:
-                    return Page(tuple(found), run_id)
-        if page.more is None:
-            return Page(tuple(found), None)
-        start, end = (start, page.more) if newest_first else (page.more, end)
 
 
 class HistoryEntry(Struct, frozen=True):

@@ -17,6 +17,7 @@ from standfast.errors import (
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey, encode_parts
+from standfast.locks.run_locks import LISTING, MOST_TAGS, listing_keys
 from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
 
@@ -303,9 +304,6 @@ COUNTERS: Final[Codec[Counter]] = Codec(Counter, what="the counter of an inbox")
 ONCES: Final[Codec[Once]] = Codec(Once, what="an idempotency key")
 WORKERS: Final[Codec[WorkerRecord]] = Codec(WorkerRecord, what="a worker")
 DUES: Final[Codec[Due]] = Codec(Due, what="a timer")
-MOST_LISTED: Final = 10
-"""Under how many of its tags a run is listed that is quarantined: that is one commit, which has room for so much."""
-
 READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
 
@@ -429,7 +427,13 @@ class RunKeys:
 
     def quarantined(self, tags: tuple[str, ...]) -> list[RecordKey]:
         """Return where it is listed, under its tags, that the run is quarantined."""
-        return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_LISTED]]
+        return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_TAGS]]
+
+    def listed(self, state: RunState, tags: tuple[str, ...]) -> tuple[RecordKey, ...]:
+        """Return where the run is in the index of runs; nowhere while a worker drives it: then its grant is found."""
+        if state.owner:
+            return ()
+        return listing_keys(self._scope, state.status, state.workflow, state.changed_at, self._encoded, tags)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
@@ -444,6 +448,11 @@ def quarantined_with(scope: Scope, tag: str) -> RecordKey:
 def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
     """Return a key in the timer index; they sort by time."""
     return scope.key("timer", f"{at:016d}", name)
+
+
+def listing(keys: RunKeys, state: RunState, tags: tuple[str, ...]) -> list[Change]:
+    """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
+    return [Put(key, LISTING) for key in keys.listed(state, tags)]
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------
@@ -537,6 +546,8 @@ def creation(
     if asked.idempotency_key:
         once = scope.key("once", asked.idempotency_key)
         changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
+    if not state.owner:
+        changes += listing(keys, state, asked.tags)
     return changes
 
 
@@ -684,7 +695,9 @@ def taken(state: RunState, presence: str, at: Instant) -> RunState:
     )
 
 
-def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
+def taking(
+    keys: RunKeys, header: Header, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot
+) -> list[Change]:
     """Return the changes with which a worker takes up a run; ``seen`` shows all that they touch."""
     own = keys.own(worker.presence)
     return [
@@ -693,9 +706,18 @@ def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunSt
         Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
         *deletion_of(seen, keys.ready),
         *([] if before.until is None else deletion_of(seen, keys.timer(before.until))),
+        *deletion_of(seen, *keys.listed(before, header.tags)),
     ]
 
 
-def deletion_of(seen: Snapshot, key: RecordKey) -> list[Change]:
-    """Return the change that deletes a record, if there is one."""
-    return [Delete(key, version)] if (version := seen.version(key)) else []
+def relisting(keys: RunKeys, header: Header, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
+    """Return the changes of the index of runs that go with a change of a run that nobody drives, before or after."""
+    old, new = keys.listed(before, header.tags), keys.listed(after, header.tags)
+    if old == new:
+        return []
+    return [*deletion_of(seen, *old), *(Put(key, LISTING, seen.version(key)) for key in new)]
+
+
+def deletion_of(seen: Snapshot, *keys: RecordKey) -> list[Change]:
+    """Return the changes that delete records, those that there are."""
+    return [Delete(key, version) for key in keys if (version := seen.version(key))]

@@ -243,7 +243,7 @@ async def _delete_some(
 
 def _beside(runtime: Runtime, keys: RunKeys, run: Found) -> list[RecordKey]:
     """Return where the single records of a run lie."""
-    found = [keys.header, keys.counter, keys.progress, keys.ready]
+    found = [keys.header, keys.counter, keys.progress, keys.ready, *keys.listed(run.state, run.header.tags)]
     if run.state.until is not None:
         found.append(keys.timer(run.state.until))
     if run.header.idempotency_key:
@@ -270,8 +270,8 @@ async def _is_gone(runtime: Runtime, keys: RunKeys, run: Found, records: list[Re
 
 # --- a tenant -----------------------------------------------------------------------------------------------------
 
-KEPT: Final = frozenset({"presence", "worker", "fleet", "declared"})
-"""What is not a tenant's but the processes': it goes when they do."""
+KEPT: Final = frozenset({"presence", "worker", "fleet", "declared", "indexed"})
+"""What is not a tenant's but the processes': it goes when they do; and that the index of runs is complete."""
 
 
 async def erase(runtime: Runtime, tenant: str) -> int:

@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from standfast.errors import StoreBusyError
-from standfast.stores.protocol import Conflict, Delete, Put
+from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.context_locks import release_all
 from standfast.workflows.context_state import clear_execution, clear_run
 from standfast.workflows.handover import leave_all
-from standfast.workflows.records import HEADERS, READY, RUN_STATES, Found, RunKeys, RunState, commit_over, find
+from standfast.workflows.records import (
+    HEADERS,
+    READY,
+    RUN_STATES,
+    Found,
+    RunKeys,
+    RunState,
+    commit_over,
+    deletion_of,
+    find,
+    listing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +90,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
             return state
         beside = [keys.own(state.owner)] if state.owner else []
         beside += [keys.timer(state.until)] if state.until is not None else []
+        beside += keys.listed(state, run.header.tags)
         seen = await space.read(keys.state, *beside)
         runtime.saw(seen.at)
         ended = structs.replace(
@@ -94,7 +106,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
             leaving=True,
         )
         changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(ended), run.state_version)]
-        changes += [Delete(key, version) for key in beside if (version := seen.version(key))]
+        changes += [*deletion_of(seen, *beside), *listing(keys, ended, run.header.tags)]
         answer = await commit_over(space, changes, _tell(space, run))
         if not isinstance(answer, Conflict):
             _evict(runtime, run.id)

@@ -22,6 +22,7 @@ from standfast.workflows.context_locks import reap_waited_line
 from standfast.workflows.control import Unload
 from standfast.workflows.execution import execute, is_resting, release, suspend
 from standfast.workflows.records import DUES, RUN_STATES, RunKeys
+from standfast.workflows.run_index import index_existing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -86,6 +87,9 @@ LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
 
 
+INDEX_AGAIN: Final = 5.0
+"""Seconds after which runs are indexed further when the store has failed."""
+
 SHOWN: Final = 10
 """How many of those that are waited for are named."""
 
@@ -146,6 +150,7 @@ class Worker:
         self._notified: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._indexing: asyncio.Task[None] | None = None
         self._pulse: Pulse | None = None
         self._ready: Final[OrderedDict[str, None]] = OrderedDict()
         self._capacity, self._ended, self._took = Capacity(), 0, 0.0
@@ -173,7 +178,18 @@ class Worker:
         await watch.__aenter__()
         self._listening = asyncio.get_running_loop().create_task(self._listen(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
+        self._indexing = asyncio.get_running_loop().create_task(self._index())
         self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
+
+    async def _index(self) -> None:
+        """Index what the store had before it had an index of runs; if the store fails, again later."""
+        while True:
+            try:
+                await index_existing(self._runtime.space)
+            except StandfastError:
+                await asyncio.sleep(INDEX_AGAIN)
+            else:
+                return
 
     def _tell_held_up(self, late: float) -> None:
         self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
@@ -584,9 +600,10 @@ class Worker:
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.gather(*(self._release(each, grace, hurried) for each in loaded), return_exceptions=True)
         hurried.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        for task in (self._listening, self._indexing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         left = [each for each in loaded if not each.over.done()]
         if self._tasks:  # steps that do not end when they are cancelled are left to themselves
             await asyncio.wait(self._tasks, timeout=LAST if left else None)
@@ -604,7 +621,7 @@ class Worker:
         self.is_stopping = True
         if self._pulse is not None:
             self._pulse.stop()
-        loops = {task for task in (self._main, self._listening) if task is not None}
+        loops = {task for task in (self._main, self._listening, self._indexing) if task is not None}
         for task in loops:
             task.cancel()
         return loops | self._tasks

@@ -33,7 +33,7 @@ async def remains(opened: sf.Engine) -> list[str]:
     """Return the kinds of records that there are, without those of processes."""
     space = opened.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
-    return sorted({key.parts[2] for key in page.records} - {"presence", "worker", "fleet", "declared"})
+    return sorted({key.parts[2] for key in page.records} - {"presence", "worker", "fleet", "declared", "indexed"})
 
 
 async def begun(opened: sf.Engine, run_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,9 +44,9 @@ class LookingCases(WorkflowGround):
     """What can be seen of runs."""
 
     async def test_runs_are_listed_page_by_page(self, engine: sf.Engine, client: sf.Engine) -> None:
-        """In the order of their ids, each once, whatever the size of the pages."""
+        """In the order in which they came to be as they are, each once, whatever the size of the pages."""
         for number in range(7):
-            await engine.start(collects, 1, id=f"run-{number}")
+            await waits(await engine.start(collects, 1, id=f"run-{number}"))
         first = await client.list(limit=3)
         second = await client.list(limit=3, after=first.next)
         third = await client.list(limit=3, after=second.next)
@@ -65,12 +66,40 @@ class LookingCases(WorkflowGround):
         assert await _ids(engine, status="failed") == ["failed"]
         assert await _ids(engine, status=["suspended", "completed"]) == ["done", "waiting"]
         assert await _ids(engine, tag="red") == ["done", "waiting"]
-        assert await _ids(engine, newest_first=True, limit=1) == ["waiting"]
+        assert await _ids(engine, newest_first=True, limit=1) == ["failed"]
+
+    async def test_runs_are_found_and_counted_by_time(self, engine: sf.Engine) -> None:
+        """Those that ended after a moment, or before it; a count stops at its bound and says so."""
+        first = await _ended_at(engine, await engine.start(acts, ["a"], id="first", tags=["red"]))
+        second = await _ended_at(engine, await engine.start(acts, ["b"], id="second", tags=["red"]))
+
+        assert await _ids(engine, ended_after=second) == ["second"]
+        assert await _ids(engine, ended_before=second, started_before=second) == ["first"]
+        assert await _ids(engine, started_after=first, tag="red") == ["second"]
+        assert [str(await engine.count(most=most, status="completed")) for most in (1, 2)] == ["1+", "2"]
+        assert (await engine.count(tag="red", ended_before=second)).number == 1
+
+    async def test_the_index_of_runs_is_what_their_states_say(self, open_engine: OpenEngine) -> None:
+        """Whatever was done to them: ended, cancelled, retried, forked and purged."""
+        engine = await open_engine(acts, collects, fails)
+        await result_of(await engine.start(acts, ["a"], id="done", tags=["red"]))
+        for name in ("failed", "again", "gone"):
+            with pytest.raises(RunFailedError):
+                await result_of(await engine.start(fails, "x", id=name, tags=["red"]))
+        for name in ("waiting", "stopped", "forced"):
+            await waits(await engine.start(collects, 1, id=name, tags=["blue"]))
+        await engine.cancel("stopped")
+        await engine.cancel("forced", force=True)
+        await engine.retry("again")
+        await engine.purge("gone")
+        await _at_rest(engine)
+
+        assert await _listed(engine) == await _expected(engine)
 
     async def test_very_many_runs_are_listed(self, client: sf.Engine) -> None:
         """More than the engine reads at once."""
         await asyncio.gather(*(client.start(acts, [str(n)], id=f"{n:03}") for n in range(MANY)))
-        assert await _ids(client, limit=1_000) == [f"{n:03}" for n in range(MANY)]
+        assert sorted(await _ids(client, limit=1_000)) == [f"{n:03}" for n in range(MANY)]
 
     async def test_a_run_that_waits_says_for_what(self, engine: sf.Engine, client: sf.Engine) -> None:
         """For people who look."""
@@ -214,11 +243,37 @@ async def _ids(engine: sf.Engine, **options: Any) -> list[str]:
     return [run.id for run in page.runs]
 
 
+async def _ended_at(engine: sf.Engine, run: sf.Run[Any]) -> datetime:
+    """Wait for the end of a run, and return when that was."""
+    await result_of(run)
+    return datetime.fromtimestamp((await engine.get(run.id)).changed_at / 1_000_000, UTC)
+
+
+async def _listed(engine: sf.Engine) -> set[tuple[str, ...]]:
+    """Return all records of the index of runs."""
+    space = engine.space
+    pages = [await space.scan(*space.key(kind).within(), limit=1_000) for kind in ("runs", "tagged")]
+    return {key.parts[2:] for page in pages for key in page.records}
+
+
+async def _expected(engine: sf.Engine) -> set[tuple[str, ...]]:
+    """Return what the index has to be, by a look at every run."""
+    found: set[tuple[str, ...]] = set()
+    space = engine.space
+    for key in (await space.scan(*space.key("life").within(), limit=1_000)).records:
+        run = await engine.get(key.parts[-1])
+        rest = (f"{run.changed_at:016d}", run.id)
+        if not run.owner:
+            found |= {("runs", run.status, run.workflow, *rest)}
+            found |= {("tagged", tag, run.status, *rest) for tag in run.tags}
+    return found
+
+
 async def _records(engine: sf.Engine) -> list[str]:
     """Return every record of the space, but for those of processes."""
     space = engine.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
-    kept = ("presence", "worker", "fleet", "declared", "past")
+    kept = ("presence", "worker", "fleet", "declared", "past", "indexed")
     return [str(key) for key in page.records if key.parts[2] not in kept]
 
 

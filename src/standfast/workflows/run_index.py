@@ -1,0 +1,616 @@
+"""The index of runs: lists and counts by status, workflow, tag and time, at the cost of what is shown.
+
+A run that no worker drives has a record in the index whose key says its status, its workflow and since when it is so,
+and one more for each of its tags. These are written in the commits that move the run (:func:`records.listing`), so the
+index is exact. A run that a worker drives has none: it is found by the worker's grant, so a short run costs one record
+more, at its end.
+
+Every list is a merge of such ranges, in the order of the time since when each run is as it is. Runs of a store that is
+older than the index are listed by a worker in the background; until that is done lists read all runs, in the order of
+their ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeAlias, final, get_args
+
+from msgspec import Struct
+
+from standfast.clock import MICROSECONDS, Instant, later
+from standfast.codec import Codec
+from standfast.errors import InvalidArgumentError
+from standfast.keys import RecordKey, decode_parts, encode_parts
+from standfast.locks.run_locks import LISTING
+from standfast.stores.protocol import Conflict, Put
+from standfast.workflows.parallel import id_of
+from standfast.workflows.queries import Page, RunInfo, info_of
+from standfast.workflows.records import (
+    ENDED,
+    HEADERS,
+    OWNERSHIPS,
+    RUN_STATES,
+    Header,
+    RunKeys,
+    RunState,
+    Status,
+    events_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable
+
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Record
+
+STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
+
+BATCH: Final = 50
+"""How many runs are read together: two records each, and the event loop is given back between two batches."""
+
+PAGE: Final = 500
+"""How many records of the index are read at once."""
+
+MOST_PASSED: Final = 2_000
+"""How many runs that are not meant a page passes over; then it ends, and the next one goes on from there."""
+
+MOST_COUNTED: Final = 1_000
+"""Where a count stops if nothing else is said."""
+
+_SLACK: Final = 60.0
+"""Seconds by which a run may seem to have changed before it started, by the clocks of two processes."""
+
+_LAST: Final = Instant(10**16 - 1)
+
+Position: TypeAlias = tuple[int, str]
+"""Where a run stands in a list: since when it is as it is, and its id."""
+
+
+# --- which runs are meant -------------------------------------------------------------------------------------------
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs are meant. All that is said must hold.
+
+    Attributes:
+        status: Those that are so; None: all.
+        workflow: Those of this workflow.
+        tag: Those with this tag.
+        parent: Those that this run has started as its children.
+        started_after: Those that were started at this instant or later.
+        started_before: Those that were started before this instant.
+        ended_after: Those that ended at this instant or later.
+        ended_before: Those that ended before this instant.
+    """
+
+    status: frozenset[str] | None = None
+    workflow: str | None = None
+    tag: str | None = None
+    parent: str | None = None
+    started_after: Instant | None = None
+    started_before: Instant | None = None
+    ended_after: Instant | None = None
+    ended_before: Instant | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := (self.status or frozenset()) - STATUSES:
+            raise InvalidArgumentError(
+                "status", f"choose from {', '.join(get_args(Status))}", f"the status {min(unknown)!r:.60}"
+            )
+
+    @property
+    def statuses(self) -> frozenset[str]:
+        """The statuses that runs which are meant can have."""
+        wanted = STATUSES if self.status is None else self.status
+        return wanted if self.ended_after is None and self.ended_before is None else wanted & ENDED
+
+    @property
+    def times(self) -> tuple[Instant, Instant]:
+        """From when and before when a run that is meant can have come to be as it is."""
+        earliest = Instant(0) if self.started_after is None else later(self.started_after, -_SLACK)
+        low = max(Instant(0), earliest, self.ended_after or Instant(0))
+        return low, _LAST if self.ended_before is None else self.ended_before
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index alone says which runs are meant, without a look at the runs."""
+        reads = (self.started_after, self.started_before, self.parent, self.workflow if self.tag is not None else None)
+        return all(each is None for each in reads)
+
+    def takes_state(self, state: RunState) -> bool:
+        """Return True if a run in this state can be meant."""
+        if state.status not in self.statuses or (self.workflow is not None and state.workflow != self.workflow):
+            return False
+        return _is_within(state.changed_at, self.ended_after, self.ended_before)
+
+    def takes(self, header: Header, state: RunState) -> bool:
+        """Return True if a run is meant."""
+        return (
+            self.takes_state(state)
+            and (self.parent is None or header.parent == self.parent)
+            and (self.tag is None or self.tag in header.tags)
+            and _is_within(header.started_at, self.started_after, self.started_before)
+        )
+
+
+def chosen_by(
+    *,
+    status: str | Collection[str] | None = None,
+    workflow: str | None = None,
+    tag: str | None = None,
+    parent: str | None = None,
+    started_after: datetime | None = None,
+    started_before: datetime | None = None,
+    ended_after: datetime | None = None,
+    ended_before: datetime | None = None,
+) -> RunFilter:
+    """Return a filter from what a user gives; refuse what cannot be one."""
+    return RunFilter(
+        status=None if status is None else frozenset({status} if isinstance(status, str) else status),
+        workflow=workflow,
+        tag=tag,
+        parent=parent,
+        started_after=_instant("started_after", started_after),
+        started_before=_instant("started_before", started_before),
+        ended_after=_instant("ended_after", ended_after),
+        ended_before=_instant("ended_before", ended_before),
+    )
+
+
+def _instant(what: str, at: datetime | None) -> Instant | None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidArgumentError(what, "it must be a datetime with a time zone", f"{at!r:.100}")
+    return Instant(max(0, int(at.timestamp() * MICROSECONDS)))
+
+
+def _is_within(at: Instant, first: Instant | None, end: Instant | None) -> bool:
+    return (first is None or at >= first) and (end is None or at < end)
+
+
+# --- where a page ended ---------------------------------------------------------------------------------------------
+
+
+def _cursor(position: Position) -> str:
+    return f"{position[0]}/{position[1]}"
+
+
+def _cursor_by_id(run_id: str) -> str:
+    return f"@{run_id}"
+
+
+def _position(after: str) -> Position | str:
+    """Return where a page goes on: a position, or the id of a run where a list is in the order of ids."""
+    if after.startswith("@"):
+        return after[1:]
+    at, slash, run_id = after.partition("/")
+    if not slash or not at.isdecimal() or int(at) > _LAST:
+        raise InvalidArgumentError("after", "give what the page before has as its next", f"{after!r:.100}")
+    return int(at), run_id
+
+
+# --- ranges of the index, and their merge ---------------------------------------------------------------------------
+
+
+@final
+class _Lane:
+    """One range of the index, read in order."""
+
+    def __init__(self, scope: Scope, lane: RecordKey, times: tuple[Instant, Instant], after: Position | None) -> None:
+        self._scope, self._lane = scope, lane
+        self._start, self._end = self._at(times[0]), self._at(times[1])
+        self._after = after
+        self.last: Position | None = None
+        self.has_more = True
+
+    def _at(self, at: int, run_id: str | None = None) -> RecordKey:
+        rest = (f"{at:016d}",) if run_id is None else (f"{at:016d}", run_id)
+        return RecordKey.from_encoded(self._lane + encode_parts(rest))
+
+    def go_on(self, *, newest_first: bool) -> None:
+        """Begin behind the position that it was given."""
+        if self._after is None:
+            return
+        at = self._at(*self._after)
+        if newest_first:
+            self._end = min(self._end, at)
+        else:
+            self._start = max(self._start, at.successor())
+
+    async def fetch(self, many: int, *, newest_first: bool) -> list[Position]:
+        """Return the next positions."""
+        if self._start >= self._end:
+            self.has_more = False
+            return []
+        page = await self._scope.scan(self._start, self._end, limit=many, reverse=newest_first)
+        if page.more is None:
+            self.has_more = False
+        elif newest_first:
+            self._end = page.more
+        else:
+            self._start = page.more
+        found = [_position_in(self._lane, key) for key in page.records]
+        self.last = found[-1] if found else self.last
+        return found
+
+
+def _position_in(lane: RecordKey, key: RecordKey) -> Position:
+    at, run_id = decode_parts(key[len(lane) :])
+    return int(at), run_id
+
+
+async def _lanes(scope: Scope, chosen: RunFilter) -> list[RecordKey]:
+    """Return the beginnings of the keys of all that can be meant: one for each status, and each workflow if need be."""
+    statuses = sorted(chosen.statuses)
+    if chosen.tag is not None:
+        return [scope.key("tagged", chosen.tag, status) for status in statuses]
+    if chosen.workflow is not None:
+        return [scope.key("runs", status, chosen.workflow) for status in statuses]
+    found = await asyncio.gather(*(_lanes_with(scope, status) for status in statuses))
+    return [lane for some in found for lane in some]
+
+
+async def _lanes_with(scope: Scope, status: str) -> list[RecordKey]:
+    """Find the workflows that have runs with a status, by one look for each of them."""
+    lanes: list[RecordKey] = []
+    start, end = scope.key("runs", status).within()
+    while records := (await scope.scan(start, end, limit=1)).records:
+        lanes.append(scope.key("runs", status, next(iter(records)).parts[4]))
+        start = lanes[-1].within()[1]
+    return lanes
+
+
+async def _driven(scope: Scope, chosen: RunFilter) -> list[Position]:
+    """Return the runs that workers drive: since when, and their ids."""
+    if "running" not in chosen.statuses:
+        return []
+    low, end = chosen.times
+    found: list[Position] = []
+    async for page in _pages(scope, *scope.key("own").within()):
+        owned = [OWNERSHIPS.decode(record.value) for record in page]
+        found += [(each.claimed_at, each.run) for each in owned if low <= each.claimed_at < end]
+    return found
+
+
+async def _pages(scope: Scope, start: RecordKey, end: RecordKey, most: int = PAGE) -> AsyncIterator[list[Record]]:
+    """Yield the records of a range page by page, and give the event loop back between two of them."""
+    while True:
+        page = await scope.scan(start, end, limit=most)
+        yield list(page.records.values())
+        if page.more is None:
+            return
+        start = page.more
+        await asyncio.sleep(0)
+
+
+@final
+class _Merge:
+    """The runs of several ranges, in the order of time."""
+
+    def __init__(self, scope: Scope, chosen: RunFilter, *, newest_first: bool, after: Position | None) -> None:
+        self._scope, self._chosen, self._newest_first, self._after = scope, chosen, newest_first, after
+        self._lanes: list[_Lane] = []
+        self._waiting: list[Position] = []
+        self._met: Final[set[Position]] = set()
+
+    async def open(self, many: int) -> None:
+        """Read the beginning of each range.
+
+        Runs that are driven are looked for before and after, because a run that is claimed between two looks would
+        else be in neither.
+        """
+        chosen = self._chosen
+        self._add(await _driven(self._scope, chosen))
+        lanes = await _lanes(self._scope, chosen)
+        self._lanes = [_Lane(self._scope, lane, chosen.times, self._after) for lane in lanes]
+        for lane in self._lanes:
+            lane.go_on(newest_first=self._newest_first)
+        first = max(2, min(PAGE, 2 * many // max(1, len(lanes)) + 1))
+        fetched = await asyncio.gather(*(lane.fetch(first, newest_first=self._newest_first) for lane in self._lanes))
+        self._add(position for some in fetched for position in some)
+        self._add(await _driven(self._scope, chosen))
+
+    def _add(self, found: Iterable[Position]) -> None:
+        for position in found:
+            if position not in self._met and (self._after is None or self._is_behind(position, self._after)):
+                self._met.add(position)
+                self._waiting.append(position)
+        self._waiting.sort(reverse=not self._newest_first)  # the next ones are at the end
+
+    def _is_behind(self, position: Position, other: Position) -> bool:
+        return position < other if self._newest_first else position > other
+
+    async def take(self, many: int) -> list[Position]:
+        """Return the next positions, no more than ``many``; none: that was all."""
+        waiting = self._waiting
+        while True:
+            unread = [lane for lane in self._lanes if lane.has_more]
+            if not unread:
+                break
+            behind = (max if self._newest_first else min)(unread, key=lambda lane: lane.last or (0, ""))
+            edge = behind.last
+            ready = waiting[-many:]
+            if edge is not None and len(ready) == many and not self._is_behind(ready[0], edge):
+                break
+            self._add(await behind.fetch(min(PAGE, max(many, BATCH)), newest_first=self._newest_first))
+        taken = waiting[-many:][::-1]
+        del waiting[-many:]
+        return taken
+
+
+# --- pages and counts -----------------------------------------------------------------------------------------------
+
+
+async def list_runs(
+    scope: Scope, chosen: RunFilter, *, newest_first: bool = False, limit: int = 100, after: str | None = None
+) -> Page:
+    """Return a page of the runs that are meant, in the order of the time since when they are as they are.
+
+    A page can have fewer runs than ``limit``, or none, and yet a next one: a filter that the index does not serve
+    passes over so many runs and no more.
+    """
+    position = None if after is None else _position(after)
+    if isinstance(position, str) or chosen.parent is not None or not await is_complete(scope):
+        if isinstance(position, tuple):
+            position = position[1]
+        return await _list_by_id(scope, chosen, newest_first=newest_first, limit=limit, after=position)
+    merge = _Merge(scope, chosen, newest_first=newest_first, after=position)
+    await merge.open(limit)
+    found: dict[str, RunInfo] = {}
+    passed = 0
+    while positions := await merge.take(min(BATCH, limit - len(found))):
+        runs = await _read(scope, [run_id for _, run_id in positions], chosen)
+        passed += len(positions) - len(runs)
+        found.update(runs)
+        if len(found) >= limit or passed >= MOST_PASSED:
+            return Page(tuple(found.values()), _cursor(positions[-1]))
+        await asyncio.sleep(0)
+    return Page(tuple(found.values()), None)
+
+
+async def _read(scope: Scope, run_ids: Iterable[str], chosen: RunFilter) -> dict[str, RunInfo]:
+    """Read runs, and return those that are meant as they are now."""
+    keys = [RunKeys(scope, run_id) for run_id in dict.fromkeys(run_ids)]
+    most, found = max(1, scope.at_most(2 * BATCH) // 2), dict[str, RunInfo]()
+    for first in range(0, len(keys), most):
+        some = keys[first : first + most]
+        seen = await scope.read(*(key for each in some for key in (each.header, each.state)))
+        for each in some:
+            header, state = seen.get(each.header), seen.get(each.state)
+            if header is None or state is None:
+                continue
+            shown, lived = HEADERS.decode(header.value), RUN_STATES.decode(state.value)
+            if chosen.takes(shown, lived):
+                found[each.id] = info_of(each.id, shown, lived)
+    return found
+
+
+async def _list_by_id(scope: Scope, chosen: RunFilter, *, newest_first: bool, limit: int, after: str | None) -> Page:
+    """Return a page of runs in the order of their ids: of the children of one run, or while there is no index."""
+    start, end = scope.key("life").within()
+    if chosen.parent is not None:  # children are named after their parent: its id, a dot, the step
+        start, end = scope.key("life", f"{chosen.parent}."), scope.key("life", f"{chosen.parent}/")
+    if after is not None:
+        own = RecordKey.from_encoded(scope.key("life") + encode_parts((after,)))
+        start, end = (start, min(end, own)) if newest_first else (max(start, own.successor()), end)
+    found: dict[str, RunInfo] = {}
+    passed = 0
+    while start < end:
+        page = await scope.scan(start, end, limit=scope.at_most(BATCH), reverse=newest_first)
+        states = {key.parts[-1]: record for key, record in page.records.items()}
+        meant = [run_id for run_id, state in states.items() if chosen.takes_state(RUN_STATES.decode(state.value))]
+        runs = await _read(scope, meant, chosen) if meant else {}
+        passed += len(states) - len(runs)
+        for run_id, run in runs.items():
+            found[run_id] = run
+            if len(found) == limit:
+                return Page(tuple(found.values()), _cursor_by_id(run_id))
+        if page.more is None:
+            break
+        if passed >= MOST_PASSED:
+            return Page(tuple(found.values()), _cursor_by_id(next(reversed(states))))
+        start, end = (start, page.more) if newest_first else (page.more, end)
+        await asyncio.sleep(0)
+    if chosen.parent is not None:
+        found.update(await _read(scope, await _far_children(scope, chosen.parent), chosen))
+    return Page(tuple(found.values()), None)
+
+
+async def _far_children(scope: Scope, parent: str) -> list[str]:
+    """Return the children of a run whose ids do not begin with its own, because they would be too long."""
+    ids = (id_of(parent, event.id) for event in await events_of(scope, RunKeys(scope, parent)) if event.kind == "child")
+    return [child for child in ids if not child.startswith(f"{parent}.")]
+
+
+class RunCount(Struct, frozen=True):
+    """How many runs there are; counting stops at a bound.
+
+    Attributes:
+        number: How many were counted.
+        has_more: There are more, or may be: the count has stopped at its bound.
+    """
+
+    number: int
+    has_more: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number:,}+" if self.has_more else f"{self.number:,}"
+
+
+async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTED) -> RunCount:
+    """Count the runs that are meant, up to a bound."""
+    if not chosen.is_indexed or not await is_complete(scope):
+        return await _count_pages(scope, chosen, most)
+    if "running" in chosen.statuses and (chosen.workflow is not None or chosen.tag is not None):
+        driven = (await _count_driven(scope, chosen, most)).number
+    else:
+        driven = len(await _driven(scope, chosen))
+    has_times = chosen.ended_after is not None or chosen.ended_before is not None
+    if has_times or chosen.workflow is not None or chosen.tag is not None:
+        lanes = await _lanes(scope, chosen)
+    else:
+        lanes = [scope.key("runs", status) for status in sorted(chosen.statuses)]
+    counted = driven
+    for lane in lanes:
+        counted += await _count_lane(scope, lane, chosen.times if has_times else None, most + 1 - counted)
+        if counted > most:
+            return RunCount(most, has_more=True)
+    return RunCount(counted)
+
+
+async def _count_lane(scope: Scope, lane: RecordKey, times: tuple[Instant, Instant] | None, most: int) -> int:
+    start, end = lane.within()
+    if times is not None:
+        start, end = lane.child(f"{times[0]:016d}"), lane.child(f"{times[1]:016d}")
+    counted = 0
+    while counted < most and start < end:
+        page = await scope.scan(start, end, limit=min(PAGE, most - counted))
+        counted += len(page.records)
+        if page.more is None:
+            break
+        start = page.more
+        await asyncio.sleep(0)
+    return counted
+
+
+async def _count_driven(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
+    """Count the runs of one workflow, or with one tag, that workers drive: their records have to be read for that."""
+    counted, driven = 0, [run_id for _, run_id in await _driven(scope, chosen)]
+    for first in range(0, len(driven), BATCH):
+        runs = await _read(scope, driven[first : first + BATCH], chosen)
+        counted += sum(1 for run in runs.values() if run.owner)
+        if counted > most:
+            break
+        await asyncio.sleep(0)
+    return RunCount(counted)
+
+
+async def _count_pages(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
+    """Count by reading runs. It stops where a list would end its page."""
+    counted, after = 0, None
+    for _ in range(10):
+        page = await list_runs(scope, chosen, limit=most + 1 - counted, after=after)
+        counted += len(page.runs)
+        if counted > most:
+            return RunCount(most, has_more=True)
+        after = page.next
+        if after is None:
+            return RunCount(counted)
+    return RunCount(counted, has_more=True)
+
+
+class EndedRun(Struct, frozen=True):
+    """A run that has ended, as the index shows it."""
+
+    id: str
+    workflow: str
+    status: str
+    ended_at: Instant
+
+
+async def oldest_ended(
+    scope: Scope, status: str, *, before: Instant, workflow: str | None = None
+) -> AsyncIterator[list[EndedRun]]:
+    """Yield the runs that ended in one way before an instant, page by page; of each workflow the oldest first.
+
+    What is yielded may be deleted at once. It reads the index alone, so it costs what it yields. A store whose index is
+    not complete shows those that are indexed: ask :func:`is_complete`.
+    """
+    chosen = RunFilter(status=frozenset({status}), workflow=workflow, ended_before=before)
+    for lane in await _lanes(scope, chosen):
+        name = lane.parts[4]
+        async for page in _pages(scope, lane.child(f"{0:016d}"), lane.child(f"{before:016d}")):
+            ended = (_position_in(lane, record.key) for record in page)
+            yield [EndedRun(run_id, name, status, Instant(at)) for at, run_id in ended]
+
+
+# --- stores that are older than the index ---------------------------------------------------------------------------
+
+PAUSE: Final = 0.05
+"""Seconds between two batches of runs that are indexed later: as many as a busy store does not notice."""
+
+TRIES: Final = 20
+
+
+class Indexing(Struct, frozen=True, omit_defaults=True):
+    """How far the runs of a store are indexed.
+
+    Attributes:
+        is_done: All are.
+        after: Up to this id they are.
+    """
+
+    is_done: bool = False
+    after: str = ""
+
+
+INDEXINGS: Final[Codec[Indexing]] = Codec(Indexing, what="the state of the index of runs")
+
+
+def _marker(scope: Scope) -> RecordKey:
+    return scope.key("indexed", "runs")
+
+
+async def is_complete(scope: Scope) -> bool:
+    """Return True if all runs of a store are in the index."""
+    marker = _marker(scope)
+    record = (await scope.read(marker)).get(marker)
+    return record is not None and INDEXINGS.decode(record.value).is_done
+
+
+async def begin_index(scope: Scope) -> None:
+    """Say that the index of a store is complete, if the store has no runs yet."""
+    marker = _marker(scope)
+    if (await scope.read(marker)).get(marker) is not None:
+        return
+    if not (await scope.scan(*scope.key("life").within(), limit=1)).records:
+        await scope.commit(Put(marker, INDEXINGS.encode(Indexing(is_done=True))))  # if refused, another was faster
+
+
+async def index_existing(scope: Scope, *, pause: float = PAUSE, again: bool = False) -> int:
+    """Index the runs that a store had before it had an index, slowly; return how many were not indexed.
+
+    It goes on where it was interrupted, and several processes may do it at the same time.
+
+    Args:
+        scope: Where.
+        pause: Seconds to wait after each batch.
+        again: Begin anew, also if it was done: a process of an older version has written since.
+    """
+    marker, added = _marker(scope), 0
+    while True:
+        record = (await scope.read(marker)).get(marker)
+        known = Indexing() if record is None or again else INDEXINGS.decode(record.value)
+        if known.is_done:
+            return added
+        again = False
+        start = RecordKey.from_encoded(scope.key("life") + (encode_parts((known.after,)) if known.after else b""))
+        page = await scope.scan(start.successor(), scope.key("life").within()[1], limit=BATCH)
+        run_ids = [key.parts[-1] for key in page.records]
+        added += sum(await asyncio.gather(*(_index(scope, RunKeys(scope, run_id)) for run_id in run_ids)))
+        after = Indexing(is_done=page.more is None, after=run_ids[-1] if run_ids else known.after)
+        await scope.commit(Put(marker, INDEXINGS.encode(after), 0 if record is None else record.version))
+        await asyncio.sleep(pause)
+
+
+async def _index(scope: Scope, keys: RunKeys) -> bool:
+    """List one run if it is not listed.
+
+    Its state is written again in the same commit, unchanged: whatever moves the run at this moment looks again, and
+    finds the listing that it has to delete.
+    """
+    for _ in range(TRIES):
+        seen = await scope.read(keys.header, keys.state)
+        header, state = seen.get(keys.header), seen.get(keys.state)
+        if header is None or state is None:
+            return False
+        listed = keys.listed(RUN_STATES.decode(state.value), HEADERS.decode(header.value).tags)
+        there = await scope.read(*listed) if listed else seen
+        missing = [Put(key, LISTING) for key in listed if not there.version(key)]
+        if not missing:
+            return False
+        if not isinstance(await scope.commit(Put(keys.state, state.value, state.version), *missing), Conflict):
+            return True
+    return False
