@@ -350,7 +350,7 @@ class RunClaim(Struct, frozen=True):
 
     workflow: str
     changed_at: Instant
-    status: str = "running"
+    status: str
     owner: str = ""
     leased: bool = False
     lease_awaited: bool = False

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from standfast.workflows.limits import LimitPage
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
-    from standfast.workflows.run_index import RunCount
+    from standfast.workflows.run_index import RunCount, RunFilters
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
 
@@ -525,98 +525,42 @@ class Engine:
         await read_info(self.space, run_id)
         return await read_history(self.space, run_id)
 
-    async def list(  # noqa: PLR0913 -- keyword options
-        self,
-        *,
-        workflow: str | None = None,
-        status: str | Collection[str] | None = None,
-        parent: str | None = None,
-        tag: str | None = None,
-        started_after: datetime | None = None,
-        started_before: datetime | None = None,
-        ended_after: datetime | None = None,
-        ended_before: datetime | None = None,
-        newest_first: bool = False,
-        limit: int = 100,
-        after: str | None = None,
+    async def list(
+        self, *, newest_first: bool = False, limit: int = 100, after: str | None = None, **filters: Unpack[RunFilters]
     ) -> Page:
         """Return a page of runs, in the order of the time since when each is as it is: ended, suspended, running.
 
             page = await engine.list(status="failed", workflow="fulfil", newest_first=True)
 
-        It costs what it shows, however many runs there are. What the index does not know, when a run was started and
-        the children of one, is looked up run by run: then a page ends after some thousand runs, and may be shorter
-        than ``limit``, or empty, and still have a ``next``. A run that changes while pages are read has another place.
+        It costs what it shows, however many runs there are. What the index does not know, when a run was started, is
+        looked up run by run: then a page ends after some thousand runs, and may be shorter than ``limit``, or empty,
+        and still have a ``next``. A run that changes while pages are read has another place.
 
         Args:
-            workflow: Only of this workflow.
-            status: Only those that are so.
-            parent: Only the children of this run; these come in the order of their ids.
-            tag: Only those with this tag.
-            started_after: Only those that were started then or later.
-            started_before: Only those that were started before.
-            ended_after: Only those that ended then or later.
-            ended_before: Only those that ended before.
             newest_first: Begin with what has changed last.
             limit: How many.
             after: Where the page before ended: its ``next``.
+            filters: ``status`` (one or several), ``workflow``, ``tag``; ``started_after``, ``started_before``,
+                ``ended_after`` and ``ended_before`` (datetimes with a zone; at that moment counts as after);
+                ``parent``: the children of this run, in the order of their ids. All that is said must hold.
 
         Raises:
             InvalidArgumentError: There is no such status, a time has no zone, or ``after`` is not of a page.
         """
         if type(limit) is not int or limit < 1:
             raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
-        chosen = chosen_by(
-            workflow=workflow,
-            status=status,
-            parent=parent,
-            tag=tag,
-            started_after=started_after,
-            started_before=started_before,
-            ended_after=ended_after,
-            ended_before=ended_before,
-        )
-        return await list_runs(self.space, chosen, newest_first=newest_first, limit=limit, after=after)
+        return await list_runs(self.space, chosen_by(**filters), newest_first=newest_first, limit=limit, after=after)
 
-    async def count(  # noqa: PLR0913 -- keyword options
-        self,
-        *,
-        workflow: str | None = None,
-        status: str | Collection[str] | None = None,
-        parent: str | None = None,
-        tag: str | None = None,
-        started_after: datetime | None = None,
-        started_before: datetime | None = None,
-        ended_after: datetime | None = None,
-        ended_before: datetime | None = None,
-        most: int = MOST_COUNTED,
-    ) -> RunCount:
+    async def count(self, *, most: int = MOST_COUNTED, **filters: Unpack[RunFilters]) -> RunCount:
         """Count runs, up to a bound: ``str`` of the answer is ``"17"``, or ``"1,000+"`` if there are more.
 
         Args:
-            workflow: As in :meth:`list`, like all but the last.
-            status: Only those that are so.
-            parent: Only the children of this run.
-            tag: Only those with this tag.
-            started_after: Only those that were started then or later.
-            started_before: Only those that were started before.
-            ended_after: Only those that ended then or later.
-            ended_before: Only those that ended before.
             most: Where to stop. A count costs as much as it counts.
+            filters: As in :meth:`list`.
         """
         if type(most) is not int or most < 1:
             raise DeclarationError("count", f"most is {most!r:.100}; it must be a whole number, at least 1")
-        chosen = chosen_by(
-            workflow=workflow,
-            status=status,
-            parent=parent,
-            tag=tag,
-            started_after=started_after,
-            started_before=started_before,
-            ended_after=ended_after,
-            ended_before=ended_before,
-        )
-        return await count_runs(self.space, chosen, most=most)
+        return await count_runs(self.space, chosen_by(**filters), most=most)
 
     async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever it returned
         """Return what a run returned, waiting for its end; see :meth:`Run.result`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, final, get_args
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, Unpack, final, get_args
 
 from msgspec import Struct
 
@@ -134,27 +134,31 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         )
 
 
-def chosen_by(
-    *,
-    status: str | Collection[str] | None = None,
-    workflow: str | None = None,
-    tag: str | None = None,
-    parent: str | None = None,
-    started_after: datetime | None = None,
-    started_before: datetime | None = None,
-    ended_after: datetime | None = None,
-    ended_before: datetime | None = None,
-) -> RunFilter:
-    """Return a filter from what a user gives; refuse what cannot be one."""
+class RunFilters(TypedDict, total=False):
+    """Which runs are meant, as a user says it; see :class:`RunFilter`. Times are datetimes with a zone."""
+
+    status: str | Collection[str] | None
+    workflow: str | None
+    tag: str | None
+    parent: str | None
+    started_after: datetime | None
+    started_before: datetime | None
+    ended_after: datetime | None
+    ended_before: datetime | None
+
+
+def chosen_by(**filters: Unpack[RunFilters]) -> RunFilter:
+    """Return a filter from what a user says; refuse what cannot be one."""
+    status = filters.get("status")
     return RunFilter(
         status=None if status is None else frozenset({status} if isinstance(status, str) else status),
-        workflow=workflow,
-        tag=tag,
-        parent=parent,
-        started_after=_instant("started_after", started_after),
-        started_before=_instant("started_before", started_before),
-        ended_after=_instant("ended_after", ended_after),
-        ended_before=_instant("ended_before", ended_before),
+        workflow=filters.get("workflow"),
+        tag=filters.get("tag"),
+        parent=filters.get("parent"),
+        started_after=_instant("started_after", filters.get("started_after")),
+        started_before=_instant("started_before", filters.get("started_before")),
+        ended_after=_instant("ended_after", filters.get("ended_after")),
+        ended_before=_instant("ended_before", filters.get("ended_before")),
     )
 
 

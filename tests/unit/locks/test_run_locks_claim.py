@@ -70,7 +70,7 @@ def test_a_run_of_another_workflow_is_another_run(scope: Scope) -> None:
 
 
 def test_a_driven_run_is_taken_only_from_a_worker_that_is_gone(scope: Scope) -> None:
-    """Then the worker's grant goes in the same commit, and the run is ready for others."""
+    """Then the worker's grant goes in the same commit, and the run is ready for others and listed."""
     keys, guard = RunKeys(scope, "r"), ClaimGuard(scope, "ship", "r")
     driven = structs.replace(BARE, status="running", owner="p.1")
     assert guard.own("p.1") == keys.own("p.1")
@@ -80,11 +80,13 @@ def test_a_driven_run_is_taken_only_from_a_worker_that_is_gone(scope: Scope) -> 
     guard.void.add("p.1")
     with pytest.raises(MissingKeysError) as missing:
         guard.on_enter.decide(GRANTED, seen(driven, keys))
-    assert missing.value.keys == {keys.own("p.1")}
-    taken, ready = changed(guard, GRANTED, seen(driven, keys, keys.own("p.1")))
+    assert missing.value.keys == {keys.own("p.1"), keys.header}
+    listed = keys.listed(structs.replace(driven, owner=""), ())
+    taken, ready, *others = changed(guard, GRANTED, seen(driven, keys, keys.own("p.1"), keys.header, *listed))
     assert isinstance(taken, Put)
     assert RUN_STATES.decode(taken.value) == structs.replace(driven, owner="", leased=True, waits_for="a worker")
     assert ready.key == keys.ready
+    assert tuple(each.key for each in others) == listed
 
 
 def test_a_claim_is_a_part_of_a_life() -> None:
