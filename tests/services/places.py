@@ -33,7 +33,7 @@ def fetched(place: str) -> Path:
 
 def libraries() -> str:
     """Return the folders of the shared libraries that came with the Debian packages."""
-    folders = (cache() / name for name in ("debian", "proxies"))
+    folders = (cache() / name for name in ("debian", "proxies", "terminal"))
     return ":".join(str(found) for folder in folders for found in folder.glob("usr/lib/*-linux-gnu"))
 
 

@@ -236,7 +236,7 @@ AUDITED_METHODS = {
     RateLimiter: {"withdraw", "close_for", "open_again", "change_rate"},
 }
 NOT_AUDITED = {
-    sf.Engine: "open aclose get history list result query audit workers limits",
+    sf.Engine: "open aclose get history list result query audit workers limits overview count",
     sf.Run: "result info place history query",
     Schedules: "declare get list ticks next_ticks",
     DurableLock: "explain",
@@ -270,7 +270,7 @@ def test_every_function_on_a_store_takes_an_actor() -> None:
 
 
 AUDITED_COMMANDS = {
-    *("locks release", "locks withdraw", "runs start", "runs cancel", "runs retry", "runs signal"),
+    *("locks release", "locks withdraw", "runs start", "runs cancel", "runs retry", "runs signal", "runs purge"),
     *("runs update", "runs restart", "runs fork", "runs resume", "runs erase", "limits set", "limits clear"),
     *("schedules pause", "schedules resume", "schedules trigger", "schedules backfill"),
     *("export", "import", "thaw", "fence"),
@@ -279,6 +279,7 @@ OTHER_COMMANDS = {
     *("completion", "run", "serve", "worker", "mcp"),  # programs, and not what is done to others
     *("locks list", "locks inspect", "locks explain", "runs list", "runs show", "runs tail"),  # only look
     *("runs query", "limits show", "limits rates", "schedules list", "schedules show", "workers"),
+    *("status", "top", "audit"),
 }
 
 

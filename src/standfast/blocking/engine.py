@@ -27,6 +27,7 @@ from standfast.blocking.space import open as open_space
 from standfast.locks.locks import DEFAULT_LEASE
 from standfast.workflows.engine import LINGER
 from standfast.workflows.engine import Engine as AsyncEngine
+from standfast.workflows.overview import LATELY, PATIENCE
 from standfast.workflows.run import Run as AsyncRun
 from standfast.workflows.run_index import MOST_COUNTED
 from standfast.workflows.runtime import MOST, MOST_DEATHS
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from standfast.workflows.engine import Runnable
     from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.limits import LimitPage
+    from standfast.workflows.overview import Overview
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
     from standfast.workflows.run_index import RunCount, RunFilters
@@ -567,14 +569,23 @@ class Engine:
         return self._link.call(lambda engine: engine.limits(workflow, limit=limit))
 
     def workers(self, *, limit: int = 1_000) -> tuple[WorkerInfo, ...]:
-        """Return the workers of this namespace and tenant: where they run, what they have, and when they were heard of.
+        """Return up to ``limit`` workers: where they run, what they have, and when they were last heard of.
 
         One that died is among them until another one has taken over its runs. Nothing is changed by looking.
-
-        Args:
-            limit: How many at most.
         """
         return self._link.call(lambda engine: engine.workers(limit=limit))
+
+    def overview(self, *, lately: Duration = LATELY, patience: Duration = PATIENCE, most: int = 1_000) -> Overview:
+        """Return how everything in this namespace and tenant is, and what needs a person.
+
+        It reads a bounded number of records, however much is stored. Nothing is changed by looking.
+
+        Args:
+            lately: How long ago a failure still needs a person.
+            patience: How long the first in a line may have waited.
+            most: Up to how many runs are counted.
+        """
+        return self._link.call(lambda engine: engine.overview(lately=lately, patience=patience, most=most))
 
     def resume(self, run_id: str) -> RunInfo:
         """Look at a run now, and return how it is then.

@@ -18,6 +18,7 @@ from standfast.errors import StandfastError
 
 # A fixed table, never data. What they need would delay every ``standfast run``.
 _LOADED_LATER: Final = {
+    "audit": ("standfast.cli.audit", "audit"),
     "export": ("standfast.cli.store", "export_all"),
     "fence": ("standfast.cli.store", "fence_all"),
     "import": ("standfast.cli.store", "import_all"),
@@ -26,7 +27,9 @@ _LOADED_LATER: Final = {
     "runs": ("standfast.cli.operations", "runs"),
     "schedules": ("standfast.cli.schedules", "schedules"),
     "serve": ("standfast.cli.serve", "serve"),
+    "status": ("standfast.cli.status", "status"),
     "thaw": ("standfast.cli.store", "thaw"),
+    "top": ("standfast.cli.top", "top"),
     "worker": ("standfast.cli.worker", "worker"),
     "workers": ("standfast.cli.worker", "workers"),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from standfast.cli import bulk as bulk  # noqa: PLC0414 -- it adds its commands to ``runs``
 from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import (
     as_data,

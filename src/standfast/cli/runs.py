@@ -1,4 +1,4 @@
-"""``standfast runs``: start, list, show and follow runs of workflows, and cancel, retry and signal them."""
+"""``standfast runs``: start, list, show and follow runs of workflows, and signal them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ from standfast.cli.target import (
     Target,
     carried_out,
     completing,
-    confirm,
-    end,
     fail,
     key_of,
     target_options,
-    yes_option,
 )
 from standfast.clock import MICROSECONDS
 from standfast.errors import (
@@ -38,7 +35,6 @@ from standfast.errors import (
     UnknownWorkflowError,
     WrongArgumentsError,
 )
-from standfast.flows.view import is_over, note_operator
 from standfast.locks.inspect import length, moment, one_line
 from standfast.locks.run_locks import RunLockInfo
 from standfast.redaction import MASK, mask_text
@@ -412,69 +408,7 @@ def _tell_status(run: RunInfo, *, as_json: bool) -> None:
         click.echo(f"  {line}")
 
 
-# --- ``standfast runs cancel``, ``retry`` and ``signal``: durable when the command returns -------------------------
-
-
-@click.command("cancel")
-@run_argument
-@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
-@click.option("--force", is_flag=True, help="End it at once, without its code: nothing is cleaned up.")
-@yes_option
-@json_option
-@target_options
-@click.pass_obj
-def cancel_run(target: Target, run_id: str, reason: str, *, force: bool, yes: bool, as_json: bool) -> None:
-    """Ask RUN to stop: its code is told where it waits, and may clean up. Its children are cancelled too.
-
-    It returns when that is written. To see the run end, use tail. A run whose code is not there, or does not take its
-    input, is told nothing: end it with --force.
-    """
-    confirm(f"{'End' if force else 'Cancel'} the run {one_line(run_id)}?", yes=yes)
-    before, after = carried_out(_cancel(target, run_id, reason, force=force))
-    if before.has_ended:
-        end(f"the run {one_line(run_id)} has ended already: {status_words(before)}", NOT_THERE)
-    said = "has been ended" if force else "is asked to stop"
-    _report(f"{one_line(run_id)} {said}: {one_line(reason)}", after, as_json=as_json)
-
-
-async def _cancel(target: Target, run_id: str, reason: str, *, force: bool) -> tuple[RunInfo, RunInfo]:
-    async with talking(target) as engine:
-        before = await engine.get(run_id)
-        await note_operator(engine.space, run_id, before.tags)
-        return before, await engine.cancel(run_id, reason, force=force)
-
-
-@click.command("retry")
-@run_argument
-@click.option("--step", metavar="ID", help="Go on from this step, in place of the one that failed.")
-@yes_option
-@json_option
-@target_options
-@click.pass_obj
-def retry_run(target: Target, run_id: str, step: str | None, *, yes: bool, as_json: bool) -> None:
-    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined.
-
-    What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
-    is, since its caller was told: send it again.
-    """
-    confirm(f"Let the run {one_line(run_id)} go on?", yes=yes)
-    before, after = carried_out(_retry(target, run_id, step))
-    if not before.has_ended and before.status != "quarantined":
-        end(f"the run {one_line(run_id)} has not ended: {status_words(before)}", NOT_THERE)
-    _report(f"{one_line(run_id)} goes on as soon as a worker takes it up", after, as_json=as_json)
-
-
-async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo, RunInfo]:
-    async with talking(target) as engine:
-        before = await engine.get(run_id)
-        if before.has_ended and await is_over(engine.space, run_id, before.tags):
-            words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
-            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
-        if before.status == "completed":
-            words = f"the run {one_line(run_id)} has completed, so there is nothing to retry"
-            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
-            end(words, NOT_THERE, f"To run the workflow once more, start a new run: {again}")
-        return before, await engine.retry(run_id, step=step)
+# --- ``standfast runs signal``: durable when the command returns --------------------------------------------------
 
 
 @click.command("signal")
@@ -507,13 +441,6 @@ def _parsed(value: str) -> object:
 async def _signal(target: Target, run_id: str, name: str, value: object, signal_id: str | None) -> bool:
     async with talking(target) as engine:
         return await engine.signal(run_id, name, value, signal_id=signal_id)
-
-
-def _report(words: str, info: RunInfo, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"run": as_data(info)})
-    else:
-        click.echo(words)
 
 
 # --- ``standfast runs start``: start a run by the name of its workflow, without its code ---------------------------
@@ -620,5 +547,5 @@ def runs() -> None:
     """Look at the runs of workflows, and talk to them."""
 
 
-for _command in (start_run, list_runs, show_run, tail_run, cancel_run, retry_run, signal_run):
+for _command in (start_run, list_runs, show_run, tail_run, signal_run):
     runs.add_command(_command)

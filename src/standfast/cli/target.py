@@ -36,6 +36,7 @@ from standfast.errors import (
 from standfast.events import PermitsDisagree
 from standfast.keys import KeyFamily, find_family
 from standfast.locks.inspect import one_line
+from standfast.redaction import mask_url
 from standfast.stores.url import EXAMPLES, file_of, open_store
 
 if TYPE_CHECKING:
@@ -297,6 +298,11 @@ class Target:
         if url.startswith("memory:"):
             raise click.UsageError("A memory store is seen only by the process that made it; name another store.")
         return url
+
+    @property
+    def shown(self) -> str:
+        """Which store, without secrets."""
+        return mask_url(self._url())
 
     def is_there(self) -> bool:
         """Tell whether there is a store, as far as that can be told without making one."""

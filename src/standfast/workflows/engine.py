@@ -44,6 +44,7 @@ from standfast.workflows.debounce import Batched, Debounced
 from standfast.workflows.definition import Step, Workflow, as_step, unbound
 from standfast.workflows.execution import query
 from standfast.workflows.fleet import list_workers
+from standfast.workflows.overview import LATELY, PATIENCE, overview
 from standfast.workflows.queries import read_history, read_info
 from standfast.workflows.run import Run
 from standfast.workflows.run_index import MOST_COUNTED, begin_index, chosen_by, count_runs, list_runs
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Bound
     from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.limits import LimitPage
+    from standfast.workflows.overview import Overview
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Started
     from standfast.workflows.run_index import RunCount, RunFilters
@@ -660,14 +662,25 @@ class Engine:
     # --- watching the whole ------------------------------------------------------------------------------------------
 
     async def workers(self, *, limit: int = 1_000) -> tuple[WorkerInfo, ...]:
-        """Return the workers of this namespace and tenant: where they run, what they have, and when they were heard of.
+        """Return up to ``limit`` workers: where they run, what they have, and when they were last heard of.
 
         One that died is among them until another one has taken over its runs. Nothing is changed by looking.
-
-        Args:
-            limit: How many at most.
         """
         return await list_workers(self.space, limit=limit)
+
+    async def overview(
+        self, *, lately: Duration = LATELY, patience: Duration = PATIENCE, most: int = 1_000
+    ) -> Overview:
+        """Return how everything in this namespace and tenant is, and what needs a person.
+
+        It reads a bounded number of records, however much is stored. Nothing is changed by looking.
+
+        Args:
+            lately: How long ago a failure still needs a person.
+            patience: How long the first in a line may have waited.
+            most: Up to how many runs are counted.
+        """
+        return await overview(self.runtime, self.address, lately, patience, most)
 
     # --- making runs go on ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,374 @@
+"""``standfast runs cancel``, ``retry`` and ``purge``: of one run by its id, or in bulk, of all that a filter chooses.
+
+In bulk they are counted first, up to a bound, and some of them are named. Then it is asked whether that is meant. Each
+run is changed on its own: one that cannot be changed does not keep the others from it, and is told at the end.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args
+
+import click
+from msgspec import Struct
+
+from standfast.cli.output import json_option, print_json
+from standfast.cli.runs import as_data, complete_run, complete_workflow, runs, status_words, talking
+from standfast.cli.target import (
+    MOMENT,
+    NOT_THERE,
+    PARTLY_DONE,
+    Target,
+    carried_out,
+    confirm,
+    end,
+    is_terminal,
+    target_options,
+    yes_option,
+)
+from standfast.errors import DeclarationError, RunNotFoundError, StandfastError
+from standfast.flows.view import is_over, note_operator
+from standfast.locks.inspect import one_line
+from standfast.workflows.records import ENDED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+
+    import standfast as sf
+    from standfast.workflows.queries import RunInfo
+    from standfast.workflows.run_index import RunCount
+
+F = TypeVar("F", bound="Callable[..., Any]")
+Change: TypeAlias = "Callable[[sf.Engine, RunInfo], Awaitable[int]]"
+"""Changes one run; returns how many runs that were, with those that it has started."""
+
+STATUSES: Final = get_args(Status)
+FILTERS: Final = ("workflow", "tag", "started_after", "started_before", "ended_after", "ended_before")
+COUNTED: Final = 10_000
+"""Up to how many runs are counted before it is asked."""
+
+SHOWN: Final = 5
+"""How many of them are named."""
+
+PAGE: Final = 100
+TOLD: Final = 20
+"""How many failures are told to people; programs get all."""
+
+
+def filter_options(command: F) -> F:
+    """Let a command on one run take many by what they are, with a dry run and a question."""
+    command = click.option("--dry-run", is_flag=True, help="Only say how many there are, and name some.")(command)
+    for name, text in (
+        ("ended-before", "Only those that ended before this moment."),
+        ("ended-after", "Only those that ended at this moment or later."),
+        ("started-before", "Only those that were started before this moment, or so long ago: '2 hours'."),
+        ("started-after", "Only those that were started at this moment or later."),
+    ):
+        command = click.option(f"--{name}", type=MOMENT, metavar="MOMENT", help=text)(command)
+    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(command)
+    text = "Only runs of this workflow."
+    command = click.option("--workflow", metavar="NAME", help=text, shell_complete=complete_workflow)(command)
+    text = "All runs that are so; may be repeated."
+    return click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help=text)(command)
+
+
+def is_bulk(run_id: str | None, options: dict[str, Any]) -> bool:
+    """Return True if runs are chosen by what they are, and not by an id; refuse both, and neither."""
+    said = [name for name in ("statuses", *FILTERS) if options[name]]
+    if run_id is not None and said:
+        raise click.UsageError("Name one run, or say which runs are meant by options, not both.")
+    if run_id is None and not said:
+        words = "Name a run, or say which runs are meant: --status, --workflow, --tag, --started-before and others."
+        raise click.UsageError(words)
+    return run_id is None
+
+
+class Changed(Struct):
+    """What came of changing many runs: how many were, and why others were not."""
+
+    done: int = 0
+    failed: dict[str, str] = {}
+
+
+class Bulk(Struct, frozen=True):
+    """What is done to many runs.
+
+    Attributes:
+        verb: What, as in "cancel 12 runs".
+        done: That in the past: "cancelled".
+        statuses: Which runs it can be done to at all.
+        change: What is done to one.
+    """
+
+    verb: str
+    done: str
+    statuses: frozenset[str]
+    change: Change
+
+
+def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
+    """Count the runs that are meant, ask, change them, and end with an exit code that says how that went."""
+    chosen = _chosen(bulk, options)
+    count, first = carried_out(_look(target, chosen))
+    if options["dry_run"]:
+        _tell_dry(bulk, count, first, as_json=options["as_json"])
+        return
+    if not count.number:
+        end(f"there are no runs to {bulk.verb} that are so", NOT_THERE)
+    _ask(bulk, count, first, yes=options["yes"])
+    changed = carried_out(_change_all(target, bulk, chosen, count))
+    _report(bulk, changed, as_json=options["as_json"])
+
+
+def _chosen(bulk: Bulk, options: dict[str, Any]) -> dict[str, Any]:
+    said = frozenset(options["statuses"]) or bulk.statuses
+    if vain := said - bulk.statuses:
+        raise click.UsageError(f"Runs that are {', '.join(sorted(vain))} cannot be {bulk.done}.")
+    return {"status": said} | {name: options[name] for name in FILTERS if options[name] is not None}
+
+
+async def _look(target: Target, chosen: dict[str, Any]) -> tuple[RunCount, tuple[RunInfo, ...]]:
+    async with talking(target) as engine:
+        count = await engine.count(**chosen, most=COUNTED)
+        return count, (await engine.list(**chosen, limit=SHOWN)).runs
+
+
+def _tell_dry(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, as_json: bool) -> None:
+    if as_json:
+        facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
+        print_json({**facts, "dry_run": True})
+        return
+    click.echo(f"would {bulk.verb} {count} runs; nothing was done")
+    for line in _lines(count, first):
+        click.echo(line)
+
+
+def _lines(count: RunCount, first: tuple[RunInfo, ...]) -> list[str]:
+    lines = [f"  {one_line(run.id)}  {one_line(run.workflow)}  {status_words(run)}" for run in first]
+    return [*lines, "  ..."] if count.has_more or count.number > len(first) else lines
+
+
+def _ask(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, yes: bool) -> None:
+    """Let the number of runs be typed, so that it is read."""
+    if yes:
+        return
+    if not is_terminal():
+        raise click.UsageError("There is no terminal to ask on; say --yes if this is meant.")
+    for line in _lines(count, first):
+        click.echo(line, err=True)
+    typed = click.prompt(f"To {bulk.verb} {count} runs, type {count.number}", default="", show_default=False, err=True)
+    if typed.replace(",", "").rstrip("+") != str(count.number):
+        raise click.Abort
+
+
+async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count: RunCount) -> Changed:
+    changed = Changed(failed={})
+    async with talking(target) as engine:
+        with _progress(bulk, count) as tell:
+            async for run in _runs(engine, chosen):
+                try:
+                    changed.done += await bulk.change(engine, run)
+                except StandfastError as problem:
+                    changed.failed[run.id] = f"{type(problem).__name__}: {problem}"
+                tell(changed)
+    return changed
+
+
+async def _runs(engine: sf.Engine, chosen: dict[str, Any]) -> AsyncIterator[RunInfo]:
+    """Yield the runs that are meant, each once.
+
+    Those that are changed have another place, or none, from then on. Pages go on after the last run that was seen, so
+    that those that cannot be changed do not make it go on for ever. Runs that are started meanwhile are not meant.
+    """
+    seen: set[str] = set()
+    after, began = None, engine.runtime.now()
+    while True:
+        page = await engine.list(**chosen, limit=PAGE, after=after)
+        for run in page.runs:
+            if run.id not in seen and run.started_at <= began:
+                seen.add(run.id)
+                yield run
+        if page.next is None:
+            return
+        after = page.next
+
+
+@contextmanager
+def _progress(bulk: Bulk, count: RunCount) -> Generator[Callable[[Changed], None]]:
+    """Tell a terminal how many runs were changed."""
+    is_shown, has_told = sys.stderr.isatty(), False
+
+    def tell(changed: Changed) -> None:
+        nonlocal has_told
+        if is_shown:
+            failures = f", {len(changed.failed):,} failed" if changed.failed else ""
+            click.echo(f"\r{bulk.done} {changed.done:,} of {count} runs{failures}", nl=False, err=True)
+            has_told = True
+
+    try:
+        yield tell
+    finally:
+        if has_told:
+            click.echo(err=True)
+
+
+def _report(bulk: Bulk, changed: Changed, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"done": changed.done, "failed": changed.failed})
+    else:
+        click.echo(f"{bulk.done} {changed.done:,} runs")
+        for run_id, problem in list(changed.failed.items())[:TOLD]:
+            click.echo(f"  not {one_line(run_id)}: {one_line(problem)}", err=True)
+        if len(changed.failed) > TOLD:
+            click.echo(f"  and {len(changed.failed) - TOLD:,} more were not", err=True)
+    if changed.failed:
+        raise click.exceptions.Exit(PARTLY_DONE)
+
+
+# --- ``standfast runs cancel`` -------------------------------------------------------------------------------------
+
+_run = click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
+
+
+@click.command("cancel")
+@_run
+@filter_options
+@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@click.option("--force", is_flag=True, help="End it at once, without its code: nothing is cleaned up.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def cancel_run(target: Target, /, run_id: str | None, reason: str, *, force: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Ask RUN to stop, or all runs that options choose. The code is told where it waits; children are cancelled too.
+
+    It returns when that is written. To see the run end, use tail. A run whose code is not there, or does not take its
+    input, is told nothing: end it with --force.
+    """
+    if is_bulk(run_id, options):
+
+        async def change(engine: sf.Engine, run: RunInfo) -> int:
+            await note_operator(engine.space, run.id, run.tags)
+            await engine.cancel(run.id, reason, force=force)
+            return 1
+
+        carry_out(target, Bulk("cancel", "cancelled", frozenset(STATUSES) - ENDED, change), options)
+        return
+    name = one_line(run_id or "")
+    confirm(f"{'End' if force else 'Cancel'} the run {name}?", yes=options["yes"])
+    before, after = carried_out(_cancel(target, run_id or "", reason, force=force))
+    if before.has_ended:
+        end(f"the run {name} has ended already: {status_words(before)}", NOT_THERE)
+    said = "has been ended" if force else "is asked to stop"
+    _tell(f"{name} {said}: {one_line(reason)}", after, options)
+
+
+async def _cancel(target: Target, run_id: str, reason: str, *, force: bool) -> tuple[RunInfo, RunInfo]:
+    async with talking(target) as engine:
+        before = await engine.get(run_id)
+        await note_operator(engine.space, run_id, before.tags)
+        return before, await engine.cancel(run_id, reason, force=force)
+
+
+def _tell(words: str, info: RunInfo, options: dict[str, Any]) -> None:
+    if options["as_json"]:
+        print_json({"run": as_data(info)})
+    else:
+        click.echo(words)
+
+
+# --- ``standfast runs retry`` --------------------------------------------------------------------------------------
+
+RETRIED: Final = (ENDED - {"completed"}) | {"quarantined"}
+
+
+@click.command("retry")
+@_run
+@filter_options
+@click.option("--step", metavar="ID", help="Go on from this step, in place of the one that failed.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def retry_run(target: Target, /, run_id: str | None, step: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined; or all that options choose.
+
+    What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
+    is, since its caller was told: send it again.
+    """
+    if is_bulk(run_id, options):
+
+        async def change(engine: sf.Engine, run: RunInfo) -> int:
+            if run.has_ended and await is_over(engine.space, run.id, run.tags):
+                raise DeclarationError(f"retry {run.id!r}", "it is the run of a request that has ended; send it again")
+            await engine.retry(run.id, step=step)
+            return 1
+
+        carry_out(target, Bulk("retry", "retried", RETRIED, change), options)
+        return
+    name = one_line(run_id or "")
+    confirm(f"Let the run {name} go on?", yes=options["yes"])
+    before, after = carried_out(_retry(target, run_id or "", step))
+    if not before.has_ended and before.status != "quarantined":
+        end(f"the run {name} has not ended: {status_words(before)}", NOT_THERE)
+    _tell(f"{name} goes on as soon as a worker takes it up", after, options)
+
+
+async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo, RunInfo]:
+    async with talking(target) as engine:
+        before = await engine.get(run_id)
+        if before.has_ended and await is_over(engine.space, run_id, before.tags):
+            words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
+            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
+        if before.status == "completed":
+            words = f"the run {one_line(run_id)} has completed, so there is nothing to retry"
+            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
+            end(words, NOT_THERE, f"To run the workflow once more, start a new run: {again}")
+        return before, await engine.retry(run_id, step=step)
+
+
+# --- ``standfast runs purge`` --------------------------------------------------------------------------------------
+
+
+@click.command("purge")
+@_run
+@filter_options
+@click.option("--force", is_flag=True, help="Also if it has not ended: it is cancelled by force first.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def purge_run(target: Target, /, run_id: str | None, *, force: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Delete RUN, which has ended, with everything that it has started; or all runs that options choose.
+
+    Nothing of it remains but its idempotency key, so that what was done once is not done again. It cannot be undone.
+    """
+    if is_bulk(run_id, options):
+
+        async def change(engine: sf.Engine, run: RunInfo) -> int:
+            try:
+                return await engine.purge(run.id, force=force)
+            except RunNotFoundError:  # it went with the one that has started it
+                return 0
+
+        statuses = frozenset(STATUSES) if force else ENDED
+        carry_out(target, Bulk("purge", "purged", statuses, change), options)
+        return
+    name = one_line(run_id or "")
+    confirm(f"Delete the run {name} with everything that it has started?", yes=options["yes"])
+    purged = carried_out(_purge(target, run_id or "", force=force))
+    if options["as_json"]:
+        print_json({"run": run_id, "purged": purged})
+    else:
+        click.echo(f"purged {name}: {purged:,} {'run' if purged == 1 else 'runs'}")
+
+
+async def _purge(target: Target, run_id: str, *, force: bool) -> int:
+    async with talking(target) as engine:
+        return await engine.purge(run_id, force=force)
+
+
+for _command in (cancel_run, retry_run, purge_run):
+    runs.add_command(_command)

@@ -1,0 +1,336 @@
+"""One look at everything: the store, the workers, the runs, the lines, and what needs a person.
+
+It is what an operator asks first, and what a monitor asks again and again. So it reads a bounded number of records,
+however much is stored: what it counts it counts up to a bound, and what it looks through it looks through from the
+front. Nothing is changed by looking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from standfast.clock import Instant, later, seconds_between
+from standfast.durations import seconds
+from standfast.locks.inspect import length, one_line
+from standfast.locks.survey import LineInfo, find_circles, read_lines
+from standfast.stores.group_commit import GroupedStore
+from standfast.workflows.fleet import WorkerInfo, list_workers
+from standfast.workflows.records import ENDED, RUN_STATES, RunState
+from standfast.workflows.run_index import STATUSES, RunCount, RunFilter, count_runs, list_runs
+from standfast.workflows.schedules.schedules import info_of
+from standfast.workflows.schedules.spec import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from standfast.durations import Duration
+    from standfast.scope import Scope
+    from standfast.workflows.runtime import Runtime
+
+MOST_WORKERS: Final = 1_000
+MOST_READY: Final = 500
+"""How many runs that are ready are looked at."""
+
+MOST_SCHEDULES: Final = 1_000
+MOST_ENDED: Final = 5_000
+"""How many runs that ended in the last minute are counted."""
+
+EXAMPLES: Final = 5
+"""How many of each kind are named."""
+
+OVERDUE: Final = 60.0
+"""Seconds after which a run that is ready, and that no worker takes up, is overdue."""
+
+LATELY: Final = 86_400.0
+PATIENCE: Final = 600.0
+
+_MINUTE: Final = 60.0
+_PAGE: Final = 100
+
+ConcernKind: TypeAlias = Literal[
+    "no-worker",
+    "dead-workers",
+    "no-code",
+    "overdue-runs",
+    "failed-runs",
+    "quarantined-runs",
+    "late-schedules",
+    "stopped-schedules",
+    "circles",
+    "long-waits",
+]
+"""What can need a person, in the order in which it is told."""
+
+
+class StoreInfo(Struct, frozen=True):
+    """The store.
+
+    Attributes:
+        backend: What it is: ``sqlite``, ``postgresql``.
+        address: Which, without secrets; empty if only the space is known.
+        round_trip: Seconds that a read took.
+        size: Bytes that it takes, where that is known; None: it is not.
+    """
+
+    backend: str
+    address: str
+    round_trip: float
+    size: int | None = None
+
+
+class Concern(Struct, frozen=True):
+    """Something that needs a person.
+
+    Attributes:
+        kind: What.
+        words: That in a sentence.
+        count: How many there are. If :attr:`has_more` is true, at least so many.
+        has_more: Whether there may be more than were counted.
+        examples: Some of them: ids of runs, workers and schedules, keys of lines.
+        command: What to type next, after ``standfast``.
+    """
+
+    kind: ConcernKind
+    words: str
+    count: int
+    has_more: bool = False
+    examples: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+
+class Overview(Struct, frozen=True):
+    """How everything in a namespace and tenant is. Get it from ``await engine.overview()``.
+
+    Attributes:
+        at: When, by the store's time.
+        namespace: Where.
+        tenant: Whose.
+        store: The store.
+        workers: The processes that drive runs.
+        runs: How many runs there are by status.
+        ready: How many runs wait for a worker, or have news that one is to take.
+        ended: How many runs have ended in the last minute.
+        lines: The lines that are waited for longest, the longest first.
+        more_lines: Whether there are lines that were not looked at.
+        concerns: What needs a person; empty: all is well.
+    """
+
+    at: Instant
+    namespace: str
+    tenant: str
+    store: StoreInfo
+    workers: tuple[WorkerInfo, ...]
+    runs: dict[str, RunCount]
+    ready: RunCount
+    ended: RunCount
+    lines: tuple[LineInfo, ...] = ()
+    more_lines: bool = False
+    concerns: tuple[Concern, ...] = ()
+
+
+async def overview(runtime: Runtime, address: str, lately: Duration, patience: Duration, most: int) -> Overview:
+    """Look at everything."""
+    scope, clock = runtime.space, runtime.clock
+    since, longest = seconds(lately, what="lately"), seconds(patience, what="patience")
+    began = clock.elapsed()
+    at = (await scope.read(scope.key("worker"))).at
+    took = seconds_between(began, clock.elapsed())
+    runtime.saw(at)
+    workers = await list_workers(scope, limit=MOST_WORKERS)
+    runs = {
+        status: await count_runs(scope, RunFilter(status=frozenset({status})), most=most) for status in sorted(STATUSES)
+    }
+    ready, states = await _ready(scope, most)
+    lines = await read_lines(scope, waiting=True)
+    waits = sorted(lines.lines, key=lambda line: -(line.waited or 0.0))
+    late = RunFilter(status=ENDED, ended_after=later(at, -_MINUTE))
+    found = [
+        *_of_workers(workers, ready),
+        *_of_ready(states, workers, at, is_all=ready.number <= MOST_READY),
+        *await _of_ended(scope, at, since, most),
+        *_of_quarantined(runs["quarantined"], await _names(scope, RunFilter(status=frozenset({"quarantined"})))),
+        *await _of_schedules(scope),
+        *await _of_circles(scope),
+        *_of_waits(waits, longest, is_all=not lines.more),
+    ]
+    return Overview(
+        at,
+        scope.namespace,
+        scope.tenant,
+        StoreInfo(scope.store.capabilities.backend, address, took, _size(scope)),
+        workers,
+        runs,
+        ready,
+        await count_runs(scope, late, most=MOST_ENDED),
+        tuple(waits[:EXAMPLES]),
+        lines.more,
+        tuple(found),
+    )
+
+
+def _size(scope: Scope) -> int | None:
+    store = scope.store
+    size = store.size() if isinstance(store, GroupedStore) else None
+    return None if size is None else size.size
+
+
+# --- workers, and runs that wait for one ----------------------------------------------------------------------------
+
+
+async def _ready(scope: Scope, most: int) -> tuple[RunCount, dict[str, RunState]]:
+    """Count the runs that are ready, and read the first of them."""
+    names: list[str] = []
+    start, end = scope.key("ready").within()
+    while len(names) <= most:
+        page = await scope.scan(start, end, limit=min(500, most + 1 - len(names)))
+        names += [key.parts[-1] for key in page.records]
+        if page.more is None:
+            break
+        start = page.more
+    states: dict[str, RunState] = {}
+    size = scope.at_most(_PAGE)
+    for first in range(0, min(len(names), MOST_READY), size):
+        keys = {name: scope.key("life", name) for name in names[first : first + size]}
+        seen = await scope.read(*keys.values())
+        states |= {name: RUN_STATES.decode(seen.records[key].value) for name, key in keys.items() if seen.version(key)}
+    return RunCount(min(len(names), most), has_more=len(names) > most), states
+
+
+def _of_workers(workers: Collection[WorkerInfo], ready: RunCount) -> Iterable[Concern]:
+    dead = [worker for worker in workers if not worker.is_alive]
+    if ready.number and len(dead) == len(workers):
+        words = f"no worker is there, and {_runs(ready)} {_wait(ready)} for one"
+        yield Concern("no-worker", words, ready.number, ready.has_more, command=("worker", "MODULE:ENGINE"))
+    if dead:
+        left = sum(worker.runs for worker in dead)
+        names = tuple(f"{worker.id} ({worker.host}, process {worker.process})" for worker in dead[:EXAMPLES])
+        words = f"{_some(len(dead), 'worker')} died, with {_some(left, 'run')} to be taken over by another one"
+        yield Concern("dead-workers", words, len(dead), examples=names, command=("workers",))
+
+
+def _of_ready(
+    states: dict[str, RunState], workers: Collection[WorkerInfo], at: Instant, *, is_all: bool
+) -> Iterable[Concern]:
+    alive = [worker for worker in workers if worker.is_alive]
+    if not alive or not all(worker.is_whole for worker in alive):
+        return
+    known = {each for worker in alive for each in worker.workflows}
+    waiting = {run: state for run, state in states.items() if not state.owner and not state.has_ended}
+    unknown = {run: state for run, state in waiting.items() if (state.workflow, state.version) not in known}
+    if unknown:
+        names = sorted({_named(state) for state in unknown.values()})
+        words = f"no worker has the code of {', '.join(names[:EXAMPLES])}: {_some(len(unknown), 'run')} cannot go on"
+        yield Concern(
+            "no-code", words, len(unknown), not is_all, tuple(unknown)[:EXAMPLES], ("runs", "show", next(iter(unknown)))
+        )
+    ages = {run: seconds_between(state.changed_at, at) for run, state in waiting.items() if run not in unknown}
+    overdue = sorted((run for run, age in ages.items() if age > OVERDUE), key=lambda run: -ages[run])
+    if overdue:
+        oldest = length(ages[overdue[0]])
+        words = f"{_some(len(overdue), 'run')} waited more than {length(OVERDUE)} for a worker, the first {oldest}"
+        yield Concern("overdue-runs", words, len(overdue), not is_all, tuple(overdue[:EXAMPLES]), ("workers",))
+
+
+def _named(state: RunState) -> str:
+    return one_line(f"{state.workflow}@{state.version}" if state.version else state.workflow)
+
+
+# --- runs that ended badly ------------------------------------------------------------------------------------------
+
+
+async def _names(scope: Scope, chosen: RunFilter) -> tuple[str, ...]:
+    return tuple(run.id for run in (await list_runs(scope, chosen, newest_first=True, limit=EXAMPLES)).runs)
+
+
+async def _of_ended(scope: Scope, at: Instant, since: float, most: int) -> Iterable[Concern]:
+    chosen = RunFilter(status=frozenset({"failed", "timed_out"}), ended_after=later(at, -since))
+    count = await count_runs(scope, chosen, most=most)
+    if not count.number:
+        return ()
+    words = f"{_runs(count)} failed in the last {length(since)}"
+    command = ("runs", "list", "--status", "failed", "--status", "timed_out", "--newest-first")
+    return (Concern("failed-runs", words, count.number, count.has_more, await _names(scope, chosen), command),)
+
+
+def _of_quarantined(count: RunCount, names: tuple[str, ...]) -> Iterable[Concern]:
+    if count.number:
+        words = f"{_runs(count)} quarantined: workers died with {'it' if str(count) == '1' else 'them'}"
+        command = ("runs", "list", "--status", "quarantined")
+        yield Concern("quarantined-runs", words, count.number, count.has_more, names, command)
+
+
+# --- schedules ------------------------------------------------------------------------------------------------------
+
+
+async def _of_schedules(scope: Scope) -> Iterable[Concern]:
+    late: list[str] = []
+    stopped: dict[str, str] = {}
+    page = await scope.scan(*scope.key("schedule").within(), limit=MOST_SCHEDULES)
+    for key, record in page.records.items():
+        name, stored = key.parts[-1], STORED.decode(record.value)
+        if stored.is_deleted:
+            continue
+        if stored.lacks:
+            stopped[name] = stored.lacks
+        elif info_of(name, stored).is_late(page.at):
+            late.append(name)
+    more, found = page.more is not None, list[Concern]()
+    if late:
+        words = f"{_some(len(late), 'schedule')} late: no worker fires {'it' if len(late) == 1 else 'them'}"
+        found.append(
+            Concern("late-schedules", words, len(late), more, tuple(late[:EXAMPLES]), ("schedules", "show", late[0]))
+        )
+    if stopped:
+        first = next(iter(stopped))
+        words = f"{_some(len(stopped), 'schedule')} paused, as something is not there: {one_line(stopped[first])}"
+        names = tuple(stopped)[:EXAMPLES]
+        found.append(Concern("stopped-schedules", words, len(stopped), more, names, ("schedules", "show", first)))
+    return found
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+async def _of_circles(scope: Scope) -> Iterable[Concern]:
+    found = await find_circles(scope)
+    if not found.circles:
+        return ()
+    words = f"{_some(len(found.circles), 'circle')} of owners wait for each other: {'; '.join(found.circles[0])}"
+    examples = tuple("; ".join(circle) for circle in found.circles[:EXAMPLES])
+    return (Concern("circles", one_line(words), len(found.circles), found.more, examples, ("locks", "list")),)
+
+
+def _of_waits(waits: Collection[LineInfo], longest: float, *, is_all: bool) -> Iterable[Concern]:
+    long = [line for line in waits if (line.waited or 0.0) > longest]
+    if long:
+        first = long[0]
+        many = f"{_some(len(long), 'line')} with a wait of more than {length(longest)}"
+        words = (
+            f"{many}: {one_line(first.key)}, {length(first.waited or 0.0)}, held by {one_line(first.holder) or 'none'}"
+        )
+        names = tuple(line.key for line in long[:EXAMPLES])
+        yield Concern("long-waits", words, len(long), not is_all, names, _look_at(first))
+
+
+def _look_at(line: LineInfo) -> tuple[str, ...]:
+    """Return the command that shows a line."""
+    if line.kind == "limit":
+        return ("limits", "show", line.address[1])
+    if line.kind == "schedule":
+        return ("schedules", "show", line.address[1])
+    _, family, *parts = line.address
+    return ("locks", "explain", *(("--family", family) if family else ()), *parts)
+
+
+def _some(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _runs(count: RunCount) -> str:
+    return f"{count} {'run' if str(count) == '1' else 'runs'}"
+
+
+def _wait(count: RunCount) -> str:
+    return "waits" if str(count) == "1" else "wait"

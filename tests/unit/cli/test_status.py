@@ -1,0 +1,150 @@
+"""``standfast status``: what is told, what needs a person, and the exit codes for a monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import standfast as sf
+from standfast.cli.status import megabytes
+from standfast.clock import Instant
+from standfast.errors import RunFailedError
+from standfast.stores import Put
+from standfast.workflows.records import READY, RUN_STATES, RunState
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Ask
+
+
+@sf.workflow
+async def fails(ctx: sf.Context) -> None:
+    """Fail."""
+    del ctx
+    raise ValueError("no stock")
+
+
+@sf.workflow(version="2")
+async def waits(ctx: sf.Context) -> None:
+    """Wait for something that does not come."""
+    await ctx.sleep("1 day")
+
+
+async def kinds(ask: Ask, *arguments: str) -> list[str]:
+    """Return what needs a person."""
+    told = json.loads((await ask("status", "--json", *arguments)).stdout)
+    return [concern["kind"] for concern in told["concerns"]]
+
+
+async def test_all_is_well(url: str, ask: Ask) -> None:
+    """One screen, and exit code 0."""
+    async with sf.Engine(url, workflows=[waits]) as engine:
+        await engine.start(waits)
+        shown = await ask("status")
+        short = await ask("status", "--check")
+        told = json.loads((await ask("status", "--json")).stdout)
+
+    assert (shown.exit_code, short.exit_code) == (0, 0)
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith(f"store:    sqlite at {url}, answers in ")
+    assert lines[2].startswith("workers:  1, driving ")
+    assert lines[-1] == "nothing needs a person"
+    assert short.stdout.startswith("OK: 1 workers, ")
+    assert (told["is_well"], told["store"]["is_reachable"], len(told["workers"])) == (True, True, 1)
+
+
+async def test_a_failed_run_needs_a_person(url: str, ask: Ask) -> None:
+    """It is named, with what to type; a failure that is long ago is no longer told."""
+    async with sf.Engine(url, workflows=[fails]) as engine:
+        with pytest.raises(RunFailedError):
+            await (await engine.start(fails, id="order-7")).result()
+        shown = await ask("status", "--namespace", "default")
+        late = await ask("status", "--lately", "1us")
+
+    assert (shown.exit_code, late.exit_code) == (6, 0)
+    assert "1 run failed in the last 24 h\n    order-7\n    standfast runs list --status failed" in shown.stdout
+
+
+async def test_runs_that_no_worker_has_the_code_of_need_a_person(url: str, ask: Ask) -> None:
+    """By version too; and without any worker it is that which is told."""
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        await engine.start(waits, id="a")
+        nobody = await kinds(ask)
+        async with sf.Engine(url, workflows=[fails]):
+            strangers = json.loads((await ask("status", "--json")).stdout)["concerns"]
+
+    assert nobody == ["no-worker"]
+    assert [concern["kind"] for concern in strangers] == ["no-code"]
+    assert strangers[0]["words"] == "no worker has the code of waits@2: 1 run cannot go on"
+    assert strangers[0]["examples"] == ["a"]
+
+
+async def test_a_lock_that_is_waited_for_too_long_needs_a_person(space: sf.Space, ask: Ask) -> None:
+    """With its holder, and the command that explains it."""
+    async with space.mutex("stock").hold(owner="ann"):
+        waiting = asyncio.create_task(space.mutex("stock").hold(owner="ben").__aenter__())
+        while not (await space.explain("stock")).waiting:  # noqa: ASYNC110 -- a line in a store has no event to wait for
+            await asyncio.sleep(0)
+        patient = await kinds(ask)
+        shown = await ask("status", "--patience", "1us")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    assert patient == []
+    assert shown.exit_code == 6
+    assert "held by ann\n    standfast locks explain stock" in shown.stdout
+
+
+async def test_a_quarantined_run_and_one_that_is_overdue_need_a_person(url: str, ask: Ask) -> None:
+    """Each with its own words."""
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        for name in ("a", "b"):
+            await engine.start(waits, id=name)
+        async with sf.Engine(url, workflows=[waits]) as driving:
+            worker = driving.worker
+            assert worker is not None
+            worker.is_stopping = True  # it lives, and takes nothing up
+            await _age(engine.space, "a")
+            assert await kinds(ask) == ["overdue-runs"]
+
+
+async def _age(space: sf.Space, run_id: str) -> None:
+    """Let a run be ready for long."""
+    key = space.key("life", run_id)
+    seen = await space.read(key, space.key("ready", run_id))
+    old = RUN_STATES.decode(seen.records[key].value)
+    aged = RunState("pending", old.workflow, old.version, Instant(seen.at - 120_000_000), waits_for="a worker")
+    await space.commit(Put(key, RUN_STATES.encode(aged), seen.version(key)))
+    ready = space.key("ready", run_id)
+    if not seen.version(ready):
+        await space.commit(Put(ready, READY))
+
+
+async def test_a_schedule_that_paused_itself_needs_a_person(
+    url: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that an operator paused does not."""
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        await engine.schedules.create(sf.Schedule(waits, id="often", every="1 hour"))
+        await engine.schedules.pause("often", "on purpose")
+        assert await kinds(ask) == []
+        monkeypatch.setattr("standfast.workflows.schedules.schedules.LATE", -1e9)
+        await engine.schedules.resume("often")
+        assert await kinds(ask) == ["late-schedules"]
+
+
+async def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(ask: Ask) -> None:
+    """In JSON too, without a secret of the address."""
+    url = "postgresql://ann:secret@127.0.0.1:1/x?connect_timeout=1"
+    shown = await ask("status", "--json", STANDFAST_STORE=url)
+    told: dict[str, Any] = json.loads(shown.stdout)
+    assert (shown.exit_code, told["store"]["is_reachable"]) == (1, False)
+    assert "secret" not in shown.output
+
+
+@pytest.mark.parametrize(("size", "words"), [(512, "0.512 kB"), (4_096_000, "4.1 MB"), (5 * 10**12, "5 TB")])
+def test_sizes_are_shown_as_people_write_them(size: int, words: str) -> None:
+    """In units of a thousand."""
+    assert megabytes(size) == words
