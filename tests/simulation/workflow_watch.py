@@ -155,7 +155,8 @@ class WorkflowWatch:
         if before is not None and before.has_ended:
             same = structs.replace(before, leaving=after.leaving, purging=after.purging)
             goes_on = not after.has_ended and not before.purging and before.status != "completed"
-            excused = (after == same and (verbs or self.is_erased)) or (goes_on and verbs["retry"])
+            has_left = before.leaving and after == structs.replace(before, leaving=False)  # a start that was called off
+            excused = has_left or (after == same and (verbs or self.is_erased)) or (goes_on and verbs["retry"])
             self.demand(excused, f"end: {run} ended, and changed after that")
             if goes_on:
                 _drop(run, self._begun, self._last)
