@@ -220,6 +220,17 @@ class StepTimeoutError(WorkflowError, TimeoutError):
     template = "the step {step_id!r} took longer than {seconds:g} s"
 
 
+class StepProcessError(WorkflowError):
+    """The process of a step that is declared with ``process=True`` died before it answered. It may have happened in part.
+
+    It counts as an attempt that failed. If the system had no memory left, give the machine more or the step less to do.
+    """
+
+    step_id: str
+    how: str
+    template = "the process of the step {step_id!r} {how}"
+
+
 class SignalTimeoutError(WorkflowError, TimeoutError):
     """The signal did not come in time. Catch it where the workflow waits, or give ``default=`` to get that instead."""
 

@@ -126,6 +126,7 @@ class StepOptions(Struct, frozen=True, kw_only=True):
     semantics: Semantics = "at_least_once"
     reconcile: Callable[..., Any] | None = None
     raises: tuple[type[Exception], ...] = ()
+    process: bool = False
 
 
 @final
@@ -137,12 +138,19 @@ class Step(Generic[P, R]):
         self.name: Final = checked_name("step", name)
         self.options: Final = options
         self.is_async: Final = inspect.iscoroutinefunction(function)
+        if options.process:
+            _check_process(self.name, function)
         functools.update_wrapper(self, function)
 
     @functools.cached_property
     def signature(self) -> Signature:
         """The types of its arguments and of its result."""
         return signature_of(self.function, skip_first=False, stored=False)
+
+    @functools.cached_property
+    def arguments(self) -> Signature:
+        """The types of its arguments, for a step whose arguments are sent to another process."""
+        return signature_of(self.function, skip_first=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function as it is. Inside a workflow that is refused: it would not be recorded."""
@@ -320,6 +328,7 @@ def step(
     semantics: Semantics = "at_least_once",
     reconcile: Callable[..., Awaitable[Any] | Any] | None = None,
     raises: Iterable[type[Exception]] = (),
+    process: bool = False,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -331,6 +340,7 @@ def step(
     semantics: Semantics = "at_least_once",
     reconcile: Callable[..., Awaitable[Any] | Any] | None = None,
     raises: Iterable[type[Exception]] = (),
+    process: bool = False,
 ) -> Any:
     """Declare how a function is run as a step. A function that needs nothing of this can be used as it is.
 
@@ -346,6 +356,9 @@ def step(
         raises: Exceptions that reach the workflow as themselves. Each class by itself, without subclasses; others are
             described. Those of Python and of Standfast always do. What the workflow lets pass is described where its
             result is asked for, unless it declares it too.
+        process: Run a plain function that computes in a process of its own, and kill it there when it is cancelled or
+            its time is over. It must be found by its name in a module, and its arguments and result must be of types
+            that can be stored.
     """
     if semantics not in ("at_least_once", "at_most_once"):
         raise DeclarationError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")
@@ -357,12 +370,29 @@ def step(
         semantics=semantics,
         reconcile=reconcile,
         raises=_checked_raises(raises),
+        process=process,
     )
 
     def declare(function: Callable[..., Any]) -> Step[Any, Any]:
         return Step(function, name or _name_of(function), options)
 
     return declare if function is None else declare(function)
+
+
+def _check_process(name: str, function: Callable[..., Any]) -> None:
+    """Refuse what another process could not find, or what does not belong there."""
+    where, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "<unnamed>")
+    if inspect.iscoroutinefunction(function):
+        problem = "an async function waits, and needs no process; leave process=True out"
+    elif "<" in qualified:
+        problem = (
+            f"{qualified} has no name in its module, so another process cannot find it; define it at the top level"
+        )
+    elif where in (None, "__main__"):
+        problem = "it is defined in the program itself, where another process cannot import it; move it into a module"
+    else:
+        return
+    raise DeclarationError(f"the step {name!r}", problem)
 
 
 def _checked_retry(retry: Retry) -> Retry:

@@ -246,6 +246,7 @@ class Engine:
             await runtime.retire()
         if runtime is not None:
             runtime.threads.close()
+            await runtime.processes.aclose()
         if self._opening is not None and self._space is not None:
             space, self._space = self._space, None
             await space.aclose()

@@ -18,6 +18,7 @@ from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import InboxWriter
 from standfast.workflows.queries import Endings
 from standfast.workflows.records import WORKERS, WorkerPresence, WorkerRecord, commit_over
+from standfast.workflows.step_process import StepProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -185,6 +186,7 @@ class Runtime:
     ) -> None:
         self.space, self.lines, self.clock, self.hooks, self.threads = space, lines, lines.clock, hooks, threads
         self.most_deaths: Final = most_deaths
+        self.processes: Final = StepProcesses()
         self._errors: Final = tuple(errors)
         self._known: Final[dict[tuple[type[Exception], ...], KnownErrors]] = {}
         self.known: Final = self.known_with(())

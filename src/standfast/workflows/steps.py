@@ -683,7 +683,10 @@ class StepExecution:
         step = self._step
         if step.is_async:
             return await step.function(*self._args, **self._kwargs)
-        result = await self._activation.runtime.threads.run(step.function, self._args, self._kwargs)
+        runtime = self._activation.runtime
+        if step.options.process and (current := CURRENT_STEP.get()) is not None:
+            return await runtime.processes.run(step, self._args, self._kwargs, current, self._known)
+        result = await runtime.threads.run(step.function, self._args, self._kwargs)
         return await result if inspect.isawaitable(result) else result
 
     def _record(self, value: Any, problem: BaseException | None) -> tuple[HistoryEvent, Any]:  # noqa: ANN401 -- whatever the step returned
