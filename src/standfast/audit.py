@@ -73,6 +73,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "run.fork": "a run was started from a step of another one",
     "run.purge": "runs were deleted",
     "run.erase": "everything of a tenant was deleted",
+    "request.cancel": "a request was asked to stop",
     "schedule.create": "a schedule was made",
     "schedule.change": "a schedule was changed",
     "schedule.pause": "a schedule was paused",

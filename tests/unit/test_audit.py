@@ -15,11 +15,15 @@ import standfast as sf
 from standfast import admin
 from standfast.audit import ACTIONS, MOST_READ, Audit
 from standfast.cli import application
+from standfast.clock import Instant
 from standfast.errors import InvalidArgumentError, RunNotFoundError
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord
+from standfast.flows.request_list import cancel_request
 from standfast.locks.locks import DurableLock, ModeLock, Mutex, Semaphore
 from standfast.locks.rate_limiter import RateLimiter
 from standfast.space import Space
 from standfast.stores.backend import EXPORTED
+from standfast.stores.protocol import Put
 from standfast.stores.url import open_store
 from standfast.workflows.schedules.schedules import Schedules
 
@@ -160,6 +164,13 @@ async def _move(engine: sf.Engine) -> None:
     await admin.thaw_store(store, actor=ANN)
 
 
+async def _cancel_request(engine: sf.Engine) -> None:
+    keys = RequestKeys(engine.space, "default", "r-1")
+    asked = RequestRecord("desk", "answer", "running", Instant(1), server="s")
+    await engine.space.commit(Put(keys.record, REQUESTS.encode(asked)))
+    await cancel_request(engine, "default", "r-1", "it hangs")
+
+
 DEEDS: dict[str, Callable[[sf.Engine], Awaitable[Any]]] = {
     "lock.release": lambda engine: _held(engine, action="release"),
     "lock.withdraw": lambda engine: _held(engine, action="withdraw"),
@@ -181,6 +192,7 @@ DEEDS: dict[str, Callable[[sf.Engine], Awaitable[Any]]] = {
     "run.fork": _fork,
     "run.purge": lambda engine: engine.purge(older_than="1 day"),
     "run.erase": _erase,
+    "request.cancel": _cancel_request,
     **{f"schedule.{name}": _schedule for name in ("create", "change", "pause", "resume", "delete", "trigger")},
     "schedule.backfill": _schedule,
     **dict.fromkeys(("store.export", "store.thaw", "store.fence"), _move),
@@ -273,13 +285,13 @@ AUDITED_COMMANDS = {
     *("locks release", "locks withdraw", "runs start", "runs cancel", "runs retry", "runs signal", "runs purge"),
     *("runs update", "runs restart", "runs fork", "runs resume", "runs erase", "limits set", "limits clear"),
     *("schedules pause", "schedules resume", "schedules trigger", "schedules backfill"),
-    *("export", "import", "thaw", "fence"),
+    *("export", "import", "thaw", "fence", "requests cancel"),
 }
 OTHER_COMMANDS = {
     *("completion", "run", "serve", "worker", "mcp"),  # programs, and not what is done to others
     *("locks list", "locks inspect", "locks explain", "runs list", "runs show", "runs tail"),  # only look
     *("runs query", "limits show", "limits rates", "schedules list", "schedules show", "workers"),
-    *("status", "top", "audit"),
+    *("status", "top", "audit", "requests list", "requests show"),
 }
 
 

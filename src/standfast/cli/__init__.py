@@ -24,6 +24,7 @@ _LOADED_LATER: Final = {
     "import": ("standfast.cli.store", "import_all"),
     "limits": ("standfast.cli.limits", "limits"),
     "mcp": ("standfast.cli.serve", "mcp"),
+    "requests": ("standfast.cli.requests", "requests"),
     "runs": ("standfast.cli.operations", "runs"),
     "schedules": ("standfast.cli.schedules", "schedules"),
     "serve": ("standfast.cli.serve", "serve"),

@@ -1,0 +1,172 @@
+"""``standfast requests``: look at the requests of an application, and ask them to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.runs import masked, shown, talking
+from standfast.cli.target import (
+    MOST_COMPLETED,
+    NOT_THERE,
+    Target,
+    carried_out,
+    completing,
+    confirm,
+    end,
+    target_options,
+    yes_option,
+)
+from standfast.clock import seconds_between
+from standfast.flows.request_list import MOST_LISTED, STATUSES, cancel_request, list_requests, read_request
+from standfast.locks.inspect import length, moment, one_line
+from standfast.redaction import mask_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.flows.request import RequestInfo
+    from standfast.flows.request_list import RequestPage
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+async def _names(target: Target) -> list[str]:
+    async with target.opened() as space:
+        return [each.id for each in (await list_requests(space, "default", limit=MOST_COMPLETED)).requests]
+
+
+def _argument(command: F) -> F:
+    return click.argument("request_id", metavar="REQUEST", shell_complete=completing(_names))(command)
+
+
+def _of(command: F) -> F:
+    text = "Whose requests: the tenant of the users who sent them."
+    return click.option("--of", "sender", metavar="TENANT", default="default", show_default=True, help=text)(command)
+
+
+@click.command("list")
+@click.option("--status", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
+@click.option("--flow", metavar="NAME", help="Only requests of this flow.")
+@click.option("--action", metavar="NAME", help="Only requests of this action.")
+@click.option("--user", metavar="NAME", help="Only those that this user has sent.")
+@_of
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="How many to list.")
+@click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
+@json_option
+@target_options
+@click.pass_obj
+def show_list(target: Target, /, sender: str, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """List requests, the newest first, while they wait and run and for an hour after their end.
+
+    One that runs in the process of its caller, and needs no turn, leaves no record and is not listed.
+    """
+    page = carried_out(_read_page(target, sender, options))
+    if as_json:
+        print_json({"requests": [_data(each) for each in page.requests], "next": page.next})
+        return
+    if page.requests:
+        titles = ("REQUEST", "ACTION", "USER", "RECEIVED", "WAITED", "TOOK", "STATUS")
+        print_table(titles, [_row(each) for each in page.requests])
+    elif page.next is None:
+        click.echo("there are no such requests")
+    if page.next is not None:
+        click.echo(f"perhaps more; go on with --after {page.next}")
+
+
+async def _read_page(target: Target, sender: str, options: dict[str, Any]) -> RequestPage:
+    async with target.opened() as space:
+        return await list_requests(space, sender, **options)
+
+
+def _data(info: RequestInfo) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins({name: getattr(info, name) for name in info.__struct_fields__})
+    return told | {"result": masked(info.result), "error": mask_text(info.error)}
+
+
+def _row(info: RequestInfo) -> tuple[str, ...]:
+    waited = length(seconds_between(info.received_at, info.started_at)) if info.started_at else ""
+    took = length(seconds_between(info.started_at, info.ended_at)) if info.started_at and info.ended_at else ""
+    return (
+        info.id,
+        one_line(f"{info.flow}.{info.action}"),
+        one_line(info.user),
+        moment(info.received_at),
+        waited,
+        took,
+        _status(info),
+    )
+
+
+def _status(info: RequestInfo) -> str:
+    return f"{info.status}: {one_line(mask_text(info.error))}" if info.error else info.status
+
+
+@click.command("show")
+@_argument
+@_of
+@json_option
+@target_options
+@click.pass_obj
+def show_request(target: Target, request_id: str, sender: str, *, as_json: bool) -> None:
+    """Show how REQUEST is: since when, by whom, what came of it. Nothing is changed by looking."""
+    info = carried_out(_read(target, sender, request_id))
+    if as_json:
+        print_json({"request": _data(info)})
+        return
+    click.echo(click.style(f"{info.id}: {_status(info)}", bold=True))
+    click.echo(f"action:    {one_line(f'{info.flow}.{info.action}')}, by {info.transport}")
+    session = f", session {one_line(info.session)}" if info.session else ""
+    click.echo(f"user:      {one_line(info.user) or 'nobody by name'}{session}")
+    for title, at in (("received", info.received_at), ("started", info.started_at), ("ended", info.ended_at)):
+        if at:
+            click.echo(f"{title + ':':<10} {moment(at)}")
+    if info.attempt > 1:
+        click.echo(f"attempts:  {info.attempt:,}")
+    if info.cancelled_by or info.by:
+        click.echo(f"by:        {one_line(info.cancelled_by or info.by)}")
+    if info.result is not None:
+        click.echo(f"result:    {shown(info.result)}")
+
+
+async def _read(target: Target, sender: str, request_id: str) -> RequestInfo:
+    async with target.opened() as space:
+        return await read_request(space, sender, request_id)
+
+
+@click.command("cancel")
+@_argument
+@_of
+@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def stop_request(target: Target, request_id: str, sender: str, reason: str, *, yes: bool, as_json: bool) -> None:
+    """Ask REQUEST to stop, wherever it waits or runs. It returns when that is written."""
+    confirm(f"Cancel the request {one_line(request_id)}?", yes=yes)
+    before, after = carried_out(_cancel(target, sender, request_id, reason))
+    if before.has_ended:
+        end(f"the request {one_line(request_id)} has ended already: {_status(before)}", NOT_THERE)
+    if as_json:
+        print_json({"request": _data(after)})
+    else:
+        click.echo(f"{one_line(request_id)} is asked to stop: {one_line(reason)}")
+
+
+async def _cancel(target: Target, sender: str, request_id: str, reason: str) -> tuple[RequestInfo, RequestInfo]:
+    async with talking(target) as engine:
+        before = await read_request(engine.space, sender, request_id)
+        return before, await cancel_request(engine, sender, request_id, reason)
+
+
+@click.group()
+def requests() -> None:
+    """Look at the requests of an application, and ask them to stop."""
+
+
+for _command in (show_list, show_request, stop_request):
+    requests.add_command(_command)
