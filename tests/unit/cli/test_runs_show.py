@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.unit.cli.conftest import Ask
 
 EXPLANATION = {
-    "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "holders", "waiters", "waiting", "more",
+    "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "history", "holders", "waiters", "waiting", "more",
     "pace", "estimate",
 }  # fmt: skip
 ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since", "run"}
