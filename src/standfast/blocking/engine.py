@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from standfast.workflows.run_index import RunCount, RunFilters
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
+    from standfast.workflows.timeline import Timeline
 
     Workflows: TypeAlias = Iterable[Runnable] | Mapping[str, Runnable]
 
@@ -443,6 +444,10 @@ class Engine:
     def history(self, run_id: str) -> tuple[HistoryEntry, ...]:
         """Return everything that a run has recorded."""
         return self._link.call(lambda engine: engine.history(run_id))
+
+    def timeline(self, run_id: str) -> Timeline:
+        """Return where the time of a run went: when it worked, and what it waited for, by its records alone."""
+        return self._link.call(lambda engine: engine.timeline(run_id))
 
     def list(
         self, *, newest_first: bool = False, limit: int = 100, after: str | None = None, **filters: Unpack[RunFilters]

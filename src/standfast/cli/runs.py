@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, 
 
 import click
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 import standfast as sf
-from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.output import json_option, print_json, print_table, terminal_width
 from standfast.cli.target import (
+    MOMENT,
     MOST_COMPLETED,
     NOT_COMPLETED,
     NOT_THERE,
@@ -42,6 +43,8 @@ from standfast.workflows.catalog import list_declared
 from standfast.workflows.failures import failure_lines
 from standfast.workflows.queries import HistoryEntry, RunInfo, read_history
 from standfast.workflows.records import Status
+from standfast.workflows.run_index import RunFilters
+from standfast.workflows.timeline import Timeline, timeline_lines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.workflows.failures import Failure
     from standfast.workflows.queries import Page
+    from standfast.workflows.run_index import RunCount
 
 
 # --- runs and their histories as people and programs read them: values as JSON, without secrets, and of bounded
@@ -170,34 +174,53 @@ def run_argument(command: F) -> F:
 STATUSES = get_args(Status)
 
 
+def filter_options(command: F) -> F:
+    """Let a command choose runs, as :meth:`standfast.Engine.list` does."""
+    times = ("started-after", "started-before", "ended-after", "ended-before")
+    for name in reversed(times):
+        verb, _, side = name.partition("-")
+        words = "then or later" if side == "after" else "before"
+        told = f"Only runs that {'were started' if verb == 'started' else 'ended'} {words}; 1 hour is an hour ago."
+        command = click.option(f"--{name}", type=MOMENT, metavar="TIME", help=told)(command)
+    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(command)
+    command = click.option("--parent", metavar="RUN", help="Only the children of this run.")(command)
+    statuses = click.Choice(STATUSES)
+    command = click.option("--status", multiple=True, type=statuses, help="Only these; may be repeated.")(command)
+    return click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")(command)
+
+
+def filters_in(options: dict[str, Any]) -> RunFilters:
+    """Return what :func:`filter_options` has read."""
+    names = RunFilters.__annotations__
+    return cast("RunFilters", {name: options[name] for name in names if options[name] not in (None, ())})
+
+
 @click.command("list")
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.", shell_complete=complete_workflow)
-@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
-@click.option("--parent", metavar="RUN", help="Only the children of this run.")
-@click.option("--tag", metavar="TAG", help="Only runs with this tag.")
+@filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many to list.")
 @click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
-@click.option("--newest-first", is_flag=True, help="Begin with what has changed last.")
+@click.option("--newest-first/--oldest-first", default=True, help="Begin with what has changed last, or first.")
 @json_option
 @target_options
 @click.pass_obj
 def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List runs in the order of the time since when each is as it is."""
-    page = carried_out(_read(target, options))
+    """List runs in the order of the time since when each is as it is, the newest first, and count them."""
+    page, count = carried_out(_read(target, options))
     if as_json:
-        print_json({"runs": [as_data(run) for run in page.runs], "next": page.next})
+        print_json({"runs": [as_data(run) for run in page.runs], "next": page.next, "count": asdict(count)})
     elif page.runs:
         print_table(("RUN", "WORKFLOW", "STARTED", "TOOK", "STATUS"), [_row(run) for run in page.runs])
         if page.next is not None:
-            click.echo(f"perhaps more; go on with --after {page.next}")
+            click.echo(f"{len(page.runs):,} of {count}; go on with --after {page.next}")
     else:
-        click.echo("there are no such runs")
+        go_on = "" if page.next is None else f" so far; go on with --after {page.next}"
+        click.echo(f"there are no such runs{go_on}")
 
 
-async def _read(target: Target, options: dict[str, Any]) -> Page:
-    chosen = {name: options[name] for name in ("workflow", "parent", "tag", "limit", "after", "newest_first")}
+async def _read(target: Target, options: dict[str, Any]) -> tuple[Page, RunCount]:
+    filters, place = filters_in(options), {name: options[name] for name in ("limit", "after", "newest_first")}
     async with talking(target) as engine:
-        return await engine.list(status=set(options["statuses"]) or None, **chosen)
+        return await engine.list(**place, **filters), await engine.count(**filters)
 
 
 def _row(run: RunInfo) -> tuple[str, ...]:
@@ -212,6 +235,9 @@ MOST_LINES: Final = 1_000
 """How many lines of locks are looked through for what a run holds."""
 
 MOST_CHILDREN: Final = 100
+
+WIDEST: Final = 120
+"""How many characters a line of a timeline has where there is no terminal."""
 
 
 class Place(Struct, frozen=True):
@@ -233,6 +259,7 @@ class Shown(Struct, frozen=True):
     queues: list[Place]
     children: list[RunInfo]
     lock: RunLockInfo | None
+    timeline: Timeline
 
 
 @click.command("show")
@@ -257,7 +284,8 @@ async def _read_run(target: Target, run_id: str) -> Shown:
         run, history = await engine.get(run_id), await engine.history(run_id)
         holds, queues = await _places(engine.space, run_id)
         lock = await engine.space.run_locks.get(run.workflow, run_id)
-        return Shown(run, history, holds, queues, await _children(engine, history), lock)
+        children, timeline = await _children(engine, history), await engine.timeline(run_id)
+        return Shown(run, history, holds, queues, children, lock, timeline)
 
 
 async def _places(space: sf.Space, run_id: str) -> tuple[list[Place], list[Place]]:
@@ -300,6 +328,7 @@ def _data(told: Shown, limit: int) -> dict[str, Any]:
         "queues": told.queues,
         "children": [as_data(child) for child in told.children],
         "lock": told.lock,
+        "timeline": masked(to_builtins(told.timeline)),
     }
 
 
@@ -321,6 +350,10 @@ def _lines(told: Shown, limit: int) -> Iterator[str]:
         yield click.style("raised:", fg="red")
         yield from (f"  {line}" for line in failure_lines(run.failure))
     yield from _belongings(told)
+    if told.timeline.spans:
+        first, *others = timeline_lines(told.timeline, width=terminal_width() or WIDEST)
+        yield f"timeline: {first}"
+        yield from (one_line(mask_text(line)) for line in others)
     yield from _history(told, limit)
 
 

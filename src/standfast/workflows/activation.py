@@ -76,7 +76,13 @@ class Activation:
         self.claim: Final = claim
         events = tuple(events)
         self.replay: Final = Replay(events)
-        self.journal: Final = None if claim is None else Journal(runtime.space, runtime.saw, keys, claim, len(events))
+        self.journal: Final = (
+            None
+            if claim is None
+            else Journal(
+                runtime.space, runtime.saw, keys, claim, len(events), runtime.driven(claim.presence, state.changed_at)
+            )
+        )
         self.branches: Final = Branches()
         self.ended_children: Final[dict[str, RunState]] = {}
         self.patches: Final[dict[str, bool]] = {}

@@ -45,7 +45,7 @@ from standfast.workflows.definition import Step, Workflow, as_step, unbound
 from standfast.workflows.execution import query
 from standfast.workflows.fleet import list_workers
 from standfast.workflows.overview import LATELY, PATIENCE, overview
-from standfast.workflows.queries import read_history, read_info
+from standfast.workflows.queries import read_history, read_info, read_timeline
 from standfast.workflows.run import Run
 from standfast.workflows.run_index import MOST_COUNTED, begin_index, chosen_by, count_runs, list_runs
 from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from standfast.workflows.run_index import RunCount, RunFilters
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
+    from standfast.workflows.timeline import Timeline
 
 
 P = ParamSpec("P")
@@ -527,6 +528,10 @@ class Engine:
         """Return everything that a run has recorded."""
         await read_info(self.space, run_id)
         return await read_history(self.space, run_id)
+
+    async def timeline(self, run_id: str) -> Timeline:
+        """Return where the time of a run went: when it worked, and what it waited for, by its records alone."""
+        return await read_timeline(self.space, run_id)
 
     async def list(
         self, *, newest_first: bool = False, limit: int = 100, after: str | None = None, **filters: Unpack[RunFilters]

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast, final
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from standfast.scope import Scope
-    from standfast.workflows.records import RunKeys
+    from standfast.workflows.records import Driven, RunKeys
 
 
 class Claim(Struct, frozen=True):
@@ -77,9 +77,17 @@ class Journal:
         holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
     """
 
-    def __init__(self, scope: Scope, saw: Callable[[Instant], None], keys: RunKeys, claim: Claim, written: int) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        saw: Callable[[Instant], None],
+        keys: RunKeys,
+        claim: Claim,
+        written: int,
+        driven: Driven | None = None,
+    ) -> None:
         self._scope, self._saw, self._keys = scope, saw, keys
-        self._written = written
+        self._written, self._driven = written, driven
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
         self._is_flushing = False
@@ -117,6 +125,8 @@ class Journal:
 
     def note(self, event: HistoryEvent, *extra_changes: Change) -> None:
         """Add an event, and changes that belong into the commit that writes it."""
+        if self._driven is not None:
+            event, self._driven = structs.replace(event, driven=self._driven), None
         self._pending.append(event)
         for change in extra_changes:
             self._extra_changes[change.key] = change

@@ -96,7 +96,7 @@ async def _take_signal(
         event = HistoryEvent("signal", operation, activation.runtime.now(), until=until)
         activation.note(event)
     else:
-        event = HistoryEvent("signal", operation, activation.runtime.now(), loaded.item.value)
+        event = HistoryEvent("signal", operation, activation.runtime.now(), loaded.item.value, due=loaded.item.sent_at)
         activation.note(event, activation.inbox.take(loaded))
         await activation.inbox.write_if_much()
     return event

@@ -153,7 +153,7 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     stopped = stop_of(child_id, state.status, state.cancel, None if code is None else code.timeout)
     if stopped is not None:
         failure = describe(stopped, activation.runtime.known)
-    event = HistoryEvent("child_done", operation, activation.runtime.now(), state.result, failure)
+    event = HistoryEvent("child_done", operation, activation.runtime.now(), state.result, failure, due=state.changed_at)
     activation.note(event)
     return event
 

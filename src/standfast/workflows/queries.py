@@ -11,12 +11,14 @@ from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import RunNotFoundError, StandfastError
 from standfast.workflows.failures import Failure
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEvent, RunKeys, RunState, Status, events_of
+from standfast.workflows.timeline import timeline_of
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from standfast.scope import Scope
+    from standfast.workflows.timeline import Timeline
 
 
 # --- waiting for the ends of runs, wherever they are driven --------------------------------------------------------
@@ -269,7 +271,20 @@ async def read_info(scope: Scope, run_id: str) -> RunInfo:
 
 
 class HistoryEntry(Struct, frozen=True):
-    """One line of a run's history, for people."""
+    """One line of a run's history, for people.
+
+    Attributes:
+        number: Its place in the history, from 0 on.
+        kind: Which operation: ``step``, ``tried`` (an attempt that failed), ``sleep``, ``signal`` ...
+        id: Where in the code.
+        at: When it was recorded, by the store's time.
+        value: What it returned.
+        failure: What it raised.
+        until: For those that wait: until when.
+        took: Of a step: for how many seconds its code ran; None: that is not known.
+        worker: The presence that took the run up, with the first event that it recorded.
+        host: The machine of that worker.
+    """
 
     number: int
     kind: str
@@ -278,6 +293,9 @@ class HistoryEntry(Struct, frozen=True):
     value: Any = None
     failure: Failure | None = None
     until: Instant | None = None
+    took: float | None = None
+    worker: str = ""
+    host: str = ""
 
 
 async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
@@ -288,4 +306,17 @@ async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[Hi
 
 def _entry(number: int, event: HistoryEvent) -> HistoryEntry:
     value = PLAIN.unpack(event.value) if event.value else None
-    return HistoryEntry(number, event.kind, event.id, event.at, value, event.failure, event.until)
+    took = event.took / MICROSECONDS if event.took else None
+    worker, host = ("", "") if event.driven is None else (event.driven.by, event.driven.host)
+    return HistoryEntry(number, event.kind, event.id, event.at, value, event.failure, event.until, took, worker, host)
+
+
+async def read_timeline(scope: Scope, run_id: str) -> Timeline:
+    """Read where the time of a run went."""
+    keys = RunKeys(scope, run_id)
+    seen = await scope.read(keys.header, keys.state)
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
+        raise RunNotFoundError(run_id)
+    events = await events_of(scope, keys)
+    return timeline_of(run_id, HEADERS.decode(header.value), RUN_STATES.decode(state.value), events, seen.at)

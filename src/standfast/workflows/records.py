@@ -204,6 +204,22 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         return self.status in ENDED
 
 
+class Driven(Struct, frozen=True, omit_defaults=True):
+    """Which worker took a run up, and when: with the first event that it recorded.
+
+    Attributes:
+        by: Its presence.
+        at: When it took the run up, by the store's time.
+        host: The machine that it runs on.
+        process: The number of its process there.
+    """
+
+    by: str
+    at: Instant
+    host: str = ""
+    process: int = 0
+
+
 class HistoryEvent(Struct, frozen=True, omit_defaults=True):
     """One entry of a run's history: how an operation of its context went.
 
@@ -215,6 +231,9 @@ class HistoryEvent(Struct, frozen=True, omit_defaults=True):
         failure: What it raised.
         digest: Of the arguments, to notice that they have changed.
         until: For those that wait: until when.
+        took: For how many microseconds the code of a step ran, until ``at``.
+        due: When that was there which the run waited for; from then on it waited for a worker.
+        driven: Which worker recorded this and what follows, until another one says so.
     """
 
     kind: str
@@ -224,6 +243,9 @@ class HistoryEvent(Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     digest: str = ""
     until: Instant | None = None
+    took: int = 0
+    due: Instant | None = None
+    driven: Driven | None = None
 
 
 class Chunk(Struct, frozen=True, rename={"events": "marks"}):

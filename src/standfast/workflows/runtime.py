@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
 from standfast.events import RunLeftAlone, RunMoved
+from standfast.locks.heartbeat import this_process
 from standfast.stores.protocol import Check, Commit, Delete
 from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import InboxWriter
 from standfast.workflows.queries import Endings
-from standfast.workflows.records import WORKERS, WorkerPresence, WorkerRecord, commit_over
+from standfast.workflows.records import WORKERS, Driven, WorkerPresence, WorkerRecord, commit_over
 from standfast.workflows.step_process import StepProcesses
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ class Runtime:
         self.steps: Final[dict[str, Step[..., Any]]] = {}
         self.worker: WorkerPresence | None = None
         self._since = Instant(0)
+        self._place: Final = this_process(0, "")
         self._presence: Presence | None = None
         self._presence_lock = asyncio.Lock()
         self.loaded: Final[dict[str, Activation]] = {}
@@ -229,6 +231,10 @@ class Runtime:
     def saw(self, at: Instant) -> None:
         """Take note of the store's time, as an answer of it told."""
         self._offset = at - self.clock.elapsed()
+
+    def driven(self, presence: str, at: Instant) -> Driven:
+        """Return what a history says about a worker of this process that took a run up."""
+        return Driven(presence, at, self._place.host, self._place.process)
 
     def now(self) -> Instant:
         """Return the store's time, as near as this process can tell without asking."""

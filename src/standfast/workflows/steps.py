@@ -495,6 +495,7 @@ class StepExecution:
         "_digest",
         "_id",
         "_kwargs",
+        "_ran_from",
         "_recorded",
         "_retry_at",
         "_started_at",
@@ -514,6 +515,7 @@ class StepExecution:
         self._args, self._kwargs = args, kwargs
         self._digest: Final = digest(args, kwargs)
         self._attempt, self._began, self._started_at = 1, False, Instant(0)
+        self._ran_from: Instant | None = None
         self._retry_at: Instant | None = None
         self._recorded: HistoryEvent | None = None
 
@@ -608,6 +610,7 @@ class StepExecution:
             activation.runtime.on_attempt(current)
         how: tuple[Any, BaseException | None]
         branch.is_in_effect, branch.step = True, self._id
+        self._ran_from = activation.runtime.clock.elapsed()
         if activation.runtime.hooks:
             self._started_at = activation.runtime.clock.wall()
         try:
@@ -702,19 +705,23 @@ class StepExecution:
         if problem is not None:
             event = self._failed(problem, now)
         else:
-            event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
+            event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest, took=self._took())
         activation.note(event)
         if event.kind == "tried" or activation.runtime.hooks:
             self._tell(event)
         return event, restored
 
+    def _took(self) -> int:
+        """Return for how many microseconds the step has run here; 0: it did not, only its outcome is known."""
+        return 0 if self._ran_from is None else self._activation.runtime.clock.elapsed() - self._ran_from
+
     def _failed(self, problem: BaseException, now: Instant) -> HistoryEvent:
-        failure = describe(problem, self._known)
+        failure, took = describe(problem, self._known), self._took()
         retry = self._step.options.retry
         if self._attempt < retry.attempts and isinstance(problem, retry.on) and not isinstance(problem, EncodeError):
             until = later(now, retry.wait_before(self._attempt + 1))
-            return HistoryEvent("tried", self._id, now, failure=failure, digest=self._digest, until=until)
-        return HistoryEvent("step", self._id, now, failure=failure, digest=self._digest)
+            return HistoryEvent("tried", self._id, now, failure=failure, digest=self._digest, until=until, took=took)
+        return HistoryEvent("step", self._id, now, failure=failure, digest=self._digest, took=took)
 
     @property
     def _known(self) -> KnownErrors:

@@ -75,7 +75,7 @@ async def test_runs_are_listed_in_columns(engine: sf.Engine, ask: Ask) -> None:
     await ended(await engine.start(adds, 1, 2, id="a"))
     await engine.start(waits, "x", id="b")
     await waiting(engine, "b")
-    rows = [re.split(r" {2,}", line) for line in (await ask("runs", "list")).stdout.splitlines()]
+    rows = [re.split(r" {2,}", line) for line in (await ask("runs", "list", "--oldest-first")).stdout.splitlines()]
 
     assert rows[0] == ["RUN", "WORKFLOW", "STARTED", "TOOK", "STATUS"]
     assert [rows[1][:2], rows[1][-1]] == [["a", "adds"], "completed"]
@@ -85,23 +85,29 @@ async def test_runs_are_listed_in_columns(engine: sf.Engine, ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ((), ["a", "b", "c"]),
-        (("--newest-first",), ["c", "b", "a"]),
-        (("--workflow", "adds"), ["a", "b"]),
+        ((), ["c", "b", "a"]),
+        (("--oldest-first",), ["a", "b", "c"]),
+        (("--workflow", "adds"), ["b", "a"]),
         (("--status", "failed"), ["c"]),
-        (("--status", "failed", "--status", "completed"), ["a", "b", "c"]),
-        (("--limit", "1"), ["a"]),
+        (("--status", "failed", "--status", "completed"), ["c", "b", "a"]),
+        (("--limit", "1"), ["c"]),
+        (("--started-after", "1 hour", "--ended-after", "1h"), ["c", "b", "a"]),
+        (("--started-before", "1 hour"), []),
+        (("--ended-before", "2026-01-01"), []),
+        (("--ended-after", "2026-01-01T00:00:00+00:00", "--tag", "red"), ["a"]),
         (("--workflow", "nothing"), []),
     ],
 )
 async def test_a_list_can_be_narrowed(engine: sf.Engine, ask: Ask, options: tuple[str, ...], names: list[str]) -> None:
-    """By workflow, status and place."""
-    for run in (await engine.start(adds, 1, 2, id="a"), await engine.start(adds, 2, 3, id="b")):
-        await ended(run)
+    """By workflow, status, tag and time; and the runs are counted."""
+    await ended(await engine.start(adds, 1, 2, id="a", tags=["red"]))
+    await ended(await engine.start(adds, 2, 3, id="b"))
     await ended(await engine.start(fails, id="c"))
 
     found = json.loads((await ask("runs", "list", "--json", *options)).stdout)
     assert [run["id"] for run in found["runs"]] == names
+    if "--limit" not in options:
+        assert found["count"] == {"number": len(names), "has_more": False}
 
 
 async def test_an_empty_list_says_so(engine: sf.Engine, ask: Ask) -> None:
@@ -110,9 +116,11 @@ async def test_an_empty_list_says_so(engine: sf.Engine, ask: Ask) -> None:
     for name in ("a", "b"):
         await ended(await engine.start(adds, 1, 2, id=name))
     first = (await ask("runs", "list", "--limit", "1")).stdout
-    place = re.search(r"go on with --after (\S+/a)\n$", first)
+    place = re.search(r"1 of 2; go on with --after (\S+/b)\n$", first)
     assert place is not None
-    assert (await ask("runs", "list", "--after", place[1])).stdout.splitlines()[1].startswith("b ")
+    assert (await ask("runs", "list", "--after", place[1])).stdout.splitlines()[1].startswith("a ")
+    wrong = await ask("runs", "list", "--started-after", "soon")
+    assert (wrong.exit_code, "2 hours" in wrong.stderr) == (2, True)
 
 
 async def test_everything_about_a_run_is_shown(engine: sf.Engine, ask: Ask) -> None:
@@ -125,7 +133,9 @@ async def test_everything_about_a_run_is_shown(engine: sf.Engine, ask: Ask) -> N
     assert "result:   3" in text.stdout
     assert re.search(r"0 {2}\+\d+ ms +step +add {2}3", text.stdout)
     found = json.loads(data.stdout)
-    assert found.keys() == {"run", "history", "more", "holds", "queues", "children", "lock"}
+    assert found.keys() == {"run", "history", "more", "holds", "queues", "children", "lock", "timeline"}
+    assert [span["id"] for span in found["timeline"]["spans"] if span["kind"] == "work"] == ["add"]
+    assert re.search(r"timeline: .* work \(\d+ %\)", text.stdout)
     assert (found["run"]["result"], found["history"][0]["id"]) == (3, "add")
 
 

@@ -1,0 +1,48 @@
+"""Seeing: lists and counts of runs in large stores, and what it costs to keep them.
+
+A part is a module with a function ``rows(stack, folder)`` that yields its rows; add it to ``PARTS``. With
+``STANDFAST_BENCH_PARTS=index`` only the named ones are measured, and nothing is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import _seeing_index
+from benchmarks.harness import Subject, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.harness import Row
+
+NOTES = """\
+Runs of ten workflows are written into a SQLite file in bulk, a tenth of them failed. The limit is the bare query on a
+table with an index on just that, through the same driver, which reads the same bytes of as many runs; a page has a
+hundred. *Longest pause*: how late the event loop is at the most while a page is read and a second task asks for its
+turn all the time. What the index costs is CPU time of runs of five steps, fifty at a time, with the index and without
+its records, in turns on one store."""
+
+PARTS: Final[dict[str, Callable[[contextlib.ExitStack, Path], Iterator[Row]]]] = {"index": _seeing_index.rows}
+
+
+def main() -> None:
+    """Measure all parts, or those that are named."""
+    named = os.environ.get("STANDFAST_BENCH_PARTS", "").split()
+    if named:
+        os.environ["STANDFAST_BENCH_DRY"] = "1"
+    subject = Subject("seeing", "Seeing what happens", notes=NOTES)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
+        for name, rows in PARTS.items():
+            for row in rows(stack, folder) if not named or name in named else ():
+                subject.add(row)
+        finish(subject)
+
+
+if __name__ == "__main__":
+    main()
