@@ -64,12 +64,12 @@ def environment(told: list[Event] | None = None, *, store: str = "memory://") ->
 
 async def statuses(env: WorkflowEnvironment) -> list[str]:
     """Return how all runs are, in the order of their ids."""
-    return [run.status for run in (await env.client.list()).runs]
+    return [run.status for run in sorted((await env.client.list()).runs, key=lambda run: run.id)]
 
 
 async def runs(env: WorkflowEnvironment) -> list[str]:
     """Return the ids of all runs, in their order."""
-    return [run.id for run in (await env.client.list()).runs]
+    return sorted(run.id for run in (await env.client.list()).runs)
 
 
 def named(told: Iterable[Event], kind: type[Event]) -> list[Event]:
