@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from standfast.logs import JsonFormatter
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
+    from standfast.telemetry.exporters import OpenTelemetryMetrics, PrometheusMetrics
 
 __all__ = [
     "Actor",
@@ -25,7 +26,9 @@ __all__ = [
     "Keyring",
     "LineSummary",
     "LogHook",
+    "OpenTelemetryMetrics",
     "PastHold",
+    "PrometheusMetrics",
     "StructlogHook",
     "export_store",
     "fence_store",
@@ -44,7 +47,9 @@ _HOMES = {
     "Keyring": "standfast.stores.encryption",
     "LineSummary": "standfast.locks.inspect",
     "LogHook": "standfast.log_hook",
+    "OpenTelemetryMetrics": "standfast.telemetry.exporters",
     "PastHold": "standfast.locks.line_history",
+    "PrometheusMetrics": "standfast.telemetry.exporters",
     "StructlogHook": "standfast.log_hook",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias, cast, final
 
 from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
 # --- the root of all events ----------------------------------------------------------------------------------------
@@ -63,12 +63,65 @@ class Hook(Protocol):
 
     It hears of all events but those that are :attr:`~Event.frequent`, such as of every commit. A hook that wants these,
     or not all of the others, has a method ``wants(kind: type[Event]) -> bool``. Each hook is asked once for each kind,
-    and an event that no hook wants is not even made.
+    and an event that no hook wants is not even made. A hook of an engine that has methods ``attach(engine)`` and
+    ``detach(engine)`` is handed the engine when it is open, and told before it closes.
     """
 
     def __call__(self, event: Event, /) -> object:
         """Take note of ``event``."""
         ...
+
+
+class Attached(Protocol):
+    """A hook that looks at an engine besides, while it is open; metrics do."""
+
+    def attach(self, engine: Any, /) -> None:  # noqa: ANN401 -- an engine, of which nothing is known here
+        """Look at an engine that has opened."""
+        ...
+
+    def detach(self, engine: Any, /) -> None:  # noqa: ANN401 -- an engine, of which nothing is known here
+        """Look at it no longer: it closes. It may not have opened."""
+        ...
+
+
+@final
+class EngineHooks:
+    """The hooks of an engine: its own, those that were added, and those that it was opened with.
+
+    Attributes:
+        opened_with: Those that it was opened with.
+    """
+
+    def __init__(self, own: Iterable[Hook]) -> None:
+        self._own: Final = tuple(own)
+        self._added: tuple[Hook, ...] = ()
+        self.opened_with: tuple[Hook, ...] = ()
+
+    def add(self, *hooks: Hook) -> None:
+        """Tell some more hooks what happens, from when the engine is next opened."""
+        self._added += hooks
+
+    @property
+    def more(self) -> tuple[Hook, ...]:
+        """Those besides its own."""
+        return (*self._added, *self.opened_with)
+
+    def __iter__(self) -> Iterator[Hook]:
+        yield from self._own
+        yield from self.more
+
+    def attach(self, engine: object) -> None:
+        """Let those look at the engine that want to: it is open."""
+        for each in self._attached():
+            each.attach(engine)
+
+    def detach(self, engine: object) -> None:
+        """Let them look at it no longer."""
+        for each in self._attached():
+            each.detach(engine)
+
+    def _attached(self) -> list[Attached]:
+        return [cast("Attached", each) for each in self if hasattr(each, "attach") and hasattr(each, "detach")]
 
 
 @final

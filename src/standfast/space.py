@@ -255,8 +255,13 @@ class Opening:
             await self._space.aclose()
 
     async def _open(self) -> Space:
+        return await self.open_with(())
+
+    async def open_with(self, hooks: Iterable[Hook]) -> Space:
+        """Open it, and tell some more hooks what happens in it."""
         namespace, tenant = self._names
-        store: Store = await open_store(self._url, hooks=self._hooks, credentials=self._credentials)
+        told = (*self._hooks, *hooks)
+        store: Store = await open_store(self._url, hooks=told, credentials=self._credentials)
         try:
             return Space(
                 store if self._encryption is None else encrypted(store, self._encryption),
@@ -264,7 +269,7 @@ class Opening:
                 tenant=tenant,
                 lease=self._lease,
                 heartbeat=self._heartbeat,
-                hooks=with_log(self._hooks),
+                hooks=with_log(told),
                 actor=self._actor,
             )
         except BaseException:

@@ -19,12 +19,16 @@ MODULES = {
     "nginx": "proxies",
     "pgbouncer": "pgbouncer",
     "postgresql": "postgresql",
+    "prometheus": "prometheus",
     "redis": "valkey",
     "redis7": "valkey",
 }
 
-IN_FRONT = frozenset({"haproxy", "nginx"})
-"""Those that stand in front of a server of the test's own, and nowhere else: `private(kind, behind=url)`."""
+IN_FRONT = frozenset({"haproxy", "nginx", "prometheus"})
+"""Those that stand in front of a server of the test's own, and nowhere else: `private(kind, behind=url)`.
+
+Prometheus stands behind nothing: it looks at what the settings name that are passed as ``behind``.
+"""
 
 
 @functools.cache

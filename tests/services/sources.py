@@ -136,5 +136,6 @@ SOURCES: tuple[Source, ...] = (
     Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB", "services-debian.pins"),
     Debian("proxies", "nginx and HAProxy", "4 MB", "services-proxies.pins"),
     Debian("terminal", "tmux", "1 MB", "services-terminal.pins"),
+    Debian("prometheus", "Prometheus and promtool", "25 MB", "services-prometheus.pins"),
     Debian("browser", "Chromium without a window", "90 MB", "services-browser.pins"),
 )

@@ -24,10 +24,13 @@ from uvicorn.config import LOGGING_CONFIG
 
 from standfast.cli.output import configure_log, log_options, print_table
 from standfast.cli.target import FAILED, NOT_LOADED, Target, Wanted, end, load, made
+from standfast.cli.worker import listen_at, listen_option, watch
 from standfast.durations import seconds, typed
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.request import Principal
 from standfast.log_hook import as_logfmt
+from standfast.telemetry.health import notifying_systemd
+from standfast.telemetry.listener import listening_at
 from standfast.web.app import App
 from standfast.web.protocol import HttpProtocol
 
@@ -73,6 +76,7 @@ def _limit(name: str, default: str | int | None, words: str) -> Callable[[Any], 
 @_limit("--idle", "75s", "Time that a connection may be open between two requests.")
 @_limit("--connections", 2_000, "How many connections are open.")
 @_limit("--connections-per-address", None, "How many of them from one address.  [default: half of them]")
+@listen_option
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for requests to end.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
@@ -129,7 +133,8 @@ async def _run_server(found: object, name: str, given: dict[str, Any], edge: Edg
     app = await made(found, name, APP)
     token = "" if app.is_guarded else _token(app, name, given, is_needed=not edge.is_private)
     with _listening(app, given) as listener:
-        return await run(app, name, listener, edge, grace, shows=token, quiet=given["quiet"], has_log=given["has_log"])
+        more: dict[str, Any] = {"has_log": given["has_log"], "place": listen_at(given["listen"])}
+        return await run(app, name, listener, edge, grace, shows=token, quiet=given["quiet"], **more)
 
 
 def _listening(app: App, given: dict[str, Any]) -> contextlib.AbstractContextManager[socket.socket]:
@@ -390,7 +395,7 @@ OBJECTS: Final = 10_000
 """How many more objects there have to be before the youngest are looked through for cycles."""
 
 
-async def run(
+async def run(  # noqa: PLR0913 -- keyword options
     app: App,
     name: str,
     listener: socket.socket,
@@ -400,6 +405,7 @@ async def run(
     shows: str = "",
     quiet: bool,
     has_log: bool = False,
+    place: tuple[str, int] | None = None,
 ) -> int:
     """Open an application, serve it, close it, and return the exit code to end with.
 
@@ -412,9 +418,12 @@ async def run(
         shows: The token, if it is to be printed.
         quiet: Say nothing.
         has_log: Logs are configured, and uvicorn writes to them.
+        place: Where probes and scrapes are answered besides.
     """
     app.grace = grace
-    async with app:
+    if place is not None:
+        watch(app.engine)
+    async with app, listening_at(place, app.engine, app.health) as probes:
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
@@ -439,7 +448,10 @@ async def run(
             server.tell(f"with this token a caller may do everything: {shows}")
             for page in app.pages:
                 server.tell(f"open {address}{page}?token={shows}")
-        await server.serve(sockets=[listener])
+        if probes is not None:
+            server.tell(f"probes and metrics at {probes.address}/health/ready and {probes.address}/metrics")
+        async with notifying_systemd():
+            await server.serve(sockets=[listener])
     server.tell("stopped")
     return 0
 

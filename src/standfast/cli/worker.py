@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, final
 
 import click
 import msgspec
@@ -20,16 +20,20 @@ from standfast.cli.supervisor import Supervisor, command_of, join_supervisor
 from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
+from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
 from standfast.locks.inspect import length, moment, one_line
 from standfast.log_hook import LogHook, as_json, as_logfmt, event_name
 from standfast.redaction import mask_text
+from standfast.telemetry.exporters import PrometheusMetrics
+from standfast.telemetry.health import Health, notifying_systemd, own_metrics
+from standfast.telemetry.listener import listening_at, place_of
 from standfast.workflows.engine import Engine
 from standfast.workflows.records import ENDED
 from standfast.workflows.worker import waiting_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from standfast.events import Event
     from standfast.logs import LogFormat
@@ -39,24 +43,57 @@ if TYPE_CHECKING:
 
 # --- driving an engine until a signal says to stop -----------------------------------------------------------------
 
+F = TypeVar("F", bound="Callable[..., Any]")
+
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STATUS_EVERY: Final = 0.5
 """Seconds between two looks at how it goes, on a terminal."""
 
 
-async def serve(engine: Engine, telling: Telling, grace: float) -> int:
+async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str, int] | None = None) -> int:
     """Drive runs until a signal comes, hand them back, and return the exit code to end with."""
     signals = _Signals()
     if engine.worker is not None:
         end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
+    if place is not None:
+        watch(engine)
     await engine.open(drive=True, hooks=[telling] if telling.writes_log else [telling, LogHook()])
     worker = engine.worker
     assert worker is not None  # noqa: S101 -- it was told to drive
     signals.hurries = worker
     telling.started(engine)
     join_supervisor(signals.stop)
-    async with _status(engine, telling):
-        await _until_stopped(worker, signals)
+    health = Health(engine, signals.first.done)
+    async with listening_at(place, engine, health) as listener:
+        if listener is not None:
+            telling.listening(listener.address)
+        async with notifying_systemd(), _status(engine, telling):
+            await _until_stopped(worker, signals)
+        return await _stop(engine, telling, grace, signals)
+
+
+def listen_option(command: F) -> F:
+    """Let a command take ``--listen``."""
+    text = "Answer /metrics, /health/live, /health/ready and /scale there; without HOST on this machine only."
+    return click.option("--listen", metavar="[HOST:]PORT", default="", help=text)(command)
+
+
+def listen_at(text: str) -> tuple[str, int] | None:
+    """Return where ``--listen`` says; None: it says nothing."""
+    try:
+        return place_of(text) if text else None
+    except DeclarationError as problem:
+        raise click.UsageError(str(problem)) from None
+
+
+def watch(engine: Engine) -> None:
+    """Give an engine that has no metrics its own, if what they need is installed."""
+    if not any(isinstance(each, PrometheusMetrics) for each in engine.hooks):
+        with contextlib.suppress(MissingExtraError):  # probes are answered all the same
+            engine.hooks.add(own_metrics())
+
+
+async def _stop(engine: Engine, telling: Telling, grace: float, signals: _Signals) -> int:
     telling.stopping(signals.name, len(engine.runtime.loaded))
     await engine.aclose(grace=grace)
     telling.stopped()
@@ -190,6 +227,13 @@ class Telling:
             self._line(f"worker {facts['worker']} (process {facts['process']}) drives runs of {place}")
             self._line(f"workflows: {', '.join(workflows) or 'none; it only hands on what other workers left'}")
 
+    def listening(self, address: str) -> None:
+        """Tell where probes and scrapes are answered."""
+        if self._style == "json":
+            self._data("worker-listening", {"address": address})
+        else:
+            self._line(f"probes and metrics at {address}/health/ready and {address}/metrics")
+
     def stopping(self, signal_name: str, loaded: int) -> None:
         """Tell that the worker is about to stop."""
         if self._style == "json":
@@ -243,6 +287,7 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 @click.command()
 @click.argument("name", metavar="MODULE:ENGINE")
 @click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for steps to end when stopped.")
+@listen_option
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many, a core each.")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
@@ -253,6 +298,7 @@ def worker(  # noqa: PLR0913 -- the options of the command
     context: click.Context,
     name: str,
     grace: str,
+    listen: str,
     app_dir: str,
     processes: int,
     log_format: LogFormat | None,
@@ -268,26 +314,29 @@ def worker(  # noqa: PLR0913 -- the options of the command
     a supervisor starts so many of them, and starts one again that has died; a signal to it stops all.
 
     \b
-    standfast worker shop.flows:engine --grace 30s
+    standfast worker shop.flows:engine --grace 30s --listen 9464
     standfast worker shop.flows:engine --processes 4
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")
+    place = listen_at(listen)
+    if processes > 1 and place is not None:
+        raise click.UsageError("--listen is of one process; start workers of their own, each with a port, instead.")
     if processes > 1:
         context.exit(asyncio.run(_supervise(command_of(context), processes, as_json=as_json, quiet=quiet)))
     found = load(name, app_dir, ENGINE)
     has_log = configure_log(log_format, log_level)
     telling = Telling("json" if as_json else "quiet" if quiet else "text", writes_log=not has_log)
-    context.exit(asyncio.run(_run(found, name, telling, limit)))
+    context.exit(asyncio.run(_run(found, name, telling, limit, place)))
 
 
 async def _supervise(command: list[str], processes: int, *, as_json: bool, quiet: bool) -> int:
     return await Supervisor(command, processes, as_json=as_json, quiet=quiet).run()
 
 
-async def _run(found: object, name: str, telling: Telling, grace: float) -> int:
-    return await serve(await made(found, name, ENGINE), telling, grace)
+async def _run(found: object, name: str, telling: Telling, grace: float, place: tuple[str, int] | None) -> int:
+    return await serve(await made(found, name, ENGINE), telling, grace, place)
 
 
 # --- ``standfast workers``: which processes drive runs -------------------------------------------------------------

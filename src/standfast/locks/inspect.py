@@ -385,6 +385,29 @@ async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
         start = page.more
 
 
+async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, int, float]]:
+    """Yield the family of each line with waiters, how many there are at the most, and for how long the first waits.
+
+    Of at most so many lines, those without waiters included: it is for a look that must not cost much.
+    """
+    start: RecordKey | None
+    start, end = scope.key("line").within()
+    size = scope.at_most(PAGE)
+    while start is not None and most > 0:
+        page = await scope.scan(start, end, limit=size)
+        start, most = page.more, most - len(page.records)
+        fronts: dict[RecordKey, tuple[str, int]] = {}
+        for key, record in page.records.items():
+            head, keys = HEADS.decode(record.value), LineKeys.of_head(scope, key)
+            if head.next_ticket > head.front:
+                fronts[keys.ticket(head.front)] = keys.address[1], head.next_ticket - head.front
+        seen = await scope.read(*fronts) if fronts else None
+        for ticket, (family, waiting) in fronts.items():
+            first = None if seen is None else seen.get(ticket)
+            entered_at = page.at if first is None else WAITERS.decode(first.value).entry.entered_at
+            yield family, waiting, max(0.0, seconds_between(entered_at, page.at))
+
+
 async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ...]:
     """Return the entries that hold the line at an address."""
     key = LineKeys(scope, address).head

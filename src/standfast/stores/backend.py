@@ -250,6 +250,15 @@ class Sized(Protocol):
         ...
 
 
+@runtime_checkable
+class Counted(Protocol):
+    """A backend that can count its records at little cost, up to a number."""
+
+    def count(self, most: int) -> int:
+        """Return how many records there are, up to a number."""
+        ...
+
+
 def transfer_of(holder: object, name: str) -> Transfer:
     """Return what moves a store; refuse one that cannot be moved."""
     if isinstance(holder, Transferable):

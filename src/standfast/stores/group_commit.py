@@ -46,6 +46,7 @@ from standfast.stores.backend import (
     Applied,
     Batching,
     CommitRider,
+    Counted,
     Deferred,
     Outcome,
     Rider,
@@ -660,6 +661,11 @@ class GroupedStore:
         """Return how large the store is; None if its backend does not say: a server has its own ways to tell."""
         self._check_usable()
         return self._backend.size() if isinstance(self._backend, Sized) else None
+
+    def count(self, most: int) -> int | None:
+        """Return how many records there are, up to a number; None if its backend cannot count at little cost."""
+        self._check_usable()
+        return self._backend.count(most) if isinstance(self._backend, Counted) else None
 
     def transfer(self) -> Transfer:
         """Return what moves everything in this store to another one.

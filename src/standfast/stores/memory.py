@@ -54,6 +54,9 @@ class MemoryRecords:
         self._verdicts = 0
         self.frozen = OPEN
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     def now(self) -> Instant:
         """Return the store's time, which never goes backwards and does not follow a stepped wall clock."""
         self._last_at = max(self._last_at, Instant(self._offset + self._clock.elapsed()))
@@ -156,6 +159,10 @@ class MemoryBackend:
         """Close an attempt."""
         with self._memory.lock:
             return self._memory.settle(attempt)
+
+    def count(self, most: int) -> int:
+        """Return how many records there are, up to a number."""
+        return min(most, len(self._memory))
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""

@@ -10,6 +10,7 @@ from standfast.errors import DeclarationError, EngineNotOpenError, MissingExtraE
 from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.flow import Flows
 from standfast.flows.records import name_of
+from standfast.telemetry.health import Health
 from standfast.web import limits as given
 from standfast.web.auth import OwnToken
 from standfast.web.chat import checked_chats
@@ -64,8 +65,8 @@ class App:
             workflows, as in :class:`~standfast.Engine`, only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~standfast.web.BearerTokens` or
             :class:`~standfast.web.OAuthTokens`. It is asked before anything else is read, for each address but those of
-            webhooks, which are signed, ``/health``, and what clients of OAuth are told. Without it, callers need the
-            :attr:`token`.
+            webhooks, which are signed, ``/health`` and what is below it, and what clients of OAuth are told. Without
+            it, callers need the :attr:`token`.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
             and decides in memory, without asking the store; a second one refuses to start.
         hosts: The names that it is served under; requests for others are refused. By default any.
@@ -119,6 +120,7 @@ class App:
         self.is_guarded: Final = given.function("authenticate", authenticate, "sf.web.BearerTokens(...)") is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False
+        self._health: Final = Health(self._engine, lambda: not self.is_well)
         building = _building()
         who: Authenticate = OwnToken() if authenticate is None else authenticate
         self._authenticate: Final = who
@@ -149,6 +151,16 @@ class App:
         self._is_open = True
         if self._tools is not None:
             await self._tools.open()
+
+    @property
+    def health(self) -> Health:
+        """Whether it takes requests, and how much there is to do."""
+        return self._health
+
+    @property
+    def engine(self) -> Engine:
+        """What drives durable requests, and workflows besides; open or not."""
+        return self._engine
 
     async def aclose(self) -> None:
         """Let requests under way end, and close the store. It can be opened again."""

@@ -9,8 +9,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 
-from standfast.errors import MissingExtraError
-from standfast.web.asgi import route_path
+from standfast.errors import ForbiddenError, MissingExtraError
+from standfast.telemetry.health import metrics_of
+from standfast.web.asgi import raw_headers, route_path
+from standfast.web.auth import OWNER
 from standfast.web.call import IDEMPOTENCY_KEY, REQUEST, SESSION
 from standfast.web.chat.routes import chat_routes
 from standfast.web.deliveries import WebhookEndpoint
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 
 CALLS: Final = "/flows/{flow}/{action}"
 HEALTH: Final = "/health"
+LIVE: Final = "/health/live"
+READY: Final = "/health/ready"
+METRICS: Final = "metrics"
+"""The role that reads metrics."""
+
 JSON: Final = "application/json"
 
 
@@ -137,6 +144,43 @@ def health_route(is_well: Callable[[], bool]) -> BaseRoute:
     return Route(HEALTH, _by_method(GET=show, HEAD=show))
 
 
+def telemetry_routes(app: App) -> list[BaseRoute]:
+    """Return the routes of probes, which are open, and those of metrics and autoscalers, which are for operators."""
+
+    async def live(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(as_json({"status": "ok"}), 200, media_type=JSON)(scope, receive, send)
+
+    async def ready(scope: Scope, receive: Receive, send: Send) -> None:
+        found = await app.health.ready()
+        shown = {"status": "ok" if found.is_ready else "not ready"}  # why is for those who may know more
+        await Response(as_json(shown), found.status, media_type=JSON)(scope, receive, send)
+
+    async def scale(scope: Scope, receive: Receive, send: Send) -> None:
+        _check_may_watch(scope)
+        await Response(as_json(await app.health.scale()), 200, media_type=JSON)(scope, receive, send)
+
+    async def metrics(scope: Scope, receive: Receive, send: Send) -> None:
+        _check_may_watch(scope)
+        found = metrics_of(app.engine)
+        if found is None:
+            text = "this application has no metrics: pass hooks=[sf.admin.PrometheusMetrics()], or serve with --listen"
+            await plain_problem("not-found", text, 404)(scope, receive, send)
+            return
+        accept = raw_headers(scope).get(b"accept", b"").decode("latin-1")
+        shown, media_type = await found.text(accept)
+        await Response(shown, 200, media_type=media_type)(scope, receive, send)
+
+    answers = {LIVE: live, READY: ready, "/scale": scale, "/metrics": metrics}
+    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path, answer in answers.items()]
+
+
+def _check_may_watch(scope: Scope) -> None:
+    """Let in the owner of the application's own token, and who has the role for it: it is of all tenants together."""
+    principal: Principal = scope[PRINCIPAL]
+    if principal is not OWNER and METRICS not in principal.roles:
+        raise ForbiddenError("reading metrics", (METRICS,))
+
+
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer whatever has no route."""
     if scope["type"] == "websocket":
@@ -215,6 +259,7 @@ def routes_of(
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=True),
         health_route(lambda: app.is_well),
+        *telemetry_routes(app),
         *metadata_routes(authenticate),
     ]
 
@@ -236,7 +281,7 @@ def behind_the_door(
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,
-        open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
+        open_paths={HEALTH, LIVE, READY, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
         fast_path=FastPath(app, app.flows, CALLS, app.limits, app.shares),
     )
     if not origins:

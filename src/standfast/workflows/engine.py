@@ -33,6 +33,7 @@ from standfast.errors import (
     UnknownWorkflowError,
     UsageError,
 )
+from standfast.hooks import EngineHooks
 from standfast.locks.locks import DEFAULT_LEASE
 from standfast.log_hook import with_log
 from standfast.redaction import mask_url
@@ -152,7 +153,7 @@ class Engine:
         credentials: Credentials | None = None,
         actor: Actor | None = None,
     ) -> None:
-        hooks = tuple(hooks)
+        self.hooks: Final = EngineHooks(hooks)
         self._actor = actor
         self._opening = (
             None
@@ -162,7 +163,7 @@ class Engine:
                 namespace=namespace,
                 tenant=tenant,
                 lease=lease,
-                hooks=hooks,
+                hooks=self.hooks,
                 encryption=encryption,
                 credentials=credentials,
                 actor=actor,
@@ -174,7 +175,6 @@ class Engine:
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
         self._declared: Final = _known_of(schedules, self._workflows)
-        self._hooks: Final = hooks
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
         self._options: Final = (max_loaded, threads, quarantine_after)
@@ -199,16 +199,17 @@ class Engine:
 
         Args:
             drive: Whether to drive runs, whatever the engine was made with.
-            hooks: Told what happens to runs, besides the engine's own.
+            hooks: Told what happens, besides the engine's own; in the store and to locks only if the engine opens it.
         """
         if self._runtime is not None:
             raise DeclarationError("the engine", "it is open already")
-        self._drives = self._drives if drive is None else drive
+        self._drives, self.hooks.opened_with = self._drives if drive is None else drive, tuple(hooks)
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         if self._space is None and self._opening is not None:
-            self._space = await self._opening
+            self._space = await self._opening.open_with(self.hooks.more)
         try:
-            await self._begin(with_log((*self._hooks, *hooks)))
+            await self._begin(with_log(self.hooks))
+            self.hooks.attach(self)
         except BaseException:
             await self.aclose()
             raise
@@ -241,6 +242,7 @@ class Engine:
 
         It can be opened again.
         """
+        self.hooks.detach(self)
         (runtime, self._runtime), (worker, self._worker) = (self._runtime, None), (self._worker, None)
         if worker is not None and runtime is not None:
             await worker.stop(seconds(grace, what="grace"))

@@ -209,7 +209,7 @@ class Runtime:
         self._mismatched: Final[dict[str, Instant]] = {}
         self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
-        self._offset = 0
+        self._offset, self._saw_at = 0, Instant(0)
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
         self._alarm_count = 0
         self.notify: Callable[[], None] = _nothing
@@ -230,7 +230,13 @@ class Runtime:
 
     def saw(self, at: Instant) -> None:
         """Take note of the store's time, as an answer of it told."""
-        self._offset = at - self.clock.elapsed()
+        self._saw_at = self.clock.elapsed()
+        self._offset = at - self._saw_at
+
+    @property
+    def silent_for(self) -> float:
+        """For how many seconds the store has not told the time."""
+        return seconds_between(self._saw_at, self.clock.elapsed())
 
     def driven(self, presence: str, at: Instant) -> Driven:
         """Return what a history says about a worker of this process that took a run up."""
@@ -352,9 +358,9 @@ class Runtime:
         since, started_at = state.changed_at, Instant(0) if header is None else header.started_at
         if before is not None:
             since = before.changed_at
-        ready_for = orphaned_for = None
+        was_ready_for = orphaned_for = None
         if fence and state.status == "running":
-            ready_for = 0.0 if before is None else _ready_for(before, state.changed_at)
+            was_ready_for = 0.0 if before is None else ready_for(before, state.changed_at)
             orphaned_at = None if before is None else before.orphaned_at
             orphaned_for = None if orphaned_at is None else max(0.0, seconds_between(orphaned_at, state.changed_at))
         self.hooks.emit(
@@ -373,7 +379,7 @@ class Runtime:
                 position=position or state.position,
                 started_at=started_at,
                 changed_at=state.changed_at,
-                ready_for=ready_for,
+                ready_for=was_ready_for,
                 orphaned_for=orphaned_for,
                 parent="" if header is None else header.parent,
             )
@@ -482,7 +488,7 @@ def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
     return found is not None
 
 
-def _ready_for(before: RunState, now: Instant) -> float | None:
+def ready_for(before: RunState, now: Instant) -> float | None:
     """Return for how many seconds a run waited for nothing but a worker; None: its state does not tell.
 
     One that waited for a signal, or in a line, was ready at some time after its state last changed.

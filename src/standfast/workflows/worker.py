@@ -219,6 +219,11 @@ class Worker:
         self._ended += 1
         self._took += asyncio.get_running_loop().time() - began
 
+    @property
+    def utilisation(self) -> float:
+        """The share of the runs that it works on at a time that it works on now: 0 is idle, 1 has no room."""
+        return min(1.0, self._active() / max(1, self._capacity.runs))
+
     def has_room(self) -> bool:
         """Return True if a run that is started here should be driven here; else any worker claims it."""
         if self.is_stopping or len(self._runtime.loaded) >= self._most_loaded:

@@ -19,7 +19,10 @@ def test_every_server_from_npm_has_a_version_and_a_hash() -> None:
         assert re.fullmatch(r"@[\w/-]+@\d[\w.-]+ sha512-[\w+/]{86}==", line), line
 
 
-@pytest.mark.parametrize("pins", ["services-debian.pins", "services-proxies.pins", "services-terminal.pins"])
+FILES = ["services-debian.pins", "services-prometheus.pins", "services-proxies.pins", "services-terminal.pins"]
+
+
+@pytest.mark.parametrize("pins", FILES)
 def test_every_server_from_debian_has_a_version(pins: str) -> None:
     """Debian's mirrors keep one build of a version: the version is pinned, the build may have been repaired."""
     lines = (PINS / pins).read_text(encoding="utf-8").splitlines()

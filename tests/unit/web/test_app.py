@@ -288,7 +288,7 @@ async def test_every_way_into_an_application_needs_credentials(url: str) -> None
         ways = _ways(app.routes)
         assert {kind for kind, _ in ways} == {"http", "websocket"}
         for kind, path in ways:
-            if path in ("/health", "/webhooks/parcels"):
+            if path in ("/health", "/health/live", "/health/ready", "/webhooks/parcels"):
                 continue
             for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS") if kind == "http" else ("",):
                 assert await _status(app, kind, path, method) == 401, (method, path)

@@ -36,10 +36,12 @@ CLOSED = {
     ("http", "/chat/desk/messages"),
     ("http", "/mcp"),
     ("http", "/openapi.json"),
+    ("http", "/metrics"),
+    ("http", "/scale"),
 }
 """Every route there is that needs credentials. Whoever adds one adds it here, or it is found to be open."""
 
-OPEN = {"/health", "/webhooks/letters", WELL_KNOWN, f"{WELL_KNOWN}/mcp"}
+OPEN = {"/health", "/health/live", "/health/ready", "/webhooks/letters", WELL_KNOWN, f"{WELL_KNOWN}/mcp"}
 NEARLY = (
     *("/health/", "/healthz", "/HEALTH", "//health", "/x/health", "/health/x", "/./health", "/%68ealth", "/health;x"),
     *("/webhooks", "/webhooks/", "/webhooks/letters/", "/webhooks/letters/x", "/webhooks/other", "/Webhooks/letters"),

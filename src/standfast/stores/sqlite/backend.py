@@ -332,6 +332,11 @@ class SqliteBackend:
         """Return how large the file is."""
         return self._database.size()
 
+    def count(self, most: int) -> int:
+        """Return how many records there are, up to a number."""
+        self._file.check()
+        return self._database.count(most)
+
     # --- writing ---------------------------------------------------------------------------------------------
 
     def apply_now(self, batch: RiderBatch) -> Applied | None:

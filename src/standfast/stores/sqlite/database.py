@@ -645,6 +645,15 @@ class Database:
             page, pages = int(seen.pragma("page_size")), int(seen.pragma("page_count"))
             return StoreSize(page * pages, page * int(seen.pragma("freelist_count")))
 
+    def count(self, most: int) -> int:
+        """Return how many records there are, expired ones included, up to a number."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM main.records LIMIT ?)"
+        try:
+            with self._section:
+                return int(self._reader.execute(query, (most,)).get)
+        except apsw.Error as error:
+            raise translate(error, self._file.path) from error
+
     def give_back(self, connection: SqliteConnection, pages: int) -> None:
         """Cut up to so many free pages off the file over another connection, with the turn.
 

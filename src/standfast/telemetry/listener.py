@@ -1,0 +1,165 @@
+"""A small HTTP server for probes, scrapes and autoscalers: ``--listen`` of ``standfast worker`` and ``serve``.
+
+It answers GET at five addresses, one request for each connection, and needs no library of the web. It is meant for this
+machine, or for a network of machines of one's own with a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.errors import DeclarationError
+from standfast.telemetry.health import metrics_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from standfast.telemetry.health import Health
+    from standfast.workflows.engine import Engine
+
+TOKEN: Final = "STANDFAST_METRICS_TOKEN"  # noqa: S105 -- the name of a variable, and no token
+"""The variable with what callers send as ``Authorization: Bearer`` to read metrics."""
+
+PORT: Final = 9464
+"""Where it listens if nothing else is said: what OpenTelemetry's exporters use."""
+
+MOST: Final = 32
+"""How many connections are open at most. Others are closed at once."""
+
+HEADER_BYTES: Final = 16_384
+WITHIN: Final = 5.0
+"""Seconds that a request has to arrive, and its answer to be read."""
+
+LOCAL: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_WORDS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+_WORDS_OF_503: Final = "Service Unavailable"
+JSON: Final = "application/json"
+MISSING: Final = 'there are no metrics here: pip install "standfast[metrics]"\n'
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``:PORT`` or ``PORT``; without a host it is this machine.
+
+    Raises:
+        DeclarationError: It is none; or it can be reached from elsewhere, and there is no token.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdigit() or int(port) > 65_535:  # noqa: PLR2004 -- the highest port
+        raise DeclarationError("--listen", f"{text!r:.60} is no HOST:PORT")
+    if host not in LOCAL and not os.environ.get(TOKEN):
+        raise DeclarationError("--listen", f"{host} can be reached from elsewhere: set {TOKEN} to a secret first")
+    return host, int(port)
+
+
+@final
+class ProbeListener:
+    """Answers probes, scrapes and autoscalers.
+
+    Args:
+        engine: Whose metrics are shown.
+        health: How it is.
+        token: What callers send to read metrics and ``/scale``; empty: anybody who gets here may.
+
+    Attributes:
+        address: Where it listens; empty before it does.
+    """
+
+    def __init__(self, engine: Engine, health: Health, token: str = "") -> None:
+        self._engine, self._health, self._token = engine, health, token
+        self._open = 0
+        self.address = ""
+
+    @contextlib.asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncGenerator[None]:
+        """Answer for the length of a block."""
+        server = await asyncio.start_server(self._serve, host, port, limit=HEADER_BYTES)
+        at, bound = server.sockets[0].getsockname()[:2]
+        self.address = f"http://[{at}]:{bound}" if ":" in at else f"http://{at}:{bound}"
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            async with asyncio.timeout(WITHIN):
+                if self._open <= MOST:
+                    writer.write(await self._answer(await reader.readuntil(b"\r\n\r\n")))
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # it went away, is too slow, or speaks something else
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, request: bytes) -> bytes:
+        first, *lines = request.decode("latin-1").split("\r\n")
+        method, _, rest = first.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if not rest.endswith(("HTTP/1.1", "HTTP/1.0")):
+            return _response(400, "this is no request\n")
+        if method not in ("GET", "HEAD"):
+            return _response(405, "only GET is answered here\n")
+        answer = await self._at(path, headers)
+        return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer
+
+    async def _at(self, path: str, headers: dict[str, str]) -> bytes:
+        if path == "/health/live":
+            return _json(200, {"status": "ok"})
+        if path in ("/health", "/health/ready"):
+            readiness = await self._health.ready()
+            return _json(readiness.status, readiness.as_json())
+        if path not in ("/metrics", "/scale"):
+            return _response(404, "there are /metrics, /scale, /health/live and /health/ready\n")
+        if not self._may_read(headers.get("authorization", "")):
+            return _response(401, f"send Authorization: Bearer and what {TOKEN} says\n")
+        return await (self._metrics(headers.get("accept", "")) if path == "/metrics" else self._scale())
+
+    async def _scale(self) -> bytes:
+        return _json(200, await self._health.scale())
+
+    async def _metrics(self, accept: str) -> bytes:
+        metrics = metrics_of(self._engine)
+        if metrics is None:
+            return _response(503, MISSING)
+        return _response(200, *await metrics.text(accept))
+
+    def _may_read(self, authorization: str) -> bool:
+        if not self._token:
+            return True
+        kind, _, shown = authorization.partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), self._token.encode())
+
+
+def _json(status: int, data: dict[str, Any]) -> bytes:
+    return _response(status, json.dumps(data) + "\n", JSON)
+
+
+def _response(status: int, body: str | bytes, media_type: str = "text/plain; charset=utf-8") -> bytes:
+    data = body.encode() if isinstance(body, str) else body
+    head = (
+        f"HTTP/1.1 {status} {_WORDS.get(status, _WORDS_OF_503)}\r\nContent-Type: {media_type}\r\n"
+        f"Content-Length: {len(data)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + data
+
+
+@contextlib.asynccontextmanager
+async def listening_at(
+    place: tuple[str, int] | None, engine: Engine, health: Health
+) -> AsyncGenerator[ProbeListener | None]:
+    """Listen at a place, if there is one, with the token of this process's environment."""
+    if place is None:
+        yield None
+        return
+    listener = ProbeListener(engine, health, os.environ.get(TOKEN, ""))
+    async with listener.listening(*place):
+        yield listener
