@@ -12,7 +12,7 @@ from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
 from standfast.events import RunLeftAlone, RunMoved
 from standfast.locks.heartbeat import this_process
-from standfast.stores.protocol import Check, Commit, Delete
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
@@ -302,11 +302,16 @@ class Runtime:
         self.worker = self._presence = None
         if presence is not None:
             self.lines.heartbeat.leave(presence)
-        if worker is not None:
-            own = self.space.key("own", worker.presence)
-            if not (await self.space.scan(*own.within(), limit=1)).records:
-                gone = Delete(worker.guard.key, worker.guard.expected)
-                await commit_over(self.space, (gone,), {about_key(self.space, worker.presence): None})
+        if worker is None:
+            return
+        # First no start or claim that is still under way can be written any more; then those that were are seen.
+        key, ended = worker.guard.key, WORKERS.encode(WorkerRecord(Instant(0)))
+        answer = await self.space.commit(Put(key, ended, worker.guard.expected))
+        if isinstance(answer, Conflict):  # others took it for dead, and see to its runs
+            return
+        if not (await self.space.scan(*self.space.key("own", worker.presence).within(), limit=1)).records:
+            gone = Delete(key, answer.versions[key])
+            await commit_over(self.space, (gone,), {about_key(self.space, worker.presence): None})
 
     async def tell_workflows(self) -> None:
         """Write down which workflows the worker has by now, if there is one."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 
 import standfast as sf
+from standfast.clock import Instant
 from standfast.errors import (
     DeclarationError,
     EngineCreateNameMismatchError,
@@ -17,6 +19,8 @@ from standfast.errors import (
     UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
 )
+from standfast.stores.protocol import Conflict, Put
+from standfast.workflows.records import OWNERSHIPS, Ownership, RunKeys
 from tests.unit.workflows.engines import acts, collects, engine, sleeps, until
 
 
@@ -134,3 +138,27 @@ async def test_arguments_can_be_given_by_name() -> None:
     """A workflow may have parameters that have to be."""
     async with sf.Engine("memory://", workflows=[named]) as engine:
         assert await (await engine.start(named, 5, kwargs={"second": 2})).result() == 3
+
+
+async def test_a_start_that_is_written_while_its_engine_closes_is_not_left_behind(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that comes after the engine has looked for what it drives is refused: no worker would ever find it."""
+    ours = engine(url)
+    await ours.open()
+    space, worker = ours.runtime.space, await ours.runtime.ensure_presence()
+    grant = Put(RunKeys(space, "late").own(worker.presence), OWNERSHIPS.encode(Ownership("late", Instant(1))))
+    answers: list[type] = []
+    scan = space.scan
+
+    async def look_and_be_late(*args: Any, **options: Any) -> Any:
+        page = await scan(*args, **options)
+        if args[0].parts[2] == "own":
+            answers.append(type(await space.commit(worker.guard, grant)))
+        return page
+
+    monkeypatch.setattr(space, "scan", look_and_be_late)
+
+    await ours.aclose()
+
+    assert answers == [Conflict]
