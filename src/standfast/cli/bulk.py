@@ -140,9 +140,13 @@ def _tell_dry(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, as_jso
         facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
         print_json({**facts, "dry_run": True})
         return
-    click.echo(f"would {bulk.verb} {count} runs; nothing was done")
+    click.echo(f"would {bulk.verb} {_some(str(count))}; nothing was done")
     for line in _lines(count, first):
         click.echo(line)
+
+
+def _some(number: str) -> str:
+    return "1 run" if number == "1" else f"{number} runs"
 
 
 def _lines(count: RunCount, first: tuple[RunInfo, ...]) -> list[str]:
@@ -158,7 +162,8 @@ def _ask(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, yes: bool) 
         raise click.UsageError("There is no terminal to ask on; say --yes if this is meant.")
     for line in _lines(count, first):
         click.echo(line, err=True)
-    typed = click.prompt(f"To {bulk.verb} {count} runs, type {count.number}", default="", show_default=False, err=True)
+    question = f"To {bulk.verb} {_some(str(count))}, type {count.number}"
+    typed = click.prompt(question, default="", show_default=False, err=True)
     if typed.replace(",", "").rstrip("+") != str(count.number):
         raise click.Abort
 
@@ -218,7 +223,7 @@ def _report(bulk: Bulk, changed: Changed, *, as_json: bool) -> None:
     if as_json:
         print_json({"done": changed.done, "failed": changed.failed})
     else:
-        click.echo(f"{bulk.done} {changed.done:,} runs")
+        click.echo(f"{bulk.done} {_some(f'{changed.done:,}')}")
         for run_id, problem in list(changed.failed.items())[:TOLD]:
             click.echo(f"  not {one_line(run_id)}: {one_line(problem)}", err=True)
         if len(changed.failed) > TOLD:

@@ -235,3 +235,44 @@ def test_a_moment_can_be_how_long_ago_it_was() -> None:
     assert abs(ago.total_seconds() - 7200) < 60
     with pytest.raises(click.BadParameter, match="how long ago"):
         exits.MOMENT.convert("yesterday", None, None)
+
+
+@sf.workflow
+async def fulfil(ctx: sf.Context) -> None:
+    """Do nothing."""
+    del ctx
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("runs start ", ["fulfil"]),
+        ("runs show o", ["order-7"]),
+        ("runs cancel o", ["order-7"]),
+        ("schedules pause d", ["daily"]),
+        ("limits set ", ["fulfil"]),
+    ],
+)
+async def test_a_shell_completes_names_from_the_store(ask: Ask, url: str, typed: str, found: list[str]) -> None:
+    """Runs, workflows and schedules; nothing where there is no store."""
+    async with sf.Engine(url, workflows=[fulfil]) as engine:
+        await engine.start(fulfil, id="order-7")
+        await engine.schedules.create(sf.Schedule(fulfil, id="daily", every="1 day"))
+        words = {"COMP_WORDS": f"standfast {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
+        shown = await ask(_STANDFAST_COMPLETE="bash_complete", **words)
+        nothing = await ask(_STANDFAST_COMPLETE="bash_complete", STANDFAST_STORE=f"{url}.not", **words)
+
+    assert [line.partition(",")[2] for line in shown.stdout.splitlines()] == found
+    assert nothing.stdout.strip() == ""
+
+
+async def test_top_without_its_extra_names_it(ask: Ask, space: sf.Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what shows the same without it; without a terminal it says how to print one screen."""
+    assert space
+    no_terminal = await ask("top")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    missing = await ask("top", "--once")
+
+    assert (no_terminal.exit_code, missing.exit_code) == (2, 4)
+    assert "--once" in no_terminal.stderr
+    assert "pip install 'standfast[top]'" in missing.stderr

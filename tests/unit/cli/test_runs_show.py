@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.unit.cli.conftest import Ask
 
 EXPLANATION = {
-    "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "history", "holders", "waiters", "waiting", "more",
-    "pace", "estimate",
+    "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "holders", "waiters", "waiting", "more",
+    "pace", "estimate", "history",
 }  # fmt: skip
 ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since", "run"}
 HOLDER = ENTRY | {"held_for", "lease_left", "ends_at", "fence", "slot", "entered_at"}
