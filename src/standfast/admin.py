@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.telemetry.exporters import OpenTelemetryMetrics, PrometheusMetrics
+    from standfast.telemetry.traces import TracingHook
 
 __all__ = [
     "Actor",
@@ -30,6 +31,7 @@ __all__ = [
     "PastHold",
     "PrometheusMetrics",
     "StructlogHook",
+    "TracingHook",
     "export_store",
     "fence_store",
     "import_store",
@@ -51,6 +53,7 @@ _HOMES = {
     "PastHold": "standfast.locks.line_history",
     "PrometheusMetrics": "standfast.telemetry.exporters",
     "StructlogHook": "standfast.log_hook",
+    "TracingHook": "standfast.telemetry.traces",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",
     "import_store": "standfast.audit",

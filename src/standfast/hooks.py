@@ -134,13 +134,17 @@ class Hooks:
     Args:
         hooks: What is called.
         log: What writes a log, if none of the hooks does. It does not count for ``if hooks:``.
+
+    Attributes:
+        tracing: The first of the hooks that traces runs, see :class:`~standfast.trace_context.RunTracing`.
     """
 
-    __slots__ = ("_hooks", "_is_watched", "_listeners", "_reported")
+    __slots__ = ("_hooks", "_is_watched", "_listeners", "_reported", "tracing")
 
     def __init__(self, hooks: Iterable[Hook] = (), *, log: Hook | None = None) -> None:
         given = tuple(hooks)
         self._is_watched: Final = bool(given)
+        self.tracing: Final = next((each for each in given if getattr(each, "traces_runs", False)), None)
         self._hooks: Final = given if log is None else (*given, log)
         self._listeners: Final[dict[type[Event], tuple[Hook, ...]]] = {}
         self._reported: dict[tuple[str, int], object] = {}

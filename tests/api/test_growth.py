@@ -88,6 +88,8 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "stores.sqlite.locks._TOKEN": ("0", "1:", ":0", "-"),
     "stores.sqlite.file._ESCAPE": ("\\", "\\0", "\\040"),
     "stores.sqlite.database.FROZEN": ("standfast frozen ", "standfast ", "1"),
+    "trace_context._PARENT": ("0", "00-", "0-", "00-00000000000000000000000000000001-0000000000000001-01-"),
+    "trace_context._STATE": ("a", " ", "a=b,"),
     "web.call._WAIT": ("wait", "wait ", "wait=", 'wait="', " "),
     "web.auth._DIGEST": ("sha256:", "0"),
     "web.chat.feed._PAIR": ("1", "1:", "1-1"),

@@ -280,6 +280,7 @@ class RequestAdmission:
             drive=server.engine.has_room,
             tags=tags_of(task.arrival.tenant),
             extra_changes=tuple(changes),
+            trace=server.trace_of(task.arrival),
         )
 
         async def begin() -> Started:

@@ -115,6 +115,7 @@ class Call(Struct, frozen=True, kw_only=True):
         on_disconnect: What happens when such a caller goes away; by default what the action says.
         priority: Who goes first among those that wait for a limit of the action; by default what the action says. The
             transport decides it, never the caller. A durable request waits in the order of arrival, whatever it is.
+        trace: The trace context of the caller, see :mod:`standfast.trace_context`; empty if it has none.
     """
 
     flow: str
@@ -129,6 +130,7 @@ class Call(Struct, frozen=True, kw_only=True):
     chain: tuple[Address, ...] = ()
     on_disconnect: OnDisconnect | None = None
     priority: int | None = None
+    trace: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what could not be part of a key."""

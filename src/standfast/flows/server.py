@@ -22,6 +22,7 @@ from standfast.locks.heartbeat import remove
 from standfast.log_budget import LogBudget
 from standfast.space import lines_of
 from standfast.stores.protocol import Conflict, Decision, Put, Wake
+from standfast.trace_context import read_stored
 from standfast.workflows.records import ENDED
 from standfast.workflows.retention import purge
 from standfast.workflows.worker import tell_waits
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.space import Space
     from standfast.stores.protocol import Snapshot, Watch
+    from standfast.trace_context import RunTracing
     from standfast.workflows.engine import Engine
     from standfast.workflows.failures import KnownErrors
     from standfast.workflows.queries import RunInfo
@@ -188,6 +190,19 @@ class RequestServer:
     def known(self) -> KnownErrors:
         """The exceptions that come back as themselves."""
         return self._runtime.known
+
+    def trace_of(self, arrival: Call) -> str:
+        """Return the trace context that is stored with the run of a durable request."""
+        tracing = self._runtime.tracing
+        if tracing is None or read_stored(arrival.trace) is not None:
+            return arrival.trace
+        caller = tracing.current()
+        return "" if caller is None else caller.stored
+
+    @property
+    def tracing(self) -> RunTracing | None:
+        """What traces requests; None: nothing does."""
+        return self._runtime.tracing
 
     def log_refusal(self, arrival: Call, problem: FlowError, request_id: str = "") -> None:
         """Write that a request was refused, once: that its caller may not ask it as a warning, all else as information.

@@ -33,6 +33,7 @@ from standfast.flows.request import Address, Call, Request, label_of
 from standfast.flows.session import Session, apply
 from standfast.policies import Restart
 from standfast.stores.protocol import Conflict, Put
+from standfast.trace_context import read_stored
 from standfast.workflows.definition import as_step
 
 if TYPE_CHECKING:
@@ -134,8 +135,12 @@ class DispatcherBackend(Struct, eq=False):
         chain = arrival.chain if address is None else (*arrival.chain, address)
         request = Request(arrival, self, self._id, attempt, values, chain)
         token = None if chain == CHAIN.get() else CHAIN.set(chain)
+        tracing = self._server.tracing
         try:
-            return await action.call(request, inputs)
+            if tracing is None or self._keeps:  # a durable request is a run, and is traced as one
+                return await action.call(request, inputs)
+            with tracing.request(read_stored(arrival.trace), self._id, f"{arrival.flow}.{arrival.action}"):
+                return await action.call(request, inputs)
         finally:
             if token is not None:
                 CHAIN.reset(token)

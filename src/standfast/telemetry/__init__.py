@@ -1,1 +1,1 @@
-"""What an operator sees of a program that runs: metrics, health, and what an autoscaler asks for."""
+"""What an operator sees of a program that runs: metrics, traces, health, and what an autoscaler asks for."""

@@ -18,6 +18,7 @@ from standfast.errors import (
 from standfast.flows.deadlock import SIGNED
 from standfast.flows.request import Call
 from standfast.threads import Lane
+from standfast.trace_context import read_headers
 from standfast.web.asgi import FOR_DATA, Alarm, Begun
 
 if TYPE_CHECKING:
@@ -247,7 +248,14 @@ async def arrival_of(
         idempotency_key=headers.get("idempotency-key", "").strip(' "'),
         attended=attended,
         chain=read_chain(headers.get("standfast-chain", "")),
+        trace=trace_in(headers.get("traceparent", ""), headers.get("tracestate", "")),
     )
+
+
+def trace_in(traceparent: str, tracestate: str) -> str:
+    """Return what the headers say about the caller's trace, as it is stored; nothing if they are malformed."""
+    found = read_headers(traceparent, tracestate) if traceparent else None
+    return "" if found is None else found.stored
 
 
 # --- waiting for what a request returns while its caller may go away, and telling it -------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.errors import StandfastError
 from standfast.flows.request import Call
 from standfast.web.asgi import Begun, Rest, route_path
-from standfast.web.call import LARGE, Result, received, watched
+from standfast.web.call import LARGE, Result, received, trace_in, watched
 from standfast.web.problems import problem_response, refusal
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ class FastPath:
                 principal=principal,
                 session="" if session is None else session.decode("latin-1"),
                 transport="http",
+                trace=""
+                if (parent := headers.get(b"traceparent")) is None
+                else trace_in(parent.decode("latin-1"), headers.get(b"tracestate", b"").decode("latin-1")),
             )
             simple = self._dispatching.begin(action, arrival)
             if simple is None:

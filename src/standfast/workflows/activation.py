@@ -23,6 +23,7 @@ from standfast.errors import (
     StoreUnavailableError,
 )
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
+from standfast.trace_context import RunTrace
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import describe, restore
@@ -93,6 +94,14 @@ class Activation:
         self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
         self.has_conflicted = self.is_stuck = False
+        tracing, space = runtime.tracing, runtime.space
+        self.trace: Final = (
+            None
+            if tracing is None or claim is None
+            else RunTrace((space.namespace, space.tenant, keys.id, header.incarnation), header.trace)
+        )
+        self.noted: Final[list[HistoryEvent] | None] = None if self.trace is None else list(events)
+        self.began: Final[dict[tuple[str, int], Instant]] = {}
         self.rings_at: Instant | None = None  # the next alarm that is set for it
         self.has_resumed = False  # its code is past what it did before it was loaded
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
@@ -137,6 +146,8 @@ class Activation:
         if self.is_unloading or self.journal is None:
             raise Unload
         self.has_resumed = True
+        if self.noted is not None:
+            self.noted.append(event)
         self.journal.note(event, *extra_changes)
         self.runtime.dirty.add(self)
 

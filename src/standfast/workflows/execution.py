@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from standfast.errors import (
 )
 from standfast.events import RunConflicts
 from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.trace_context import RunPiece
 from standfast.workflows.activation import Activation, insist
 from standfast.workflows.context import Context
 from standfast.workflows.context_locks import due_of
@@ -43,13 +45,14 @@ from standfast.workflows.records import (
 from standfast.workflows.termination import end_by_force
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit
+    from standfast.trace_context import RunTrace
     from standfast.workflows.journal import Claim
-    from standfast.workflows.records import Status
+    from standfast.workflows.records import HistoryEvent, Status
     from standfast.workflows.runtime import Runtime
 
 
@@ -258,6 +261,56 @@ async def release(activation: Activation, about: str) -> None:
 
 
 async def _commit_state(
+    activation: Activation,
+    state: RunState,
+    over: Mapping[RecordKey, bytes | None],
+    continues: ContinueAsNew | None = None,
+    parent: Activation | None = None,
+) -> object:
+    """Write a run's next state together with everything that is not written yet; then tell of it as a trace."""
+    if activation.trace is None or activation.journal is None:
+        return await _write_state(activation, state, over, continues, parent)
+    await activation.journal.settled()
+    state = structs.replace(state, traced=activation.journal.position, pieces=state.pieces + 1)
+    answer = await _write_state(activation, state, over, continues, parent)
+    if not isinstance(answer, Conflict):
+        with suppress(StandfastError):  # which has no bearing on the run
+            await _trace_piece(activation, activation.trace, state)
+    return answer
+
+
+async def _trace_piece(activation: Activation, trace: RunTrace, state: RunState) -> None:
+    """Tell what was done with the run since its last piece was told, by this worker and by those that died with it."""
+    runtime, header, before = activation.runtime, activation.header, activation.state
+    history: Sequence[HistoryEvent] = activation.noted or ()
+    if len(history) != state.traced:  # what was committed together with other records was not noted
+        history = tuple(await events_of(runtime.space, activation.keys))
+    if runtime.tracing is None:
+        return
+    runtime.tracing.end_piece(
+        RunPiece(
+            trace=trace,
+            run=activation.keys.id,
+            workflow=header.workflow,
+            version=header.version,
+            status=state.status,
+            error="" if state.failure is None else state.failure.type,
+            schedule=header.schedule,
+            nominal_at=header.nominal_at,
+            started_at=header.started_at,
+            claimed_at=before.changed_at,
+            ended_at=state.changed_at,
+            worker=before.owner,
+            fence=activation.fence,
+            history=history,
+            number=before.pieces,
+            first=before.traced,
+            began=activation.began,
+        )
+    )
+
+
+async def _write_state(
     activation: Activation,
     state: RunState,
     over: Mapping[RecordKey, bytes | None],

@@ -97,7 +97,7 @@ async def _check_own(activation: Activation, operation: str, child_id: str) -> N
 def _start_of(
     activation: Activation, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
 ) -> Start:
-    header = activation.header
+    header, trace = activation.header, activation.trace
     return Start(
         workflow=workflow,
         packed=packed,
@@ -107,6 +107,7 @@ def _start_of(
         root=header.root or activation.keys.id,
         depth=header.depth + 1,
         incarnation=header.incarnation,
+        trace=header.trace if trace is None else trace.within(trace.run_span).stored,
         drive=activation.runtime.has_room() and (workflow.name, workflow.version) in activation.runtime.workflows,
     )
 

@@ -118,6 +118,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
         incarnation: How many runs have had this id, this one included; 0: it was started by an early version, and the
             idempotency keys of its steps are made as they were then.
         chosen: Its id was chosen by whoever started it, and may come again.
+        trace: The trace context of whoever started it, see :mod:`standfast.trace_context`; empty if it has none.
     """
 
     workflow: str
@@ -140,6 +141,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     incarnation: int = 0
     chosen: bool = False
+    trace: str = ""
 
     @property
     def is_gone(self) -> bool:
@@ -172,6 +174,8 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         purging: It has ended, and its records are being deleted: it does not come back.
         leased: A run lock has been taken since a worker last drove it; see :mod:`standfast.locks.run_locks`.
         lease_awaited: A worker has found it leased, and is to be told of the release.
+        traced: How many events of its history are exported as spans.
+        pieces: In how many pieces they were.
         orphaned_at: When its worker was found dead; None: another one has driven it since.
     """
 
@@ -197,6 +201,8 @@ class RunState(Struct, frozen=True, omit_defaults=True):
     leased: bool = False
     lease_awaited: bool = False
     orphaned_at: Instant | None = None
+    traced: int = 0
+    pieces: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -500,6 +506,7 @@ class Start(Struct, frozen=True, kw_only=True):
     forked_from: str = ""
     chosen: bool = False
     incarnation: int = 1
+    trace: str = ""
     over: int = 0
     """The version of what a deleted run has left under this id; 0: nothing."""
 
@@ -533,6 +540,7 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
         tags=asked.tags,
         incarnation=asked.incarnation,
         chosen=asked.chosen,
+        trace=asked.trace,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import heapq
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from standfast.locks.entry import Lines
     from standfast.locks.heartbeat import Presence
     from standfast.space import Space
+    from standfast.trace_context import RunTracing
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.records import Header, RunState
@@ -173,6 +174,7 @@ class Runtime:
         has_room: Tells whether another run may be taken up.
         room: How many runs are in memory at most; 0 for an engine that drives none.
         on_attempt: Called before each attempt of a step, for tests that count them.
+        tracing: What traces runs; None: nothing does.
     """
 
     def __init__(
@@ -218,6 +220,7 @@ class Runtime:
         self.has_room: Callable[[], bool] = bool
         self.room = 0
         self.on_attempt: Callable[..., None] | None = None
+        self.tracing: Final = cast("RunTracing | None", hooks.tracing)
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""

@@ -359,7 +359,10 @@ async def checked_start(
         drive=engine.has_room and isinstance(target, Workflow),
     )
     tags = tuple(checked_message_name("tag", tag) for tag in given.get("tags", ()))
-    return structs.replace(asked, tags=tags) if tags else asked
+    tracing = engine.runtime.tracing
+    caller = None if tracing is None else tracing.current()
+    trace = "" if caller is None else caller.stored
+    return structs.replace(asked, tags=tags, trace=trace) if tags or trace else asked
 
 
 def code_of_start(asked: Start) -> Workflow[..., Any] | None:

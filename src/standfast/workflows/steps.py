@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from standfast.log_hook import Fact
     from standfast.stores.protocol import Change, Snapshot
     from standfast.stores.user_transactions import Talk, UserConnection
+    from standfast.trace_context import RunTrace
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step
     from standfast.workflows.failures import KnownErrors
@@ -614,7 +615,9 @@ class StepExecution:
         if activation.runtime.hooks:
             self._started_at = activation.runtime.clock.wall()
         try:
-            if step.is_async and step.options.timeout is None:
+            if activation.trace is not None:
+                how = await self._call_traced(activation.trace), None
+            elif step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None
             else:
                 how = await self._call_otherwise(step.options.timeout), None
@@ -646,6 +649,15 @@ class StepExecution:
         problem = await recording.settle(how[1])
         self._recorded = recording.event
         return (recording.result, None) if problem is None else (None, problem)
+
+    async def _call_traced(self, trace: RunTrace) -> Any:  # noqa: ANN401 -- whatever the step returns
+        """Call the step with its span as the current one, so that spans of its code belong to it."""
+        activation, tracing = self._activation, self._activation.runtime.tracing
+        activation.began[self._id, self._attempt] = activation.runtime.now()
+        if tracing is None:
+            return await self._call_otherwise(self._step.options.timeout)
+        with tracing.step(trace, self._id, self._attempt):
+            return await self._call_otherwise(self._step.options.timeout)
 
     async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         return await (self._call() if timeout is None else self._call_within(timeout))

@@ -1,0 +1,201 @@
+"""Trace contexts as W3C writes them, and ids of spans that follow from the run, whoever drives it.
+
+A run's spans have ids that are digests of its namespace, tenant, id and incarnation, and of the operation in its
+history. So a worker that takes a run over makes the same ids, and children can name a parent that is not exported yet.
+Nothing in here needs a library of traces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.keys import encode_parts
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+_PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]{0,200})?")
+_STATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
+_INVALID_VERSION: Final = "ff"
+SAMPLED: Final = 1
+
+
+class TraceContext(Struct, frozen=True):
+    """Which span something belongs to.
+
+    Attributes:
+        trace_id: 32 digits of hexadecimal.
+        span_id: 16 of them.
+        flags: 1 if it is sampled.
+        state: What ``tracestate`` says; other systems' matter.
+    """
+
+    trace_id: str
+    span_id: str
+    flags: int = SAMPLED
+    state: str = ""
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether spans of the trace are exported."""
+        return bool(self.flags & SAMPLED)
+
+    @property
+    def traceparent(self) -> str:
+        """The header of that name."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+    @property
+    def stored(self) -> str:
+        """The text that is stored with a run."""
+        return f"{self.traceparent} {self.state}" if self.state else self.traceparent
+
+
+def read_headers(traceparent: str, tracestate: str = "") -> TraceContext | None:
+    """Return what the two headers say; None if ``traceparent`` is malformed. What is odd in the other is left out."""
+    found = _PARENT.fullmatch(traceparent.strip())
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, rest = found.groups()
+    if version == _INVALID_VERSION or (version == "00" and rest) or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    state = tracestate.strip()
+    return TraceContext(trace_id, span_id, int(flags, 16) & SAMPLED, state if _STATE.fullmatch(state) else "")
+
+
+def read_stored(text: str) -> TraceContext | None:
+    """Return what was stored with a run; None if that is nothing, or cannot be read."""
+    traceparent, _, state = text.partition(" ")
+    return read_headers(traceparent, state) if text else None
+
+
+def _digest(size: int, *parts: str) -> str:
+    found = blake2b(encode_parts(parts), digest_size=size).hexdigest()
+    return found if int(found, 16) else found[:-1] + "1"
+
+
+@final
+class RunTrace:
+    """The trace that a run belongs to, and the ids of its spans.
+
+    Args:
+        place: The run's namespace, tenant, id and incarnation.
+        stored: The context that was stored when it was started; empty if there was none.
+
+    Attributes:
+        trace_id: The trace: that of whoever has started the run, else one of its own.
+        run_span: The id of the run's own span.
+        parent: What that belongs to.
+    """
+
+    __slots__ = ("_place", "parent", "run_span", "trace_id")
+
+    def __init__(self, place: tuple[str, str, str, int], stored: str = "") -> None:
+        self._place: Final = (*place[:3], str(place[3]))
+        self.parent: Final = read_stored(stored)
+        self.trace_id: Final = _digest(16, "trace", *self._place) if self.parent is None else self.parent.trace_id
+        self.run_span: Final = self.span("run")
+
+    def span(self, kind: str, operation: str = "", number: int = 0) -> str:
+        """Return the id of the span of one operation."""
+        return _digest(8, "span", *self._place, kind, operation, str(number))
+
+    def within(self, span_id: str, *, is_sampled: bool = True) -> TraceContext:
+        """Return the context of what belongs to a span of the run."""
+        known = self.parent
+        flags = known.flags if known is not None else SAMPLED if is_sampled else 0
+        return TraceContext(self.trace_id, span_id, flags, "" if known is None else known.state)
+
+
+class RecordedOperation(Protocol):
+    """An entry of a run's history, as far as traces need it."""
+
+    @property
+    def kind(self) -> str:
+        """Which operation."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """Where in the code."""
+        ...
+
+    @property
+    def at(self) -> Instant:
+        """When, by the store's time."""
+        ...
+
+    @property
+    def failure(self) -> Any:  # noqa: ANN401 -- a failure, of which only the type's name is shown
+        """What it raised."""
+        ...
+
+
+class RunPiece(Struct, frozen=True, kw_only=True):
+    """What one or more workers did with a run until it was suspended, handed back or ended: one claim, as a rule.
+
+    If a worker dies, its spans are part of the next piece, so that each is told once.
+
+    Attributes:
+        trace: The trace of the run.
+        run: Its id.
+        workflow: The name of its workflow.
+        version: The version of that.
+        status: How it is now; ``running``: it was handed back.
+        error: The type of what it raised.
+        schedule: The schedule that has started it.
+        nominal_at: The time that the schedule named.
+        started_at: When it was started.
+        claimed_at: When the worker took it up that tells this.
+        ended_at: When it was suspended, handed back or ended.
+        worker: The presence of that worker.
+        fence: With which fence.
+        history: All that is recorded of it.
+        number: How many pieces of the run were told before.
+        first: From where on its history was not told before.
+        began: When attempts of steps began that this worker has run, by step id and attempt.
+    """
+
+    trace: RunTrace
+    run: str
+    workflow: str
+    version: str
+    status: str
+    error: str
+    schedule: str
+    nominal_at: Instant | None
+    started_at: Instant
+    claimed_at: Instant
+    ended_at: Instant
+    worker: str
+    fence: int
+    history: Sequence[RecordedOperation]
+    number: int
+    first: int
+    began: dict[tuple[str, int], Instant]
+
+
+class RunTracing(Protocol):
+    """What an engine needs of a hook that traces runs. A hook is one if it has a true ``traces_runs``."""
+
+    def current(self) -> TraceContext | None:
+        """Return the context that the code belongs to that runs now."""
+        ...
+
+    def step(self, trace: RunTrace, step_id: str, attempt: int) -> AbstractContextManager[None]:
+        """Let spans that are made meanwhile belong to an attempt of a step."""
+        ...
+
+    def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:
+        """Trace a request, and let spans that are made meanwhile belong to it."""
+        ...
+
+    def end_piece(self, piece: RunPiece) -> None:
+        """Tell what was done with a run."""
+        ...

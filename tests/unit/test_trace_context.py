@@ -1,0 +1,47 @@
+"""Trace contexts: what others send is taken if it is well-formed, and nothing else of it."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from standfast.trace_context import RunTrace, read_headers, read_stored
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+PLACE = ("prod", "acme", "order-7", 1)
+
+
+def test_a_context_is_read_as_it_was_written() -> None:
+    """Both headers, in one text that is stored with the run."""
+    found = read_headers(PARENT, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
+    assert found is not None
+    assert (found.traceparent, found.is_sampled) == (PARENT, True)
+    assert read_stored(found.stored) == found
+
+
+@given(
+    st.text() | st.from_regex(re.compile(r"[0-9a-f]{2}-[0-9a-f]{30,34}-[0-9a-f]{14,18}-[0-9a-f]{2}.{0,3}")), st.text()
+)
+def test_whatever_is_sent_is_read_or_left_out(parent: str, state: str) -> None:
+    """Nothing of it raises, and what is read can be stored and sent on."""
+    found = read_headers(parent, state)
+    if found is not None:
+        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]", found.traceparent)
+        assert found.stored.isascii()
+        assert found.stored.isprintable()
+        assert read_stored(found.stored) == found
+    read_stored(parent)
+    RunTrace(PLACE, parent)
+
+
+def test_ids_follow_from_the_run_and_from_nothing_else() -> None:
+    """Two runs share none, nor do two operations of one."""
+    first = RunTrace(PLACE)
+    assert first.trace_id == RunTrace(PLACE).trace_id
+    assert first.span("step", "charge", 1) == RunTrace(PLACE).span("step", "charge", 1)
+    others = [RunTrace((*PLACE[:3], 2)), RunTrace(("prod", "acme", "order", 1)), RunTrace(("test", *PLACE[1:]))]
+    spans = {each.span("step", "charge", 1) for each in (first, *others)}
+    assert len(spans | {first.span("step", "charge", 2), first.span("step", "refund", 1), first.run_span}) == 7
+    assert len({each.trace_id for each in (first, *others)}) == 4
