@@ -13,15 +13,17 @@ from standfast.durations import seconds
 from standfast.errors import DeclarationError, RunNotFoundError, RunUnfinishedError, StoreBusyError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.workflows.batch_purge import purge_together
 from standfast.workflows.control import next_id
 from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Found, Once, RunKeys, find, gone
 from standfast.workflows.termination import clear_states, descendants, end_by_force, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from standfast.durations import Duration
     from standfast.stores.protocol import Change, Record
+    from standfast.workflows.records import RunState
     from standfast.workflows.runtime import Runtime
 
 
@@ -48,8 +50,11 @@ class Chosen(Struct, frozen=True, kw_only=True):
     force: bool = False
 
     def takes(self, run: Found) -> bool:
-        """Tell whether a run is meant."""
-        state = run.state
+        """Return True if a run is meant."""
+        return self.takes_state(run.state)
+
+    def takes_state(self, state: RunState) -> bool:
+        """Return True if a run with this state is meant."""
         return (
             (state.has_ended or self.force)
             and (self.before is None or state.changed_at < self.before)
@@ -137,10 +142,29 @@ async def _check_inbox(runtime: Runtime, run: Found) -> None:
 async def purge_all(runtime: Runtime, chosen: Chosen) -> int:
     """Delete all runs that are meant and that nobody has started, with everything that they have started."""
     purged = 0
-    async for run in _states(runtime, chosen):
+    async for run_ids in _pages(runtime, chosen):
+        purged += await purge_some(runtime, run_ids, chosen.takes, force=chosen.force)
+    return purged
+
+
+async def purge_some(
+    runtime: Runtime,
+    run_ids: Sequence[str],
+    takes: Callable[[Found], bool],
+    *,
+    force: bool = False,
+    forget_after: float | None = None,
+) -> int:
+    """Delete those of some runs that ``takes`` still chooses: the simple ones together, others one after the other.
+
+    A run that another one has started goes with that one. One of which something goes on is left.
+    """
+    purged, others = await purge_together(runtime.space, run_ids, takes=takes, forget_after=forget_after)
+    for run_id in others:
         try:
-            if not run.header.parent or not await _exists(runtime, run.header.parent):
-                purged += await purge(runtime, run.id, force=chosen.force)
+            run = await find(runtime.space, run_id)
+            if takes(run) and (not run.header.parent or not await _exists(runtime, run.header.parent)):
+                purged += await purge(runtime, run_id, force=force)
         except (RunUnfinishedError, RunNotFoundError):
             continue  # something of it goes on; or another purge was faster
     return purged
@@ -156,20 +180,14 @@ async def _exists(runtime: Runtime, run_id: str) -> bool:
     return bool((await runtime.space.read(key)).version(key))
 
 
-async def _states(runtime: Runtime, chosen: Chosen) -> AsyncIterator[Found]:
+async def _pages(runtime: Runtime, chosen: Chosen) -> AsyncIterator[list[str]]:
+    """Yield the ids of all runs that are meant by their state, page by page."""
     space = runtime.space
     start, end = space.key("life").within()
     while True:
         page = await space.scan(start, end, limit=_page(runtime))
-        names = [key.parts[-1] for key in page.records]
-        headers = await space.read(*(space.key("run", name) for name in names)) if names else page
-        for name, record in zip(names, page.records.values(), strict=True):
-            header = headers.get(space.key("run", name))
-            if header is None:
-                continue
-            run = Found(name, HEADERS.decode(header.value), RUN_STATES.decode(record.value), record.version)
-            if chosen.takes(run):
-                yield run
+        states = ((key.parts[-1], RUN_STATES.decode(record.value)) for key, record in page.records.items())
+        yield [name for name, state in states if chosen.takes_state(state)]
         if page.more is None:
             return
         start = page.more
