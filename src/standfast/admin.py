@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from standfast.logs import JsonFormatter
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
+    from standfast.stores.protocol import StoreSize
     from standfast.telemetry.exporters import OpenTelemetryMetrics, PrometheusMetrics
     from standfast.telemetry.traces import TracingHook
+    from standfast.workflows.sweeper import Retention
 
 __all__ = [
     "Actor",
@@ -30,6 +32,8 @@ __all__ = [
     "OpenTelemetryMetrics",
     "PastHold",
     "PrometheusMetrics",
+    "Retention",
+    "StoreSize",
     "StructlogHook",
     "TracingHook",
     "export_store",
@@ -52,6 +56,8 @@ _HOMES = {
     "OpenTelemetryMetrics": "standfast.telemetry.exporters",
     "PastHold": "standfast.locks.line_history",
     "PrometheusMetrics": "standfast.telemetry.exporters",
+    "Retention": "standfast.workflows.sweeper",
+    "StoreSize": "standfast.stores.protocol",
     "StructlogHook": "standfast.log_hook",
     "TracingHook": "standfast.telemetry.traces",
     "export_store": "standfast.audit",

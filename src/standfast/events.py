@@ -57,6 +57,7 @@ __all__ = [
     "RunMoved",
     "RunQuarantined",
     "RunUnlocked",
+    "RunsSwept",
     "ScheduleEvent",
     "SchedulePaused",
     "SlowCommit",
@@ -535,6 +536,15 @@ class EntriesFell(LockEvent, frozen=True, kw_only=True):
 
 
 # --- what runs of workflows and their workers tell -----------------------------------------------------------------
+
+
+class RunsSwept(Event, frozen=True, kw_only=True):
+    """So many runs of a workflow were deleted that the engine's retention does not keep any longer."""
+
+    level: ClassVar[Level] = "debug"
+
+    workflow: str
+    runs: int
 
 
 class RunEvent(Event, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from standfast.workflows.run_index import RunCount, RunFilters
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
+    from standfast.workflows.sweeper import Retention
     from standfast.workflows.timeline import Timeline
 
     Workflows: TypeAlias = Iterable[Runnable] | Mapping[str, Runnable]
@@ -105,6 +106,7 @@ class Engine:
         hooks: Told what happens, on Standfast's own thread.
         encryption: As in :func:`standfast.blocking.open`.
         credentials: As in :func:`standfast.blocking.open`.
+        retention: For how long runs are kept after they have ended, if this engine drives runs.
         actor: The operator who acts through it: what is done to runs, limits and schedules is recorded.
 
     Attributes:
@@ -134,6 +136,7 @@ class Engine:
         hooks: Iterable[Hook] = (),
         encryption: Keyring | None = None,
         credentials: Credentials | None = None,
+        retention: Retention | None = None,
         actor: Actor | None = None,
     ) -> None:
         known = cast("Workflows", workflows if isinstance(workflows, Mapping) else tuple(workflows))
@@ -153,6 +156,7 @@ class Engine:
                 threads=threads,
                 quarantine_after=quarantine_after,
                 hooks=told,
+                retention=retention,
                 actor=actor,
             )
 

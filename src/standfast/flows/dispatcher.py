@@ -392,6 +392,7 @@ class DispatcherLifecycle:
         except BaseException:
             await self.aclose(0)
             raise
+        engine.runtime.kept_elsewhere.update(self._workflows)
         sweeping = sweep_for_ever(engine, self._workflows, self._tenants.session_kept)
         self._sweeping = asyncio.get_running_loop().create_task(sweeping)
 

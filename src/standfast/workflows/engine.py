@@ -61,6 +61,7 @@ from standfast.workflows.start import (
     start_over,
     start_within,
 )
+from standfast.workflows.sweeper import Sweeper
 from standfast.workflows.worker import GRACE, Worker
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from standfast.workflows.run_index import RunCount, RunFilters
     from standfast.workflows.schedules.spec import Schedule
     from standfast.workflows.start import OnTerminal, Outcome, SignalOptions, StartOptions, Unknown
+    from standfast.workflows.sweeper import Retention
     from standfast.workflows.timeline import Timeline
 
 
@@ -123,6 +125,8 @@ class Engine:
         hooks: Told what happens.
         encryption: As in :func:`standfast.open`.
         credentials: As in :func:`standfast.open`.
+        retention: For how long runs are kept after they have ended, if this engine drives runs; by default until they
+            are purged.
         actor: The operator who acts through it, ``sf.admin.Actor("ann")``: what is done to runs, limits and schedules
             is recorded, see :meth:`audit`. By default that of the space. A program that uses it for its own ends names
             none.
@@ -151,9 +155,12 @@ class Engine:
         hooks: Iterable[Hook] = (),
         encryption: Keyring | None = None,
         credentials: Credentials | None = None,
+        retention: Retention | None = None,
         actor: Actor | None = None,
     ) -> None:
         self.hooks: Final = EngineHooks(hooks)
+        self._retention: Final = retention
+        self._sweeping: asyncio.Task[None] | None = None
         self._actor = actor
         self._opening = (
             None
@@ -236,6 +243,9 @@ class Engine:
             await declare(self._space, self._workflows.values())
             await runtime.ensure_presence()
             await worker.start()
+            if self._retention is not None:
+                sweeper = Sweeper(runtime, self._retention)
+                self._sweeping = asyncio.get_running_loop().create_task(sweeper.run())
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
         """Stop: hand every run back, so that others can take it up at once, and close the store.
@@ -243,6 +253,9 @@ class Engine:
         It can be opened again.
         """
         self.hooks.detach(self)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
         (runtime, self._runtime), (worker, self._worker) = (self._runtime, None), (self._worker, None)
         if worker is not None and runtime is not None:
             await worker.stop(seconds(grace, what="grace"))

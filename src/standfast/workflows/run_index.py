@@ -266,6 +266,11 @@ async def _lanes_with(scope: Scope, status: str) -> list[RecordKey]:
     return lanes
 
 
+async def workflows_with(scope: Scope, status: str) -> list[str]:
+    """Return the names of the workflows that have runs with a status which no worker drives."""
+    return [lane.parts[4] for lane in await _lanes_with(scope, status)]
+
+
 async def _driven(scope: Scope, chosen: RunFilter) -> list[Position]:
     """Return the runs that workers drive: since when, and their ids."""
     if "running" not in chosen.statuses:

@@ -208,6 +208,7 @@ class Runtime:
         self.endings: Final = Endings(space, self.loaded)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
+        self.kept_elsewhere: Final[set[str]] = set()  # workflows whose runs others delete: those of requests
         self._mismatched: Final[dict[str, Instant]] = {}
         self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
