@@ -125,11 +125,9 @@ class Engine:
         hooks: Told what happens.
         encryption: As in :func:`standfast.open`.
         credentials: As in :func:`standfast.open`.
-        retention: For how long runs are kept after they have ended, if this engine drives runs; by default until they
-            are purged.
-        actor: The operator who acts through it, ``sf.admin.Actor("ann")``: what is done to runs, limits and schedules
-            is recorded, see :meth:`audit`. By default that of the space. A program that uses it for its own ends names
-            none.
+        retention: For how long ended runs are kept, if this engine drives runs; by default until they are purged.
+        actor: The operator who acts through it, ``sf.admin.Actor("ann")``: what is done is recorded, see :meth:`audit`.
+            By default that of the space. A program that uses it for its own ends names none.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -244,8 +242,7 @@ class Engine:
             await runtime.ensure_presence()
             await worker.start()
             if self._retention is not None:
-                sweeper = Sweeper(runtime, self._retention)
-                self._sweeping = asyncio.get_running_loop().create_task(sweeper.run())
+                self._sweeping = asyncio.create_task(Sweeper(runtime, self._retention).run())
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
         """Stop: hand every run back, so that others can take it up at once, and close the store.
@@ -831,15 +828,7 @@ class Engine:
         """
         chosen: dict[str, Any] = {"before": before, "older_than": older_than, "status": status, "workflow": workflow}
         async with self.acts("run.purge", run_id or "", force=force or None, **chosen) as told:
-            purged = await retention.purge_chosen(
-                self.runtime,
-                run_id,
-                before=before,
-                older_than=older_than,
-                status=status,
-                workflow=workflow,
-                force=force,
-            )
+            purged = await retention.purge_chosen(self.runtime, run_id, **chosen, force=force)
             told.details["runs"] = purged
         return purged
 
