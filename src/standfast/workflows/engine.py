@@ -332,12 +332,7 @@ class Engine:
         return self._actor if self._space is None else self._actor or self._space.actor
 
     def acting_as(self, actor: Actor) -> Engine:
-        """Return this open engine in the hands of an operator: what is done through it is recorded, see :meth:`audit`.
-
-            await engine.acting_as(sf.admin.Actor("ann", via="http", host=address)).cancel("order-7", "asked by phone")
-
-        It is the same engine, for a program that acts for many operators. Close the one that was opened.
-        """
+        """Return this open engine, the same one, in the hands of an operator: what is done through it is recorded."""
         taken = copy(self)
         taken._actor, taken._space = actor, self.space.acting_as(actor)  # noqa: SLF001 -- of this class
         return taken
