@@ -248,7 +248,7 @@ AUDITED_METHODS = {
     RateLimiter: {"withdraw", "close_for", "open_again", "change_rate"},
 }
 NOT_AUDITED = {
-    sf.Engine: "open aclose get history list result query audit workers limits overview count",
+    sf.Engine: "open aclose get history list result query audit workers limits overview count timeline",
     sf.Run: "result info place history query",
     Schedules: "declare get list ticks next_ticks",
     DurableLock: "explain",

@@ -823,8 +823,7 @@ class Engine:
         """
         chosen: dict[str, Any] = {"before": before, "older_than": older_than, "status": status, "workflow": workflow}
         async with self.acts("run.purge", run_id or "", force=force or None, **chosen) as told:
-            purged = await retention.purge_chosen(self.runtime, run_id, **chosen, force=force)
-            told.details["runs"] = purged
+            told.details["runs"] = purged = await retention.purge_chosen(self.runtime, run_id, **chosen, force=force)
         return purged
 
     async def erase(self, *, tenant: str) -> int:
@@ -840,8 +839,7 @@ class Engine:
             How many records there were besides those of runs.
         """
         async with self.acts("run.erase", tenant) as told:
-            erased = await retention.erase(self.runtime, tenant)
-            told.details["records"] = erased
+            told.details["records"] = erased = await retention.erase(self.runtime, tenant)
         return erased
 
 
