@@ -41,7 +41,7 @@ CUT: Final = ("WORKFLOWS", "WORKER")
 """Columns that are cut first."""
 
 ENDED: Final = ("completed", "failed", "timed_out", "cancelled")
-WATCHED: Final = ("ready", "worker", "line", "schedule")
+WATCHED: Final = ("ready", "runs", "worker", "line", "schedule")
 QUITS: Final = (b"q", b"Q", b"\x03")
 
 
