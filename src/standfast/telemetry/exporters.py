@@ -70,8 +70,8 @@ class PrometheusMetrics(AttachedMetrics):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
-        self._client: Final = _prometheus()
-        self.registry: Final = self._client.REGISTRY if registry is None else registry
+        common, self._exposition, self._core = _prometheus()
+        self.registry: Final[CollectorRegistry] = common if registry is None else registry
         self.registry.register(self)
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -81,7 +81,7 @@ class PrometheusMetrics(AttachedMetrics):
             accept: The header of the scrape that says which forms it takes.
         """
         await self.refresh()
-        encode, media_type = self._client.exposition.choose_encoder(accept)
+        encode, media_type = self._exposition.choose_encoder(accept)
         return encode(self.registry), media_type
 
     def describe(self) -> Iterable[Metric]:
@@ -106,7 +106,7 @@ class PrometheusMetrics(AttachedMetrics):
         yield from families.values()
 
     def _family(self, instrument: Instrument) -> Any:  # noqa: ANN401 -- one of three classes of the library
-        core = self._client.metrics_core
+        core = self._core
         kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
         make = kinds.get(instrument.kind, core.HistogramMetricFamily)
         return make(instrument.name, instrument.help, labels=instrument.labels)
@@ -189,14 +189,12 @@ class _OtelHistogram:
         self._record(value, known)
 
 
-def _prometheus() -> Any:  # noqa: ANN401 -- the library itself
+def _prometheus() -> tuple[Any, Any, Any]:
     try:
-        import prometheus_client  # noqa: PLC0415 -- it comes with an extra
-        import prometheus_client.exposition  # noqa: PLC0415 -- as above, an extra
-        import prometheus_client.metrics_core  # noqa: PLC0415 -- as above, an extra
+        from prometheus_client import REGISTRY, exposition, metrics_core  # noqa: PLC0415 -- it comes with an extra
     except ModuleNotFoundError as problem:
         raise MissingExtraError("metrics for Prometheus", "standfast[metrics]") from problem
-    return prometheus_client
+    return REGISTRY, exposition, metrics_core
 
 
 def _opentelemetry() -> Any:  # noqa: ANN401 -- the library itself
