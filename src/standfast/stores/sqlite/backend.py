@@ -107,7 +107,7 @@ SWEEPS_AT_MOST: Final = 100
 FREE_AT_MOST: Final = 0.08
 """Which part of the file may be free pages: they are used again. What is beyond it is given back."""
 
-FREE_IN_ANY_CASE: Final = 1 << 20
+FREE_IN_ANY_CASE: Final = 1 << 17
 """Free bytes that are kept however small the file is."""
 
 GIVEN_BACK_AT_ONCE: Final = 64
