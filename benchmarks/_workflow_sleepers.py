@@ -86,18 +86,20 @@ def multiply(path: Path, sleeper: str, count: int) -> None:
 
 
 def due_of(found: list[tuple[bytes, bytes]]) -> bytes:
-    """Return the digits of the instant at which a run is due, as they stand in its record of the timer index."""
+    """Return the digits of the instant at which a run is due, as its record of the timer index has them, if any."""
     timers = RecordKey("default", "default", "timer")
-    key = next(key for key, _ in found if key.startswith(timers))
-    return RecordKey.from_encoded(key).parts[-2].encode()
+    key = next((key for key, _ in found if key.startswith(timers)), None)
+    return b"" if key is None else RecordKey.from_encoded(key).parts[-2].encode()
 
 
 def _copies(
     row: tuple[bytes, bytes], sleeper: bytes, due: bytes, names: list[bytes], version: int
 ) -> Iterator[tuple[bytes, int, bytes]]:
     for number, name in enumerate(names, start=1):
-        at = b"%016d" % (int(due) + number)
-        copy = [text.replace(sleeper, name).replace(due, at) for text in row]
+        copy = [text.replace(sleeper, name) for text in row]
+        if due:
+            at = b"%016d" % (int(due) + number)
+            copy = [text.replace(due, at) for text in copy]
         yield copy[0], version + number, copy[1]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Self, final
 
 from standfast.durations import optional_seconds
@@ -52,11 +53,12 @@ class LocalSubscriptions:
     Finding the subscribers of a key looks at the prefixes of the lengths that are in use, not at every subscription.
     """
 
-    __slots__ = ("_lengths", "_lock", "by_prefix")
+    __slots__ = ("_in_use", "_lengths", "_lock", "by_prefix")
 
     def __init__(self) -> None:
         self.by_prefix: dict[bytes, tuple[_Subscription, ...]] = {}
         self._lengths: tuple[int, ...] = ()
+        self._in_use: Final[Counter[int]] = Counter()  # how many prefixes have each length
         self._lock = threading.Lock()
 
     def subscribe(self, prefixes: Iterable[RecordKey], subscriber: Subscriber) -> Callable[[], None]:
@@ -69,12 +71,18 @@ class LocalSubscriptions:
     def _change(
         self, prefixes: Iterable[bytes], edit: Callable[[tuple[_Subscription, ...]], tuple[_Subscription, ...]]
     ) -> None:
-        with self._lock:
-            table = dict(self.by_prefix)  # copied, so that notifying needs no lock
+        with self._lock:  # notifying needs none: each prefix has a tuple, which is replaced and never changed
             for prefix in prefixes:
-                table[prefix] = edit(table.get(prefix, ()))
-            self.by_prefix = {prefix: subscribed for prefix, subscribed in table.items() if subscribed}
-            self._lengths = tuple(sorted({len(prefix) for prefix in self.by_prefix}))
+                present, length = self.by_prefix.get(prefix, ()), len(prefix)
+                if edited := edit(present):
+                    self.by_prefix[prefix] = edited
+                else:
+                    self.by_prefix.pop(prefix, None)
+                self._in_use[length] += bool(edited) - bool(present)
+                if not self._in_use[length]:
+                    del self._in_use[length]
+            if len(self._in_use) != len(self._lengths) or self._in_use.keys() != set(self._lengths):
+                self._lengths = tuple(sorted(self._in_use))
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Notify the subscribers of each changed key, and of each wake."""
@@ -94,7 +102,9 @@ class LocalSubscriptions:
 
     def notify_all(self) -> None:
         """Notify every subscriber that notifications were lost."""
-        for subscribed in self.by_prefix.values():
+        with self._lock:
+            everybody = tuple(self.by_prefix.values())
+        for subscribed in everybody:
             for subscription in subscribed:
                 subscription.notify(None, _running_loop())
 

@@ -29,6 +29,7 @@ from standfast.workflows.records import (
     InboxItem,
     RunKeys,
     RunState,
+    state_in,
 )
 from standfast.workflows.values import PLAIN
 
@@ -385,6 +386,91 @@ def ending_in(seen: Snapshot, keys: RunKeys) -> RunState | None:
 def _end_rest(rest: asyncio.Future[None]) -> None:
     if not rest.done():
         rest.set_result(None)
+
+
+# --- answers to updates: those who wait for them in this process share one watch of the run ------------------------
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks for the answers to updates, if nothing tells earlier."""
+
+
+@final
+class AnswerWaits:
+    """Who in this engine waits for the answers of runs to updates."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
+        self._waiting: Final[dict[str, dict[str, list[asyncio.Future[Answer | None]]]]] = {}
+        self._listening: Final[dict[str, asyncio.Task[None]]] = {}
+
+    async def of(self, run_id: str, update_id: str) -> Answer | None:
+        """Return the answer to an update, once there is one; None if the run goes on as another one, which has it then.
+
+        Raises:
+            WorkflowTerminalError: The run has ended without an answer.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer | None] = loop.create_future()
+        self._waiting.setdefault(run_id, {}).setdefault(update_id, []).append(future)
+        try:
+            if run_id in self._listening:
+                await self._look_at(run_id, [update_id])
+            else:  # which looks at everything when it has begun to listen
+                self._listening[run_id] = loop.create_task(self._listen(run_id))
+            return await future
+        finally:
+            self._forget(run_id, update_id, future)
+
+    def _forget(self, run_id: str, update_id: str, future: asyncio.Future[Answer | None]) -> None:
+        waiting = self._waiting.get(run_id, {})
+        left = [each for each in waiting.get(update_id, ()) if each is not future]
+        if left:
+            waiting[update_id] = left
+        else:
+            waiting.pop(update_id, None)
+        if not waiting:
+            self._waiting.pop(run_id, None)
+            if (listening := self._listening.pop(run_id, None)) is not None:
+                listening.cancel()
+
+    async def _listen(self, run_id: str) -> None:
+        keys, time, due = RunKeys(self._scope, run_id), asyncio.get_running_loop().time, float("-inf")
+        try:
+            async with self._scope.watch(self._scope.key("answer", run_id), keys.state) as watch:
+                while True:
+                    told = None if time() >= due else await watch.wait(due - time())
+                    waiting = self._waiting.get(run_id, {})
+                    if told is None or not told.complete or keys.state in told.about:
+                        due = time() + LOOK_EVERY
+                        await self._look_at(run_id, list(waiting))
+                    else:
+                        await self._look_at(run_id, [key.parts[-1] for key in told.about if key.parts[-1] in waiting])
+        except StandfastError as problem:
+            for update_id in tuple(self._waiting.get(run_id, ())):
+                self._settle(run_id, update_id, problem)
+
+    async def _look_at(self, run_id: str, update_ids: list[str]) -> None:
+        keys, page = RunKeys(self._scope, run_id), self._scope.at_most(100) - 1
+        for first in range(0, len(update_ids), page):
+            some = {update_id: keys.answer(update_id) for update_id in update_ids[first : first + page]}
+            seen = await self._scope.read(keys.state, *some.values())
+            state = state_in(seen, keys)
+            for update_id, key in some.items():
+                if (record := seen.get(key)) is not None:
+                    self._settle(run_id, update_id, ANSWERS.decode(record.value))
+                elif state.continues:
+                    self._settle(run_id, update_id, None)
+                elif state.has_ended:
+                    self._settle(run_id, update_id, WorkflowTerminalError(run_id, state.status))
+
+    def _settle(self, run_id: str, update_id: str, answer: Answer | Exception | None) -> None:
+        for future in self._waiting.get(run_id, {}).get(update_id, ()):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(copy.copy(answer))  # raised at each of them by itself
+            else:
+                future.set_result(answer)
 
 
 # --- putting things into inboxes: those that meet in one process are written together, in the order of the calls ---

@@ -14,7 +14,6 @@ from standfast.errors import (
     StoreBusyError,
     UpdateTimeoutError,
     UpdateValidationError,
-    WorkflowTerminalError,
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Commit, Put
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.stores.protocol import Watch
     from standfast.workflows.definition import Workflow
     from standfast.workflows.runtime import Runtime
 
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
 TRIES: Final = 50
 LONGEST_ID: Final = 128
 LONGEST_NAME: Final = 100
-LOOK_EVERY: Final = 0.5
-"""Seconds between two looks for the answer to an update, if nothing tells earlier."""
 
 
 def checked_message_name(what: str, name: str) -> str:
@@ -141,27 +137,10 @@ async def _ask(runtime: Runtime, run_id: str, update: Sending) -> Answer:
             run_id = next_id(run_id)
     run_id = (await runtime.inboxes.send(run_id, update)).run_id
     while True:
-        keys = RunKeys(runtime.space, run_id)
-        async with runtime.space.watch(keys.answer(update.id), keys.state) as watch:
-            answer = await _answer(runtime, keys, update, watch)
+        answer = await runtime.answers.of(run_id, update.id)
         if answer is not None:
             return answer
         run_id = next_id(run_id)
-
-
-async def _answer(runtime: Runtime, keys: RunKeys, update: Sending, watch: Watch) -> Answer | None:
-    """Wait for the answer; None if the run goes on as another one, which has the update then."""
-    key = keys.answer(update.id)
-    while True:
-        seen = await runtime.space.read(key, keys.state)
-        if (record := seen.get(key)) is not None:
-            return ANSWERS.decode(record.value)
-        state = state_in(seen, keys)
-        if state.continues:
-            return None
-        if state.has_ended:
-            raise WorkflowTerminalError(keys.id, state.status)
-        await watch.wait(LOOK_EVERY)
 
 
 # --- cancellations ------------------------------------------------------------------------------------------------

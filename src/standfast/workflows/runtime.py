@@ -16,7 +16,7 @@ from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
-from standfast.workflows.inbox import InboxWriter
+from standfast.workflows.inbox import AnswerWaits, InboxWriter
 from standfast.workflows.queries import Endings
 from standfast.workflows.records import WORKERS, Driven, WorkerPresence, WorkerRecord, commit_over
 from standfast.workflows.step_process import StepProcesses
@@ -205,6 +205,7 @@ class Runtime:
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
         self.inboxes: Final = InboxWriter(space)
+        self.answers: Final = AnswerWaits(space)
         self.endings: Final = Endings(space, self.loaded)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}

@@ -184,3 +184,32 @@ async def test_waits_that_ended_before_their_time_are_forgotten() -> None:
         kept.end_wait(main, wait)
     assert len(kept._dues) < 100
     assert kept.due_at() is None
+
+
+@sf.workflow
+async def adds(ctx: sf.Context, count: int) -> int:
+    """Answer updates until they come to a sum."""
+    total = 0
+
+    def add(number: int) -> int:
+        nonlocal total
+        total += number
+        return total
+
+    ctx.on_update("add", add)
+    await ctx.wait_until(lambda: total >= count)
+    return total
+
+
+async def test_callers_that_wait_for_updates_share_one_watch(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, the run is watched once, and each gets its own answer."""
+    watched: list[Any] = []
+    watch = GroupedStore.watch
+    async with sf.Engine(url, workflows=[adds]) as engine:
+        run = await engine.start(adds, MANY)
+        monkeypatch.setattr(GroupedStore, "watch", lambda store, *keys: watched.append(keys) or watch(store, *keys))
+        answers = await asyncio.gather(*(run.update("add", 1, timeout=60) for _ in range(MANY)))
+        assert sorted(answers) == list(range(1, MANY + 1))
+        assert await run.result() == MANY
+        assert not engine.runtime.answers._waiting
+    assert len(watched) < 5

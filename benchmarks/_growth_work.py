@@ -1,0 +1,282 @@
+"""What is measured of growth, each in a process of its own: ``python -m benchmarks._growth_work branches 1000``.
+
+Prints JSON: microseconds of CPU for each unit, and the longest turn of the event loop in milliseconds of CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import standfast as sf
+from benchmarks._workflow_sleepers import all_asleep, multiply, nap, one_sleeper
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+LEAST: Final = 200
+"""Few units are measured again and again, so that what a run costs by itself is not all that is seen."""
+
+AT_ONCE: Final = 1_000
+"""How many callers send at a time."""
+
+
+@sf.step
+async def one(number: int) -> int:
+    """Do next to nothing."""
+    return number
+
+
+@sf.workflow
+async def single(ctx: sf.Context, number: int) -> int:
+    """Take one step."""
+    return await ctx.step(one, number)
+
+
+@sf.workflow
+async def branches(ctx: sf.Context, count: int) -> None:
+    """Take many steps side by side."""
+    await ctx.gather(*(ctx.step(one, number) for number in range(count)))
+
+
+@sf.workflow
+async def children(ctx: sf.Context, count: int) -> None:
+    """Start many runs side by side, and wait for all."""
+    await ctx.gather(*(ctx.child(single, number) for number in range(count)))
+
+
+@sf.workflow
+async def timers(ctx: sf.Context, count: int) -> None:
+    """Sleep side by side until the same moment."""
+    await ctx.gather(*(ctx.sleep(0.3) for _ in range(count)))
+
+
+@sf.workflow
+async def signals(ctx: sf.Context, count: int) -> None:
+    """Take many signals, one after another."""
+    for _ in range(count):
+        await ctx.wait_signal("go")
+
+
+@sf.workflow
+async def updates(ctx: sf.Context, count: int) -> int:
+    """Answer many updates."""
+    total = 0
+
+    def add(number: int) -> int:
+        nonlocal total
+        total += number
+        return total
+
+    ctx.on_update("add", add)
+    await ctx.wait_until(lambda: total >= count)
+    return total
+
+
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def queued(ctx: sf.Context, number: int) -> int:
+    """Run one at a time."""
+    return await ctx.step(one, number)
+
+
+WORKFLOWS: Final[list[Any]] = [single, branches, children, timers, signals, updates, queued, nap]
+
+
+async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
+    """Make many calls, some at a time."""
+    left = iter(calls)
+
+    async def caller() -> None:
+        for call in left:
+            await call()
+
+    await asyncio.gather(*(caller() for _ in range(min(AT_ONCE, len(calls)))))
+
+
+async def a_run(engine: sf.Engine, workflow: Any, count: int) -> None:  # noqa: ANN401 -- any workflow that takes a number
+    """Measure one run with so many parts."""
+    await (await engine.start(workflow, count)).result()
+
+
+async def sends_signals(engine: sf.Engine, count: int) -> None:
+    """Measure signals to one run."""
+    run = await engine.start(signals, count)
+    await at_once([lambda: run.signal("go", None)] * count)
+    await run.result()
+
+
+async def sends_updates(engine: sf.Engine, count: int) -> None:
+    """Measure updates of one run."""
+    run = await engine.start(updates, count)
+    await at_once([lambda: run.update("add", 1, timeout=300)] * count)
+    await run.result()
+
+
+async def runs_due(engine: sf.Engine, count: int) -> None:
+    """Measure runs that sleep until the same moment, their start included."""
+    until = datetime.now(UTC) + timedelta(seconds=0.3)
+    runs = [await engine.start(nap, until) for _ in range(count)]
+    for run in runs:
+        await run.result()
+
+
+async def in_one_line(engine: sf.Engine, count: int) -> None:
+    """Measure runs that wait for one place."""
+    runs = [await engine.start(queued, number) for number in range(count)]
+    for run in runs:
+        await run.result()
+
+
+async def waiters(engine: sf.Engine, count: int) -> None:
+    """Measure tasks that stand in one line for a lock."""
+    mutex = engine.space.mutex("line")
+
+    async def hold() -> None:
+        async with mutex.hold():
+            pass
+
+    async with mutex.hold():
+        tasks = [asyncio.create_task(hold()) for _ in range(count)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+
+
+async def renewals(engine: sf.Engine, count: int) -> None:
+    """Measure holding many locks for a while, their taking included."""
+    holds = [engine.space.mutex(f"lock {number}").hold() for number in range(count)]
+    for hold in holds:
+        await hold.__aenter__()
+    await asyncio.sleep(1.0)
+    for hold in holds:
+        await hold.__aexit__(None, None, None)
+
+
+WORK: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {
+    "branches": lambda engine, count: a_run(engine, branches, count),
+    "children": lambda engine, count: a_run(engine, children, count),
+    "timers": lambda engine, count: a_run(engine, timers, count),
+    "signals": sends_signals,
+    "updates": sends_updates,
+    "runs_due": runs_due,
+    "in_one_line": in_one_line,
+    "waiters": waiters,
+    "renewals": renewals,
+}
+
+
+async def measure(work: Callable[[sf.Engine, int], Awaitable[None]], count: int) -> dict[str, float]:
+    """Return what one unit costs, and the longest turn of the loop."""
+    longest = 0.0
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - began)
+            await asyncio.sleep(0.001)
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with sf.Engine(f"sqlite:///{folder}/store.db", workflows=WORKFLOWS) as engine:
+            await a_run(engine, branches, 10)
+            beating, times = asyncio.create_task(beat()), max(1, LEAST // count)
+            await asyncio.sleep(0.01)
+            longest, began = 0.0, time.process_time()
+            for _ in range(times):
+                await work(engine, count)
+            took = time.process_time() - began
+            beating.cancel()
+    return {"cpu": took / (times * count) * 1e6, "pause": longest * 1000}
+
+
+# --- a store in which much lies ------------------------------------------------------------------------------------
+
+RUNS: Final = 300
+
+
+def fill(path: Path, ended: int, asleep: int) -> None:
+    """Write runs that have ended and runs that sleep, in bulk."""
+    if not ended:
+        return
+    sleeper = asyncio.run(one_sleeper(path))
+    multiply(path, sleeper, asleep)
+    multiply(path, asyncio.run(one_ended(path)), ended)
+
+
+async def one_ended(path: Path) -> str:
+    """Run a run to its end; return its id."""
+    async with sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS) as engine:
+        run = await engine.start(single, 1)
+        await run.result()
+        return str(run.id)
+
+
+async def drive(path: str) -> dict[str, float]:
+    """Return what a start to its result, a claim, and taking over the runs of a dead worker cost."""
+    found: dict[str, float] = {}
+    async with sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS) as engine:
+        for _ in range(50):
+            await a_run(engine, single, 1)
+        began = time.process_time()
+        for number in range(RUNS):
+            await a_run(engine, single, number)
+        found["start, step and end"] = (time.process_time() - began) / RUNS * 1e6
+        await all_asleep(engine)
+    async with sf.Engine(f"sqlite:///{path}", drive=False) as client:
+        runs = [await client.start(single, number) for number in range(RUNS)]
+        began = time.process_time()
+        async with sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS) as engine:
+            for run in runs:
+                await engine.result(run.id)
+        found["claim, step and end"] = (time.process_time() - began) / RUNS * 1e6
+    lose_some(path)
+    began = time.process_time()
+    async with sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS, linger="1 hour") as engine:
+        while len(engine.runtime.loaded) < RUNS:  # noqa: ASYNC110 -- what is measured must not be slowed down by telling
+            await asyncio.sleep(0.01)
+        found["recovery"] = (time.process_time() - began) / RUNS * 1e6
+    return found
+
+
+def lose_some(path: str) -> None:
+    """Let a process drive runs that wait, and kill it."""
+    command = [sys.executable, "-m", "benchmarks._growth_work", "lose", path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        killed.stdout.readline()
+        killed.kill()
+
+
+async def lose(path: str) -> None:
+    """Drive runs that wait, until this process is killed."""
+    async with sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS, linger="1 hour") as engine:
+        for _ in range(RUNS):
+            await engine.start(signals, 1)
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+
+
+def main(what: str, given: str) -> None:
+    """Measure one thing, and print it."""
+    if what == "lose":
+        asyncio.run(lose(given))
+        return
+    count = int(given)
+    if what != "store":
+        print(json.dumps(asyncio.run(measure(WORK[what], count))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        fill(path, count, count // 5)
+        print(json.dumps(asyncio.run(drive(str(path)))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
