@@ -450,7 +450,7 @@ class Engine:
         return self._link.call(lambda engine: engine.history(run_id))
 
     def timeline(self, run_id: str) -> Timeline:
-        """Return where the time of a run went: when it worked, and what it waited for, by its records alone."""
+        """Return where the time of a run went: when it worked, and what it waited for."""
         return self._link.call(lambda engine: engine.timeline(run_id))
 
     def list(
@@ -460,17 +460,15 @@ class Engine:
 
             page = engine.list(status="failed", workflow="fulfil", newest_first=True)
 
-        It costs what it shows, however many runs there are. What the index does not know, when a run was started, is
-        looked up run by run: then a page ends after some thousand runs, and may be shorter than ``limit``, or empty,
-        and still have a ``next``. A run that changes while pages are read has another place.
+        It costs what it shows, however many runs there are. Only when a run was started is looked up run by run: then a
+        page may be shorter than ``limit``, or empty, and have a ``next``. A run that changes has another place.
 
         Args:
             newest_first: Begin with what has changed last.
-            limit: How many.
+            limit: How many runs a page has.
             after: Where the page before ended: its ``next``.
             filters: ``status`` (one or several), ``workflow``, ``tag``; ``started_after``, ``started_before``,
-                ``ended_after`` and ``ended_before`` (datetimes with a zone; at that moment counts as after);
-                ``parent``: the children of this run, in the order of their ids. All that is said must hold.
+                ``ended_after``, ``ended_before`` (datetimes with a zone); ``parent``: its children, by their ids.
 
         Raises:
             InvalidArgumentError: There is no such status, a time has no zone, or ``after`` is not of a page.

@@ -537,7 +537,7 @@ class Engine:
         return await read_history(self.space, run_id)
 
     async def timeline(self, run_id: str) -> Timeline:
-        """Return where the time of a run went: when it worked, and what it waited for, by its records alone."""
+        """Return where the time of a run went: when it worked, and what it waited for."""
         return await read_timeline(self.space, run_id)
 
     async def list(
@@ -547,17 +547,15 @@ class Engine:
 
             page = await engine.list(status="failed", workflow="fulfil", newest_first=True)
 
-        It costs what it shows, however many runs there are. What the index does not know, when a run was started, is
-        looked up run by run: then a page ends after some thousand runs, and may be shorter than ``limit``, or empty,
-        and still have a ``next``. A run that changes while pages are read has another place.
+        It costs what it shows, however many runs there are. Only when a run was started is looked up run by run: then a
+        page may be shorter than ``limit``, or empty, and have a ``next``. A run that changes has another place.
 
         Args:
             newest_first: Begin with what has changed last.
-            limit: How many.
+            limit: How many runs a page has.
             after: Where the page before ended: its ``next``.
             filters: ``status`` (one or several), ``workflow``, ``tag``; ``started_after``, ``started_before``,
-                ``ended_after`` and ``ended_before`` (datetimes with a zone; at that moment counts as after);
-                ``parent``: the children of this run, in the order of their ids. All that is said must hold.
+                ``ended_after``, ``ended_before`` (datetimes with a zone); ``parent``: its children, by their ids.
 
         Raises:
             InvalidArgumentError: There is no such status, a time has no zone, or ``after`` is not of a page.
@@ -573,8 +571,6 @@ class Engine:
             most: Where to stop. A count costs as much as it counts.
             filters: As in :meth:`list`.
         """
-        if type(most) is not int or most < 1:
-            raise DeclarationError("count", f"most is {most!r:.100}; it must be a whole number, at least 1")
         return await count_runs(self.space, chosen_by(**filters), most=most)
 
     async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever it returned

@@ -450,6 +450,8 @@ class RunCount(Struct, frozen=True):
 
 async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTED) -> RunCount:
     """Count the runs that are meant, up to a bound."""
+    if type(most) is not int or most < 1:
+        raise InvalidArgumentError("most", "it must be a whole number, at least 1", f"{most!r:.100}")
     if not chosen.is_indexed or not await is_complete(scope):
         return await _count_pages(scope, chosen, most)
     if "running" in chosen.statuses and (chosen.workflow is not None or chosen.tag is not None):

@@ -22,6 +22,7 @@ from standfast.errors import (
     WrongArgumentsError,
 )
 from standfast.ids import new_id
+from standfast.locks.run_locks import MOST_TAGS
 from standfast.stores.protocol import Conflict, Put
 from standfast.stores.user_transactions import converse, user_connection_of, user_transactions_of
 from standfast.workflows.activation import Activation
@@ -359,6 +360,8 @@ async def checked_start(
         drive=engine.has_room and isinstance(target, Workflow),
     )
     tags = tuple(checked_message_name("tag", tag) for tag in given.get("tags", ()))
+    if len(tags) > MOST_TAGS:
+        raise DeclarationError("tags", f"there are {len(tags)}; a run has at most {MOST_TAGS}, each of which finds it")
     tracing = engine.runtime.tracing
     caller = None if tracing is None else tracing.current()
     trace = "" if caller is None else caller.stored

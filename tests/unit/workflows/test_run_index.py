@@ -12,7 +12,7 @@ from msgspec import Raw
 
 import standfast as sf
 from standfast.clock import MICROSECONDS, Instant
-from standfast.errors import InvalidArgumentError
+from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.stores.protocol import Delete, Put
 from standfast.workflows import run_index
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listing
@@ -161,6 +161,8 @@ async def test_what_cannot_be_a_filter_is_refused(space: Space) -> None:
     """A status that there is not, and a time without a zone."""
     with pytest.raises(InvalidArgumentError, match="timed_out"):
         await ids(space, status="broken")
+    with pytest.raises(InvalidArgumentError, match="at least 1"):
+        await count_runs(space, RunFilter(), most=0)
     with pytest.raises(InvalidArgumentError, match="time zone"):
         await ids(space, started_after=datetime(2026, 1, 1))  # noqa: DTZ001 -- that is the point
 
@@ -206,6 +208,16 @@ async def test_a_run_is_found_whether_a_worker_drives_it_or_not(url: str) -> Non
             await driver.signal("r", "item", 1)
             await driver.result("r")
         assert [run.status for run in (await client.list(tag="red")).runs] == ["completed"]
+
+
+async def test_a_run_has_no_more_tags_than_it_is_listed_under(url: str) -> None:
+    """Each of them finds it; more are refused before anything is written."""
+    async with engine(url, drive=False) as client:
+        tags = [f"t{number}" for number in range(10)]
+        await client.start(acts, [], id="r", tags=tags)
+        assert [len((await client.list(tag=tag)).runs) for tag in tags] == [1] * 10
+        with pytest.raises(DeclarationError, match="at most 10"):
+            await client.start(acts, [], id="s", tags=[*tags, "more"])
 
 
 # --- counts ---------------------------------------------------------------------------------------------------------
