@@ -560,8 +560,6 @@ class Engine:
         Raises:
             InvalidArgumentError: There is no such status, a time has no zone, or ``after`` is not of a page.
         """
-        if type(limit) is not int or limit < 1:
-            raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
         return await list_runs(self.space, chosen_by(**filters), newest_first=newest_first, limit=limit, after=after)
 
     async def count(self, *, most: int = MOST_COUNTED, **filters: Unpack[RunFilters]) -> RunCount:

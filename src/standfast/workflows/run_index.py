@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.codec import Codec
-from standfast.errors import InvalidArgumentError
+from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.keys import RecordKey, decode_parts, encode_parts
 from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Conflict, Put
@@ -360,6 +360,8 @@ async def list_runs(
     A page can have fewer runs than ``limit``, or none, and yet a next one: a filter that the index does not serve
     passes over so many runs and no more.
     """
+    if type(limit) is not int or limit < 1:
+        raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
     position = None if after is None else _position(after)
     if isinstance(position, str) or chosen.parent is not None or not await is_complete(scope):
         if isinstance(position, tuple):
