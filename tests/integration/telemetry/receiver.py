@@ -21,7 +21,8 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: Final[list[Span]] = []
         self._arrived: Final = threading.Condition()
         self._server: Any = grpc.server(ThreadPoolExecutor(2))
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
+        register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+        register(self, self._server)
         self.port: Final[int] = self._server.add_insecure_port("127.0.0.1:0")
 
     def __enter__(self) -> Self:

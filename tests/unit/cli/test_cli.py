@@ -258,7 +258,7 @@ async def test_a_shell_completes_names_from_the_store(ask: Ask, url: str, typed:
     async with sf.Engine(url, workflows=[fulfil]) as engine:
         await engine.start(fulfil, id="order-7")
         await engine.schedules.create(sf.Schedule(fulfil, id="daily", every="1 day"))
-        words = {"COMP_WORDS": f"standfast {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
+        words: Any = {"COMP_WORDS": f"standfast {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
         shown = await ask(_STANDFAST_COMPLETE="bash_complete", **words)
         nothing = await ask(_STANDFAST_COMPLETE="bash_complete", STANDFAST_STORE=f"{url}.not", **words)
 
@@ -268,7 +268,7 @@ async def test_a_shell_completes_names_from_the_store(ask: Ask, url: str, typed:
 
 async def test_top_without_its_extra_names_it(ask: Ask, space: sf.Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what shows the same without it; without a terminal it says how to print one screen."""
-    assert space
+    assert space.namespace == "default"
     no_terminal = await ask("top")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     missing = await ask("top", "--once")

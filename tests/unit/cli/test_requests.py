@@ -72,6 +72,6 @@ async def test_a_request_is_asked_to_stop_by_an_operator(url: str, ask: Ask, *, 
 
 async def test_a_request_that_is_not_there_has_the_exit_code_for_that(space: sf.Space, ask: Ask) -> None:
     """For a look and for a cancellation."""
-    assert space
+    assert space.namespace == "default"
     for verb in (("show",), ("cancel", "--yes")):
         assert (await ask("requests", verb[0], "r-1", *verb[1:])).exit_code == 3

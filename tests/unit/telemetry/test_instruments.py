@@ -73,7 +73,12 @@ def test_a_value_falls_into_the_first_bucket_that_is_not_smaller() -> None:
 def test_threads_do_not_lose_counts() -> None:
     """Hooks are called on whatever thread something happens."""
     counter = CounterValues(RUNS_STARTED)
-    threads = [threading.Thread(target=lambda: [counter.add(("a",)) for _ in range(2_000)]) for _ in range(4)]
+
+    def count() -> None:
+        for _ in range(2_000):
+            counter.add(("a",))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:

@@ -205,9 +205,14 @@ async def test_callers_that_wait_for_updates_share_one_watch(url: str, monkeypat
     """However many there are, the run is watched once, and each gets its own answer."""
     watched: list[Any] = []
     watch = GroupedStore.watch
+
+    def note_watch(store: GroupedStore, *keys: RecordKey) -> Watch:
+        watched.append(keys)
+        return watch(store, *keys)
+
     async with sf.Engine(url, workflows=[adds]) as engine:
         run = await engine.start(adds, MANY)
-        monkeypatch.setattr(GroupedStore, "watch", lambda store, *keys: watched.append(keys) or watch(store, *keys))
+        monkeypatch.setattr(GroupedStore, "watch", note_watch)
         answers = await asyncio.gather(*(run.update("add", 1, timeout=60) for _ in range(MANY)))
         assert sorted(answers) == list(range(1, MANY + 1))
         assert await run.result() == MANY

@@ -193,16 +193,17 @@ async def test_a_run_is_found_whether_a_worker_drives_it_or_not(url: str) -> Non
     """As pending, running, suspended and completed, and nowhere else."""
     async with engine(url, drive=False) as client:
         await client.start(collects, 1, id="r", tags=["red"])
-        for filters in ({}, {"tag": "red"}, {"workflow": "collects"}):
-            assert [run.status for run in (await client.list(**filters)).runs] == ["pending"]
+        wanted: Any
+        for wanted in ({}, {"tag": "red"}, {"workflow": "collects"}):
+            assert [run.status for run in (await client.list(**wanted)).runs] == ["pending"]
         async with engine(url, linger=60) as driver:
             await until(driver, "r", "running")
-            for filters in ({}, {"tag": "red"}, {"workflow": "collects"}, {"status": "running"}):
-                assert [run.status for run in (await client.list(**filters)).runs] == ["running"]
-                assert (await client.count(**filters)).number == 1
-            for filters in ({"tag": "blue"}, {"workflow": "acts"}, {"status": "pending"}):
-                assert (await client.list(**filters)).runs == ()
-                assert (await client.count(**filters)).number == 0
+            for wanted in ({}, {"tag": "red"}, {"workflow": "collects"}, {"status": "running"}):
+                assert [run.status for run in (await client.list(**wanted)).runs] == ["running"]
+                assert (await client.count(**wanted)).number == 1
+            for wanted in ({"tag": "blue"}, {"workflow": "acts"}, {"status": "pending"}):
+                assert (await client.list(**wanted)).runs == ()
+                assert (await client.count(**wanted)).number == 0
         assert [run.status for run in (await client.list(status="running")).runs] == ["running"]  # handed back
         async with engine(url) as driver:
             await driver.signal("r", "item", 1)
@@ -227,7 +228,7 @@ async def test_a_count_stops_at_its_bound_and_says_so(space: Space) -> None:
     """Over all workflows, of one, with a tag and within a time."""
     for minute in range(25):
         await write(space, f"r{minute:02}", "failed", minute, workflow=f"w{minute % 2}", tags=["red"])
-    within = {"ended_after": DAY + timedelta(minutes=5), "ended_before": DAY + timedelta(minutes=15)}
+    within: dict[str, Any] = {"ended_after": DAY + timedelta(minutes=5), "ended_before": DAY + timedelta(minutes=15)}
 
     async def count(most: int = 1_000, **filters: Any) -> str:
         return str(await count_runs(space, chosen_by(**filters), most=most))

@@ -170,7 +170,7 @@ async def test_a_step_tells_its_attempts_and_how_long_each_took() -> None:
         ("flaky", 1, "builtins.OSError"),
         ("flaky", 2, "builtins.OSError"),
     ]
-    assert [each.position for each in (*retried, steps[1])] == [2, 3, 4]
+    assert [*(each.position for each in retried), steps[1].position] == [2, 3, 4]
     assert all(each.started_at <= each.at and each.seconds >= 0 and each.workflow == "tries" for each in steps)
     assert all(each.worker and each.fence for each in steps)
     assert retried[0].waits > 0

@@ -51,7 +51,7 @@ async def expects(ctx: sf.Context) -> str:
     return ""
 
 
-WORKFLOWS = [calls, moves, side_by_side, expects]
+WORKFLOWS: list[Any] = [calls, moves, side_by_side, expects]
 
 
 def is_alive(process: int) -> bool:
@@ -142,7 +142,8 @@ async def test_an_argument_that_cannot_be_stored_is_refused(url: str) -> None:
 
     @sf.workflow
     async def sends_an_object(ctx: sf.Context) -> None:
-        await ctx.step(computing.half, object())
+        anything: Any = object()
+        await ctx.step(computing.half, anything)
 
     async with sf.Engine(url, workflows=[sends_an_object]) as engine:
         with pytest.raises(RunFailedError) as failed:
