@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -14,6 +14,10 @@ from standfast.stores.group_commit import CommitGroup, GroupedStore
 from standfast.workflows.activation import MOST_IN_A_TURN, BranchPace
 from standfast.workflows.replay import Branch, Branches, Wait
 from tests.unit.workflows.engines import until
+
+if TYPE_CHECKING:
+    from standfast.keys import RecordKey
+    from standfast.stores.protocol import Watch
 
 FEW: Final = 40
 MANY: Final = 400
