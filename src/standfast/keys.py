@@ -222,6 +222,12 @@ def find_family(name: str) -> KeyFamily | None:
     return _families.get(name)
 
 
+def undeclared_key(family: str, *parts: str) -> Key:
+    """Return a key by the name of its family, which need not be declared here and does not become so by this."""
+    known = find_family(family) or _declare(family, (), (), (), "", 0)
+    return known(*parts)
+
+
 def _declaration(family: KeyFamily) -> tuple[object, ...]:
     return family.place, family.modes, family.alone, family.after, family.history
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from standfast.clock import seconds_between
 from standfast.errors import InvalidArgumentError
 from standfast.locks.deadlock import describe_cycle, find_cycle
-from standfast.locks.line_records import HEADS, WAITERS, Head, LineKeys, name_of
+from standfast.locks.line_records import HEADS, MARKERS, WAITERS, Head, LineKeys, name_of
 from standfast.locks.rate_limiter import BUCKETS, settle
 
 if TYPE_CHECKING:
@@ -66,10 +66,11 @@ class LineInfo(Struct, frozen=True):
 
 
 class LinePage(Struct, frozen=True):
-    """Some lines in the order of their keys. ``more``: there are others that were not looked at."""
+    """Some lines in the order of their keys. ``more``: there are others that were not looked at, behind ``last``."""
 
     lines: tuple[LineInfo, ...]
     more: bool
+    last: tuple[str, ...] = ()
 
 
 class Circles(Struct, frozen=True):
@@ -79,7 +80,15 @@ class Circles(Struct, frozen=True):
     more: bool
 
 
-async def read_lines(scope: Scope, *within: str, most: int = MOST_LINES, waiting: bool = False) -> LinePage:
+async def read_lines(
+    scope: Scope,
+    *within: str,
+    most: int = MOST_LINES,
+    waiting: bool = False,
+    prefix: str = "",
+    after: tuple[str, ...] = (),
+    limit: int | None = None,
+) -> LinePage:
     """Read the lines of a space.
 
     Args:
@@ -87,21 +96,35 @@ async def read_lines(scope: Scope, *within: str, most: int = MOST_LINES, waiting
         within: What their addresses begin with: ``"limit", "fulfil"``.
         most: How many are looked at.
         waiting: Only those that are waited for.
+        prefix: Only those whose keys begin so, as they are shown to people.
+        after: Begin behind this address: the ``last`` of the page before.
+        limit: How many are returned; None: all that were looked at.
     """
     heads: list[tuple[LineKeys, Head]] = []
     seen, looked = None, 0
     start: RecordKey | None
     start, end = scope.key("line", *within).within()
-    while start is not None and looked < most:
-        page = await scope.scan(start, end, limit=min(PAGE, most - looked))
+    start = scope.key("line", *after).within()[1] if after else start
+    last: tuple[str, ...] = ()
+    while start is not None and looked < most and (limit is None or len(heads) < limit):
+        page = await scope.scan(
+            start, end, limit=min(PAGE if limit is None else limit - len(heads), PAGE, most - looked)
+        )
         looked, seen, start = looked + len(page.records), page.at, page.more
         for key, record in page.records.items():
-            head = HEADS.decode(record.value)
-            if head.next_ticket > head.front or not waiting:
-                heads.append((LineKeys.of_head(scope, key), head))
+            head, line = HEADS.decode(record.value), LineKeys.of_head(scope, key)
+            last = line.address
+            if (head.next_ticket > head.front or not waiting) and line.name.startswith(prefix):
+                heads.append((line, head))
     firsts = await _first_waiters(scope, heads)
     lines = [_info(*each, first, seen) for each, first in zip(heads, firsts, strict=True) if seen is not None]
-    return LinePage(tuple(line for line in lines if line.waiting or not waiting), start is not None)
+    return LinePage(tuple(line for line in lines if line.waiting or not waiting), start is not None, last)
+
+
+async def addresses_awaited_by(scope: Scope, owner: str) -> tuple[tuple[str, ...], ...]:
+    """Return the addresses of the lines in which an owner waits that holds something; nothing of any other owner."""
+    page = await scope.scan(*scope.key("waiting", owner).within(), limit=10)
+    return tuple(MARKERS.decode(record.value).address for record in page.records.values())
 
 
 async def _first_waiters(scope: Scope, heads: Sequence[tuple[LineKeys, Head]]) -> list[Waiter | None]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from standfast.web.auth import BearerTokens, new_token, token_digest
     from standfast.web.call import chain_headers
     from standfast.web.chat import Chat, ChatLimits
+    from standfast.web.dashboard import Dashboard
     from standfast.web.limits import AppLimits
     from standfast.web.oauth import OAuthTokens
     from standfast.web.webhooks import Webhook
@@ -27,6 +28,7 @@ __all__ = [
     "BearerTokens",
     "Chat",
     "ChatLimits",
+    "Dashboard",
     "OAuthTokens",
     "TenantLimits",
     "Webhook",
@@ -44,6 +46,7 @@ _HOMES = {
     "BearerTokens": "standfast.web.auth",
     "Chat": "standfast.web.chat",
     "ChatLimits": "standfast.web.chat",
+    "Dashboard": "standfast.web.dashboard",
     "OAuthTokens": "standfast.web.oauth",
     "TenantLimits": "standfast.flows.tenants",
     "Webhook": "standfast.web.webhooks",

@@ -1,0 +1,108 @@
+"""Live pages: one stream a page that says when to look again, and one watch on the store for all of them.
+
+A stream carries no data: our script fetches the part of the page that changes, as the caller may see it. However many
+look, the store is watched once for each tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, final
+
+from starlette.responses import StreamingResponse
+
+from standfast.errors import StandfastError
+from standfast.web.sse import HEADERS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.responses import Response
+
+    from standfast.scope import Scope
+    from standfast.web.dashboard.pages import View
+
+SHORTEST: Final = 0.5
+"""Seconds between two events of a stream: a page is drawn at most twice a second."""
+
+LONGEST: Final = 5.0
+"""Seconds after which a page is drawn again though nothing was said to have changed: times on it have."""
+
+WATCHED: Final = ("life", "line", "ticket", "schedule", "worker", "audit")
+"""The kinds of records that pages show."""
+
+MOST_STREAMS: Final = 500
+
+
+@final
+class Watcher:
+    """Watches the records of one tenant for as long as somebody looks, and wakes all streams at once."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
+        self._looking = 0
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def looking(self) -> int:
+        """How many streams there are."""
+        return self._looking
+
+    @contextlib.asynccontextmanager
+    async def look(self) -> AsyncGenerator[None]:
+        """Watch while in this block."""
+        self._looking += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield
+        finally:
+            self._looking -= 1
+            if not self._looking:
+                self._stop()
+
+    def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+
+    def wake(self) -> None:
+        """Wake all streams."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Wait for a change, and no longer than a while."""
+        changed = self._changed
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), LONGEST)
+
+    async def _watch(self) -> None:
+        try:
+            async with self._scope.watch(*(self._scope.key(kind) for kind in WATCHED)) as watch:
+                while True:
+                    await watch.wait(LONGEST)
+                    self.wake()
+                    await asyncio.sleep(SHORTEST)
+        except StandfastError:  # pages are drawn again after a while in any case, and say what is wrong
+            self._task = None
+
+
+async def live(view: View) -> Response:
+    """Stream an event whenever the page may have changed."""
+    space, closing = view.engine.space, view.dashboard.closing
+    watcher = view.dashboard.watchers.setdefault(space, Watcher(space))
+
+    async def events() -> AsyncGenerator[bytes]:
+        yield b"retry: 3000\n\n"
+        if watcher.looking >= MOST_STREAMS:
+            return
+        async with watcher.look():
+            while not closing.is_set():
+                await watcher.change()
+                yield b"event: changed\ndata: 1\n\n"
+
+    headers = {name.decode(): value.decode() for name, value in HEADERS}
+    return StreamingResponse(events(), 200, headers)

@@ -1,0 +1,185 @@
+"""The shell of the dashboard: who is let in, which address shows what, and what every page is told to browsers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from http import HTTPStatus
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+from standfast.clock import MICROSECONDS, Instant
+from standfast.locks.inspect import length, moment, one_line
+from standfast.web.dashboard.access import ACTIONS, form_token
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from standfast.web.dashboard import Dashboard
+    from standfast.web.dashboard.access import Access
+    from standfast.workflows.engine import Engine
+
+    Screen: TypeAlias = Callable[["View"], Awaitable[Response]]
+
+
+PART: Final = "standfast-part"
+"""The header with which our script asks for the changing part of a page."""
+
+STATIC_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MENU: Final = (
+    ("", "Now"),
+    ("runs", "Runs"),
+    ("lines", "Lines"),
+    ("schedules", "Schedules"),
+    ("limits", "Limits"),
+    ("workers", "Workers"),
+    ("audit", "Audit"),
+)
+DONE: Final = {
+    "run.cancel": "The run was asked to stop.",
+    "run.retry": "The run goes on.",
+    "run.restart": "A new run was started. This is it.",
+    "run.fork": "A new run was started from the step. This is it.",
+    "run.signal": "The signal was sent.",
+    "lock.release": "The holder was evicted.",
+    "lock.withdraw": "The waiter was cancelled.",
+    "lock.resize": "The number of permits was set.",
+    "schedule.pause": "The schedule is paused.",
+    "schedule.resume": "The schedule fires again.",
+    "schedule.trigger": "A run was started. This is it.",
+    "limit.set": "The limit was set.",
+    "limit.clear": "The limit is that of the code again.",
+}
+
+
+# --- files, under names that change with what is in them --------------------------------------------------------------
+
+
+@lru_cache
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the static files and their types, each under a name that has its hash in it."""
+    found: dict[str, tuple[bytes, str]] = {}
+    for each in files("standfast.web.dashboard").joinpath("static").iterdir():
+        stem, _, kind = each.name.rpartition(".")
+        content = each.read_bytes()
+        found[f"{stem}-{sha256(content).hexdigest()[:16]}.{kind}"] = content, STATIC_TYPES[kind]
+    return found
+
+
+def static_name(name: str) -> str:
+    """Return the name under which a static file is served."""
+    stem, _, kind = name.rpartition(".")
+    return next(each for each in static_files() if each.startswith(f"{stem}-") and each.endswith(f".{kind}"))
+
+
+# --- templates --------------------------------------------------------------------------------------------------------
+
+
+def _length(seconds: float | None) -> str:
+    return "" if seconds is None else length(max(0.0, seconds))
+
+
+def _moment(instant: Instant | None) -> str:
+    return "" if instant is None else moment(instant)
+
+
+def _iso(instant: Instant) -> str:
+    return moment(instant).replace(" ", "T")
+
+
+def _environment() -> Environment:
+    env = Environment(
+        loader=PackageLoader("standfast.web.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {
+        "length": _length,
+        "length_of": len,
+        "moment": _moment,
+        "line": one_line,
+        "iso": _iso,
+    }
+    env.filters.update(filters)
+    shown: dict[str, Any] = {"static_name": static_name, "menu": MENU, "buttons": ACTIONS, "seconds": MICROSECONDS}
+    env.globals.update(shown)
+    return env
+
+
+_templates: Final = _environment()
+
+
+@final
+class View:
+    """One request of somebody who is let in: what a screen needs to answer it.
+
+    Attributes:
+        request: The request.
+        access: Who asks, and what it may do.
+        engine: The engine of the caller's tenant; it may drive nothing.
+        dashboard: The dashboard.
+    """
+
+    def __init__(self, dashboard: Dashboard, request: Request, access: Access, engine: Engine) -> None:
+        self.dashboard, self.request, self.access, self.engine = dashboard, request, access, engine
+        self.query: Final = request.query_params
+
+    def url(self, path: str, **query: Any) -> str:  # noqa: ANN401 -- texts, numbers and lists of them
+        """Return the address of a page of ours; what is empty or None is left out of its query."""
+        given = {name: value for name, value in query.items() if value not in (None, "", ())}
+        root = self.request.scope.get("root_path", "")
+        return f"{root}/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+    def with_query(self, **changed: Any) -> str:  # noqa: ANN401 -- texts, numbers and lists of them
+        """Return the address of this page with some of its query changed."""
+        given: dict[str, Any] = {name: self.query.getlist(name) for name in self.query if name != "done"}
+        return self.url(self.path, **(given | changed))
+
+    @property
+    def path(self) -> str:
+        """The path of this page below where the dashboard is mounted."""
+        root = self.request.scope.get("root_path", "")
+        return str(self.request.scope["path"]).removeprefix(root).lstrip("/")
+
+    @property
+    def now(self) -> int:
+        """The store's time, as last seen."""
+        return self.engine.runtime.now()
+
+    def since(self, instant: int | None) -> float:
+        """Return how many seconds ago something was."""
+        return 0.0 if instant is None else max(0.0, (self.now - instant) / MICROSECONDS)
+
+    def token(self, action: str) -> str:
+        """Return what a form carries that does something."""
+        return form_token(self.dashboard.secret, self.access.principal, action)
+
+    def page(self, template: str, **facts: Any) -> Response:  # noqa: ANN401 -- whatever the template shows
+        """Return a page; only the part that changes if our script asks for that."""
+        shell = "part.html" if PART in self.request.headers else "shell.html"
+        text = _templates.get_template(template).render(
+            view=self,
+            shell=shell,
+            title=self.dashboard.title,
+            may=self.access.may,
+            done=DONE.get(self.query.get("done", ""), ""),
+            live=self.url("live"),
+            **facts,
+        )
+        return Response(text, HTTPStatus.OK, {"cache-control": "no-store"}, "text/html; charset=utf-8")
+
+
+def error_page(title: str, root: str, status: int, heading: str, detail: str, advice: str) -> Response:
+    """Return a page that says what went wrong, to anybody."""
+    text = _templates.get_template("error.html").render(
+        title=title, root=root, status=status, heading=heading, detail=detail, advice=advice
+    )
+    return Response(text, status, {"cache-control": "no-store"}, "text/html; charset=utf-8")

@@ -1,0 +1,93 @@
+// Keeps a page up to date: one stream says when something changed, and the changing part is fetched again.
+// At most twice a second, not while the tab is hidden, and not while paused. Without it every page still works.
+"use strict";
+
+const SHORTEST = 500;
+const main = document.getElementById("main");
+const button = document.getElementById("pause");
+const address = document.body.dataset.live;
+
+let source = null;
+let last = 0;
+let timer = 0;
+let busy = false;
+let isPaused = sessionStorage.getItem("standfast-paused") === "yes";
+
+// A form that somebody fills in, and a page that asks before it acts, are left alone.
+const isStill = () => main.querySelector("form[method=post]") !== null;
+const isUsed = () => {
+  const active = document.activeElement;
+  return active !== null && main.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
+};
+const hasSelection = () => {
+  const selection = document.getSelection();
+  return selection !== null && !selection.isCollapsed && main.contains(selection.anchorNode);
+};
+
+async function refresh() {
+  timer = 0;
+  if (busy || isPaused || document.hidden || isUsed() || hasSelection()) return;
+  busy = true;
+  last = Date.now();
+  try {
+    const answer = await fetch(location.href, { headers: { "Standfast-Part": "main" }, redirect: "error" });
+    if (!answer.ok) return;
+    const part = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    if (part !== null && !isUsed()) replace(part);
+  } catch {
+    // The stream comes back by itself, and then the page is fetched again.
+  } finally {
+    busy = false;
+  }
+}
+
+// Scrolled parts and the focus stay where they were.
+function replace(part) {
+  const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  const focused = [...main.querySelectorAll("a,button")].indexOf(document.activeElement);
+  if (main.innerHTML === part.innerHTML) return;
+  main.replaceChildren(...part.childNodes);
+  main.querySelectorAll(".scroll").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
+  if (focused >= 0) main.querySelectorAll("a,button")[focused]?.focus({ preventScroll: true });
+  main.dataset.drawn = String(Number(main.dataset.drawn ?? 0) + 1);
+}
+
+function changed() {
+  if (timer === 0) timer = setTimeout(refresh, Math.max(0, last + SHORTEST - Date.now()));
+}
+
+function listen() {
+  const wanted = !isPaused && !document.hidden && !isStill();
+  if (wanted && source === null) {
+    source = new EventSource(address);
+    source.addEventListener("changed", changed);
+    source.addEventListener("open", () => { document.body.dataset.state = "live"; });
+  } else if (!wanted && source !== null) {
+    source.close();
+    source = null;
+    document.body.dataset.state = "paused";
+  }
+}
+
+function show() {
+  button.hidden = isStill();
+  button.textContent = isPaused ? "Resume" : "Pause";
+  button.setAttribute("aria-pressed", String(isPaused));
+  sessionStorage.setItem("standfast-paused", isPaused ? "yes" : "no");
+}
+
+if (main !== null && button !== null && address) {
+  button.addEventListener("click", () => {
+    isPaused = !isPaused;
+    show();
+    listen();
+    if (!isPaused) changed();
+  });
+  document.addEventListener("visibilitychange", () => {
+    listen();
+    if (!document.hidden) changed();
+  });
+  addEventListener("pagehide", () => source?.close());
+  show();
+  listen();
+}

@@ -1,0 +1,163 @@
+"""Why something waits: from a run or an entry of a line along locks, limits and children to who is at work."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+from msgspec import Struct
+
+from standfast.locks.inspect import explain, length, one_line
+from standfast.locks.survey import addresses_awaited_by
+from standfast.web.dashboard.access import PageError
+from standfast.web.dashboard.diagrams import WaitEdge, WaitGraph, WaitNode, graph
+from standfast.workflows.records import find
+
+if TYPE_CHECKING:
+    from standfast.locks.inspect import ExplainedEntry, Explanation
+    from standfast.web.dashboard.pages import View
+    from standfast.workflows.queries import HistoryEntry, RunInfo
+
+MOST_NODES: Final = 40
+MOST_CHILDREN: Final = 100
+MOST_HOLDERS: Final = 8
+"""How many holders of a line, and children of a run, are followed."""
+
+
+class Why(Struct, frozen=True):
+    """The answer: one sentence, and who waits for whom."""
+
+    sentence: str
+    drawing: WaitGraph
+    more: bool = False
+
+
+async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str) -> Why:
+    """Say why a run waits, or an entry of a line.
+
+    Raises:
+        PageError: The entry is in the line no more.
+    """
+    search = _Search(view)
+    if run_id:
+        first = await search.run(run_id)
+    else:
+        told = await search.explained(address)
+        found = next((each for each in (*told.waiters, *told.holders) if each.entry == entry), None)
+        if found is None:
+            raise PageError(404, "It waits no more", "The entry has left the line, or holds it by now.")
+        first = search.entry(found)
+        if any(each.entry == entry for each in told.waiters):
+            search.edges.append(WaitEdge(first, await search.line(address), "waits for"))
+    while search.pending and len(search.nodes) < MOST_NODES:
+        await search.pending.pop(0)
+    more = bool(search.pending)
+    for left in search.pending:
+        left.close()
+    drawing = graph(list(search.nodes.values()), search.edges)
+    return Why(_sentence(search, first, drawing), drawing, more)
+
+
+def _sentence(search: _Search, first: str, drawing: WaitGraph) -> str:
+    label = search.nodes[first].label
+    if drawing.circle:
+        names = [search.nodes[each].label for each in drawing.circle if search.nodes[each].kind != "line"]
+        return f"{' waits for '.join([*names, names[0]])}: a circle. None of them goes on until one is stopped."
+    path = [first]
+    while step := next((edge for edge in search.edges if edge.source == path[-1] and edge.target not in path), None):
+        path.append(step.target)
+    if len(path) == 1:
+        waits = search.nodes[first].detail.partition("waits for ")[2]
+        return f"{label} waits for {waits}." if waits else f"{label} waits for nothing: {search.nodes[first].detail}."
+    words = [
+        f"which {'is held by' if search.nodes[before].kind == 'line' else 'waits for'} {search.nodes[after].label}"
+        for before, after in pairwise(path)
+    ]
+    words[0] = words[0].removeprefix("which ")
+    last = search.nodes[path[-1]].detail
+    return f"{label} {', '.join(words)}{f' ({last})' if last else ''}."
+
+
+@final
+class _Search:
+    """A walk from what waits to what it waits for. What was found is followed breadth first, up to a bound."""
+
+    def __init__(self, view: View) -> None:
+        self._view, self._engine, self._scope = view, view.engine, view.engine.space
+        self.nodes: Final[dict[str, WaitNode]] = {}
+        self.edges: Final[list[WaitEdge]] = []
+        self.pending: Final[list[Any]] = []
+
+    async def explained(self, address: tuple[str, ...]) -> Explanation:
+        return await explain(self._scope, address, limit=100)
+
+    async def run(self, run_id: str) -> str:
+        """Add a run, and note that what it waits for is still to be found."""
+        name = f"run {run_id}"
+        if name not in self.nodes:
+            info = await self._engine.get(run_id)
+            detail = info.status.replace("_", " ")
+            if not info.has_ended and info.waits_for:
+                detail += f", waits for {info.waits_for}"
+            href = self._view.url("run", id=run_id)
+            self.nodes[name] = WaitNode(name, "run", one_line(run_id), one_line(detail), href)
+            if not info.has_ended:
+                self.pending.append(self._waits_of(name, info))
+        return name
+
+    async def _waits_of(self, name: str, info: RunInfo) -> None:
+        found = await find(self._scope, info.id)
+        if found.state.ticket is not None and found.state.admitted < len(found.header.lines):
+            limit = found.header.lines[found.state.admitted]
+            self.edges.append(WaitEdge(name, await self.line(limit.address), "a place in"))
+            return
+        history = await self._engine.history(info.id)
+        held = {entry.id for entry in history if entry.kind == "held"}
+        for entry in history:
+            if entry.kind == "lock" and entry.id not in held and (address := _address_of(entry)):
+                self.edges.append(WaitEdge(name, await self.line(address), "waits for"))
+        if "child" in info.waits_for:
+            children = await self._engine.list(parent=info.id, limit=MOST_CHILDREN)
+            for child in [each for each in children.runs if not each.has_ended][:MOST_HOLDERS]:
+                self.edges.append(WaitEdge(name, await self.run(child.id), "its child"))
+
+    async def line(self, address: tuple[str, ...]) -> str:
+        """Add a line, and note that those who hold it are still to be found."""
+        name = f"line {address}"
+        if name not in self.nodes:
+            told = await self.explained(address)
+            permits = f" of {told.permits}" if told.permits and told.permits > 1 else ""
+            detail = f"{told.kind or 'free'}: {len(told.holders)}{permits} holding, {told.waiting:,} waiting"
+            self.nodes[name] = WaitNode(
+                name, "line", one_line(told.key), detail, self._view.url("line", at=list(address))
+            )
+            self.pending.append(self._holders_of(name, told))
+        return name
+
+    async def _holders_of(self, name: str, told: Explanation) -> None:
+        for holder in told.holders[:MOST_HOLDERS]:
+            target = await self.run(holder.run) if holder.run is not None else self.entry(holder)
+            held = f"fence {holder.fence}, for {length(max(0.0, holder.held_for))}"
+            self.edges.append(WaitEdge(name, target, held))
+
+    def entry(self, entry: ExplainedEntry) -> str:
+        """Add an owner that is no run, and note that what it waits for is still to be found."""
+        name = f"owner {entry.owner}"
+        if name not in self.nodes:
+            where = f"process {entry.process} on {entry.host}" if entry.process is not None else ""
+            detail = where if entry.is_alive else "dead; falls as soon as another needs the key"
+            self.nodes[name] = WaitNode(name, "owner", one_line(entry.owner), one_line(detail))
+            self.pending.append(self._lines_of(name, entry.owner))
+        return name
+
+    async def _lines_of(self, name: str, owner: str) -> None:
+        for address in await addresses_awaited_by(self._scope, owner):
+            target = await self.line(address)
+            if not any(edge.source == name and edge.target == target for edge in self.edges):
+                self.edges.append(WaitEdge(name, target, "waits for"))
+
+
+def _address_of(entry: HistoryEntry) -> tuple[str, ...]:
+    given: object = entry.value
+    value = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    return tuple(map(str, value.get("address", ())))
