@@ -6,6 +6,7 @@ run is changed on its own: one that cannot be changed does not keep the others f
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from contextlib import contextmanager
@@ -53,6 +54,9 @@ SHOWN: Final = 5
 """How many of them are named."""
 
 PAGE: Final = 100
+TOGETHER: Final = 20
+"""How many runs are changed at a time: their commits ride together."""
+
 TOLD: Final = 20
 """How many failures are told to people; programs get all."""
 
@@ -172,17 +176,26 @@ async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count:
     changed = Changed(failed={})
     async with talking(target) as engine:
         with _progress(bulk, count) as tell:
-            async for run in _runs(engine, chosen):
-                try:
-                    changed.done += await bulk.change(engine, run)
-                except StandfastError as problem:
-                    changed.failed[run.id] = f"{type(problem).__name__}: {problem}"
-                tell(changed)
+            async for some in _runs(engine, chosen):
+                for first in range(0, len(some), TOGETHER):
+                    await asyncio.gather(
+                        *(_change(engine, bulk, run, changed) for run in some[first : first + TOGETHER])
+                    )
+                    tell(changed)
     return changed
 
 
-async def _runs(engine: sf.Engine, chosen: dict[str, Any]) -> AsyncIterator[RunInfo]:
-    """Yield the runs that are meant, each once.
+async def _change(engine: sf.Engine, bulk: Bulk, run: RunInfo, changed: Changed) -> None:
+    try:
+        number = await bulk.change(engine, run)
+    except StandfastError as problem:
+        changed.failed[run.id] = f"{type(problem).__name__}: {problem}"
+    else:
+        changed.done += number  # not in one line with the wait: others add to it meanwhile
+
+
+async def _runs(engine: sf.Engine, chosen: dict[str, Any]) -> AsyncIterator[list[RunInfo]]:
+    """Yield the runs that are meant, each once, some at a time.
 
     Those that are changed have another place, or none, from then on. Pages go on after the last run that was seen, so
     that those that cannot be changed do not make it go on for ever. Runs that are started meanwhile are not meant.
@@ -191,10 +204,9 @@ async def _runs(engine: sf.Engine, chosen: dict[str, Any]) -> AsyncIterator[RunI
     after, began = None, engine.runtime.now()
     while True:
         page = await engine.list(**chosen, limit=PAGE, after=after)
-        for run in page.runs:
-            if run.id not in seen and run.started_at <= began:
-                seen.add(run.id)
-                yield run
+        some = [run for run in page.runs if run.id not in seen and run.started_at <= began]
+        seen.update(run.id for run in some)
+        yield some
         if page.next is None:
             return
         after = page.next
