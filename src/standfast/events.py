@@ -664,7 +664,7 @@ class StepRecorded(RunEvent, frozen=True, kw_only=True):
     attempt: int = 1
     """Which attempt has ended it."""
     started_at: Instant = Instant(0)
-    """When that attempt began, by the clock of the process, as ``at`` is."""
+    """When that attempt began, by the store's time, as ``at`` is here."""
     seconds: float = 0.0
     """How long that attempt took."""
     position: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias, cast, final
 
 from msgspec import Struct
@@ -72,6 +73,19 @@ class Hook(Protocol):
         ...
 
 
+_LOUD: Final = frozenset({"warning", "error"})
+_Listener: TypeAlias = tuple[Callable[[Any], object], Hook, bool]
+
+
+def _listener(hook: Hook, kind: type[Event]) -> _Listener:
+    """Return what to call with events of a kind, whose hook that is, and whether its time is taken.
+
+    Metrics hand out a function for each kind, which does no more than to count: looking at the clock would take longer.
+    """
+    find: Callable[[type[Event]], Callable[[Any], object]] | None = getattr(hook, "counter_of", None)
+    return (hook, hook, True) if find is None else (find(kind), hook, False)
+
+
 class Attached(Protocol):
     """A hook that looks at an engine besides, while it is open; metrics do."""
 
@@ -139,14 +153,15 @@ class Hooks:
         tracing: The first of the hooks that traces runs, see :class:`~standfast.trace_context.RunTracing`.
     """
 
-    __slots__ = ("_hooks", "_is_watched", "_listeners", "_reported", "tracing")
+    __slots__ = ("_hooks", "_is_watched", "_listeners", "_log", "_reported", "tracing")
 
     def __init__(self, hooks: Iterable[Hook] = (), *, log: Hook | None = None) -> None:
         given = tuple(hooks)
         self._is_watched: Final = bool(given)
         self.tracing: Final = next((each for each in given if getattr(each, "traces_runs", False)), None)
         self._hooks: Final = given if log is None else (*given, log)
-        self._listeners: Final[dict[type[Event], tuple[Hook, ...]]] = {}
+        self._log: Final = log
+        self._listeners: Final[dict[type[Event], tuple[_Listener, ...]]] = {}
         self._reported: dict[tuple[str, int], object] = {}
 
     def __bool__(self) -> bool:
@@ -156,13 +171,16 @@ class Hooks:
         """Return True if a hook wants events of this kind."""
         return self._is_watched and bool(self._listeners_of(kind))
 
-    def _listeners_of(self, kind: type[Event]) -> tuple[Hook, ...]:
+    def _listeners_of(self, kind: type[Event]) -> tuple[_Listener, ...]:
         found = self._listeners.get(kind)
         if found is None:
-            found = self._listeners[kind] = tuple(hook for hook in self._hooks if self._is_wanted(hook, kind))
+            wanting = [hook for hook in self._hooks if self._is_wanted(hook, kind)]
+            found = self._listeners[kind] = tuple(_listener(hook, kind) for hook in wanting)
         return found
 
     def _is_wanted(self, hook: Hook, kind: type[Event]) -> bool:
+        if hook is self._log and kind.level not in _LOUD:
+            return False  # it stands in where no hook was asked to write a log
         wants = getattr(hook, "wants", None)
         if wants is None:
             return not kind.frequent
@@ -174,15 +192,15 @@ class Hooks:
 
     def emit(self, event: Event) -> None:
         """Call every hook that wants ``event``, in order. Never raises what a hook raises."""
-        for hook in self._listeners.get(type(event)) or self._listeners_of(type(event)):
-            started = monotonic()
+        for call, hook, is_timed in self._listeners.get(type(event)) or self._listeners_of(type(event)):
+            started = monotonic() if is_timed else 0.0
             try:
-                hook(event)
+                call(event)
             except (KeyboardInterrupt, SystemExit):  # the process is asked to end; that is no failure of the hook
                 raise
             except BaseException as error:  # noqa: BLE001 -- whatever it is, the work goes on
                 self._report_failure(hook, error)
-            if (taken := monotonic() - started) > SLOW_HOOK:
+            if is_timed and (taken := monotonic() - started) > SLOW_HOOK:
                 self._report_slowness(hook, taken)
 
     def _report_failure(self, hook: Hook, error: BaseException) -> None:

@@ -51,6 +51,10 @@ class Metrics:
         """Return True for the events that are counted."""
         return kind in self._handlers
 
+    def counter_of(self, kind: type[Event]) -> Callable[[Any], None]:
+        """Return what counts events of a kind."""
+        return self._handlers[kind]
+
     def __call__(self, event: Event, /) -> None:
         """Count an event."""
         self._handlers[type(event)](event)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from standfast.clock import Instant, later, seconds_between
+from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.errors import (
     DeclarationError,
     DecodeError,
@@ -499,7 +499,6 @@ class StepExecution:
         "_ran_from",
         "_recorded",
         "_retry_at",
-        "_started_at",
         "_step",
     )
 
@@ -515,7 +514,7 @@ class StepExecution:
         self._activation, self._branch, self._step, self._id = activation, branch, step, step_id
         self._args, self._kwargs = args, kwargs
         self._digest: Final = digest(args, kwargs)
-        self._attempt, self._began, self._started_at = 1, False, Instant(0)
+        self._attempt, self._began = 1, False
         self._ran_from: Instant | None = None
         self._retry_at: Instant | None = None
         self._recorded: HistoryEvent | None = None
@@ -612,8 +611,6 @@ class StepExecution:
         how: tuple[Any, BaseException | None]
         branch.is_in_effect, branch.step = True, self._id
         self._ran_from = activation.runtime.clock.elapsed()
-        if activation.runtime.hooks:
-            self._started_at = activation.runtime.clock.wall()
         try:
             if activation.trace is not None:
                 how = await self._call_traced(activation.trace), None
@@ -740,29 +737,43 @@ class StepExecution:
         return self._activation.runtime.known_with(self._step.options.raises)
 
     def _tell(self, event: HistoryEvent) -> None:
-        activation, runtime, at = self._activation, self._activation.runtime, self._activation.runtime.clock.wall()
-        started_at = self._started_at or at  # it did not run here: it was found out that it had happened
-        facts: dict[str, Any] = {
-            "at": at,
-            "run": activation.keys.id,
-            "step": self._id,
-            "fence": activation.fence,
-            "workflow": activation.workflow.name,
-            "name": self._step.name,
-            "attempt": self._attempt,
-            "started_at": started_at,
-            "seconds": max(0.0, seconds_between(started_at, at)),
-            "position": 0 if activation.journal is None else activation.journal.position,
-            "worker": activation.state.owner,
-        }
-        failure = event.failure
+        activation, failure = self._activation, event.failure
+        runtime, journal = activation.runtime, activation.journal
         if event.kind == "tried" and failure is not None:
-            waits = 0.0 if event.until is None else max(0.0, seconds_between(event.at, event.until))
-            said: dict[str, Any] = {"message": failure.message, "place": failure.trace.rpartition("\n")[2]}
-            runtime.emit(StepRetried(error=failure.type, waits=waits, **said, **facts))
+            told: StepRecorded | StepRetried = StepRetried(
+                at=event.at,
+                run=activation.keys.id,
+                step=self._id,
+                attempt=self._attempt,
+                error=failure.type,
+                message=failure.message,
+                place=failure.trace.rpartition("\n")[2],
+                fence=activation.fence,
+                workflow=activation.workflow.name,
+                name=self._step.name,
+                started_at=Instant(event.at - event.took),
+                seconds=event.took / MICROSECONDS,
+                position=0 if journal is None else journal.position,
+                worker=activation.state.owner,
+                waits=0.0 if event.until is None else max(0.0, seconds_between(event.at, event.until)),
+            )
         else:
-            error = "" if failure is None else failure.type
-            runtime.emit(StepRecorded(failed=failure is not None, error=error, **facts))
+            told = StepRecorded(
+                at=event.at,
+                run=activation.keys.id,
+                step=self._id,
+                fence=activation.fence,
+                failed=failure is not None,
+                workflow=activation.workflow.name,
+                name=self._step.name,
+                attempt=self._attempt,
+                started_at=Instant(event.at - event.took),
+                seconds=event.took / MICROSECONDS,
+                position=0 if journal is None else journal.position,
+                error="" if failure is None else failure.type,
+                worker=activation.state.owner,
+            )
+        runtime.emit(told)
 
     async def _reconcile(self) -> HistoryEvent | None:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
