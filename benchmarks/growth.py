@@ -37,8 +37,8 @@ UNITS: Final = {
 
 NOTES: Final = f"""\
 CPU in microseconds for each, on SQLite, by how many there are. At {LARGE:,} it may be {MOST:g} times that at {BASE:,}.
-The last column is the longest turn of the event loop at the largest size, in milliseconds of CPU: so long other runs of
-the process wait at most. A dash: not done in {PATIENCE:g} s, or not tried after that."""
+The longest turn of the event loop is in the lines of JSON that the command prints. A dash: not done in {PATIENCE:g} s,
+or not tried after that."""
 
 
 def measured(what: str, size: int) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ def of_units() -> tuple[list[list[str]], list[str]]:
             json.dumps({"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pause}), flush=True
         )
         cells = [shown(figures[size]) if size in figures else "-" for size in SIZES]
-        rows.append([title, *cells, f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}"), shown(pause)])
+        rows.append([title, *cells, f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}")])
     return rows, missed
 
 
@@ -99,7 +99,7 @@ def main() -> int:
         "## Growth",
         f"`make bench SUBJECT=growth` · {machine_facts()} · one round, CPU time",
         NOTES,
-        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "longest turn"], units),
+        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}"], units),
         f"A store with {STORED:,} ended and {STORED // 5:,} sleeping runs may cost {MOST_STORED:g} times as much:",
         table(["CPU a run, us", "empty", "full", "ratio"], stored),
     ]
