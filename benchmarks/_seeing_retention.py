@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 SECONDS: Final = float(os.environ.get("STANDFAST_BENCH_RETENTION", "60"))
 """For how long runs are made; the issue is ten minutes: ``STANDFAST_BENCH_RETENTION=600``."""
 
-KEPT: Final = 5.0
+KEPT: Final = max(5.0, SECONDS / 5)
+"""For how many seconds runs are kept: longer than the five between two sweeps of a file, as in practice."""
+
 AT_ONCE: Final = 50
-AGE: Final = 10.0
+AGE: Final = KEPT + 5.0
 """How many seconds before the end the last run is made that must be gone: it was kept, and a round has passed."""
 
 

@@ -131,6 +131,11 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
         "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IQ==", tolerance=length
     ),
     "Stripe.tolerance": lambda length: Stripe("longer secret", tolerance=length),
+    **{
+        f"Retention.{name}": lambda length, name=name: sf.admin.Retention(**{name: length})
+        for name in ("completed", "failed", "cancelled", "timed_out", "idempotency", "audit")
+    },
+    "Retention.workflows": lambda length: sf.admin.Retention(workflows={"ledger": length}),
     "Limit.ttl": lambda length: sf.Limit(1, on_limit="queue", ttl=length),
     "Batched.window": lambda length: sf.collect(lists, sf.Batch(1, length)),
     "Debounced.window": lambda length: sf.collect(nothing, sf.Debounce(length)),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
+from standfast.audit import SHORTEST as SHORTEST_AUDIT
 from standfast.audit import Audit
 from standfast.clock import later
 from standfast.codec import Codec
@@ -77,6 +78,7 @@ class Retention(Struct, frozen=True, kw_only=True):
         for name in self.workflows:
             self.kept_for("completed", name)
         optional_seconds(self.idempotency, what="how long idempotency keys are kept", minimum=SHORTEST)
+        optional_seconds(self.audit, what="how long the audit is kept", minimum=SHORTEST_AUDIT)
 
     def kept_for(self, status: str, workflow: str) -> float | None:
         """Return for how many seconds a run is kept that ended so; None: for ever."""
