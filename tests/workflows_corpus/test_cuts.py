@@ -123,6 +123,18 @@ async def settled(env: WorkflowEnvironment, run_id: str) -> None:
         await env.client.cancel(run_id, "it waits in vain")
         await env.advance("3 days")
     assert (await env.client.get(run_id)).has_ended
+    await check_index(env)
+
+
+async def check_index(env: WorkflowEnvironment) -> None:
+    """See that the index of runs is what a look at every run says."""
+    space = env.client.space
+    pages = [await space.scan(*space.key(kind).within(), limit=1_000) for kind in ("runs", "tagged", "life", "own")]
+    listed, tagged, lives, owned = ([key.parts[3:] for key in page.records] for page in pages)
+    runs = [await env.client.get(name) for (name,) in lives]
+    assert {(run.status, run.workflow, f"{run.changed_at:016d}", run.id) for run in runs if not run.owner} == {*listed}
+    assert {(tag, run.status, f"{run.changed_at:016d}", run.id) for run in runs for tag in run.tags} == {*tagged}
+    assert {(run.owner, run.id) for run in runs if run.owner} == {*owned}
 
 
 async def operations(env: WorkflowEnvironment, run_id: str) -> list[str]:

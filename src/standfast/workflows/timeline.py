@@ -41,6 +41,7 @@ WAITS: Final[dict[SpanKind, str]] = {
 }
 """What each kind of span is, in words; of several at a time the first one counts."""
 
+_IDLE: Final[SpanKind] = "code"
 _STEPS: Final = ("step", "tried", "transaction")
 _BEGINNINGS: Final[dict[str, SpanKind]] = {"sleep": "timer", "lock": "lock", "child": "child"}
 _ENDS: Final = ("slept", "held", "released", "child_done")
@@ -240,13 +241,14 @@ class _Drawing:
     def _go_on(self, state: RunState) -> None:
         """Draw what a run that has not ended does, or waits for."""
         for event in self._pending.values():
-            kind = _BEGINNINGS.get(event.kind, "retry" if event.kind == "tried" else "signal")
+            waits: SpanKind = "condition" if event.id.rpartition("/")[2].startswith("until") else "signal"
+            kind: SpanKind = "retry" if event.kind == "tried" else _BEGINNINGS.get(event.kind, waits)
             self._add(kind, event.id, event.at, self._ends, is_open=True)
         if state.owner:
             self._add("code", "", max(self._last.values()), self._ends, is_open=True)
         elif not self._pending or not state.waits_for.startswith(("its sleep", "the child", "attempt")):
-            kind = next((kind for words, kind in _OPEN if state.waits_for.startswith(words)), "worker")
-            self._add(kind, "", max(self._last.values()), self._ends, is_open=True)
+            named = [kind for words, kind in _OPEN if state.waits_for.startswith(words)]
+            self._add(named[0] if named else "worker", "", max(self._last.values()), self._ends, is_open=True)
 
 
 class _Granted(Struct, frozen=True):
@@ -255,17 +257,18 @@ class _Granted(Struct, frozen=True):
 
 def _totals(spans: Iterable[Span], began: Instant, ended: Instant) -> dict[str, float]:
     """Return for how long each kind was what the run did: at each moment one, and its own code where there is none."""
-    changes = sorted(
-        (change for span in spans for change in ((span.began_at, 1, span.kind), (span.ended_at, -1, span.kind))),
-        key=lambda change: change[0],
-    )
-    active = dict.fromkeys(WAITS, 0)
+    changes: list[tuple[Instant, int, SpanKind]] = []
+    for span in spans:
+        changes += (span.began_at, 1, span.kind), (span.ended_at, -1, span.kind)
+    changes.sort(key=lambda change: change[0])
+    changes.append((ended, 0, _IDLE))
+    active: dict[SpanKind, int] = dict.fromkeys(WAITS, 0)
     found: dict[str, float] = {}
     at = began
-    for until, step, kind in [*changes, (ended, 0, "code")]:
+    for until, step, kind in changes:
         until = Instant(max(at, min(until, ended)))  # noqa: PLW2901 -- within the time of the run
         if until > at:
-            counts: SpanKind = next((each for each in WAITS if active[each]), "code")
+            counts = next((each for each in WAITS if active[each]), _IDLE)
             found[counts] = found.get(counts, 0.0) + seconds_between(at, until)
             at = until
         active[kind] += step
