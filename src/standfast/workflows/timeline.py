@@ -247,7 +247,7 @@ class _Drawing:
         if state.owner:
             self._add("code", "", max(self._last.values()), self._ends, is_open=True)
         elif not self._pending or not state.waits_for.startswith(("its sleep", "the child", "attempt")):
-            named = [kind for words, kind in _OPEN if state.waits_for.startswith(words)]
+            named: list[SpanKind] = [kind for words, kind in _OPEN if state.waits_for.startswith(words)]
             self._add(named[0] if named else "worker", "", max(self._last.values()), self._ends, is_open=True)
 
 
@@ -259,7 +259,8 @@ def _totals(spans: Iterable[Span], began: Instant, ended: Instant) -> dict[str, 
     """Return for how long each kind was what the run did: at each moment one, and its own code where there is none."""
     changes: list[tuple[Instant, int, SpanKind]] = []
     for span in spans:
-        changes += (span.began_at, 1, span.kind), (span.ended_at, -1, span.kind)
+        changes.append((span.began_at, 1, span.kind))
+        changes.append((span.ended_at, -1, span.kind))
     changes.sort(key=lambda change: change[0])
     changes.append((ended, 0, _IDLE))
     active: dict[SpanKind, int] = dict.fromkeys(WAITS, 0)
