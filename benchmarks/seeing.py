@@ -26,8 +26,8 @@ table with an index on just that, through the same driver, which reads the same 
 hundred. *Longest pause*: how late the event loop is at the most while a page is read and a second task asks for its
 turn all the time. What the index costs is CPU time of runs of five steps, fifty at a time, with the index and without
 its records, in turns on one store. What metrics cost is the same with and without the hook, on two files in turns.
-*Retention*: one process makes runs as fast as it can, fifty at a time, and keeps them for a fifth of the time; the limit
-is the rate of those made that had to be gone by the end. Live data is what a compact copy of the file takes."""
+*Retention*: one process makes runs as fast as it can, fifty at a time, and keeps them for a fifth of the time; the
+limit is the rate of those made that had to be gone by the end. Live data is what a compact copy of the file takes."""
 
 PARTS: Final[dict[str, Callable[[contextlib.ExitStack, Path], Iterator[Row]]]] = {
     "index": _seeing_index.rows,
