@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,8 @@ def dashboard(target: Target, url: str, port: int, *, read_only: bool) -> None:
     standfast dashboard sqlite:///standfast.db
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     target.store = url or target.store
-    asyncio.run(_serve(target, port, read_only=read_only))
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has stopped
+        asyncio.run(_serve(target, port, read_only=read_only))
 
 
 async def _serve(target: Target, port: int, *, read_only: bool) -> None:
