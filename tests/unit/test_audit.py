@@ -288,7 +288,7 @@ AUDITED_COMMANDS = {
     *("export", "import", "thaw", "fence", "requests cancel"),
 }
 OTHER_COMMANDS = {
-    *("completion", "run", "serve", "worker", "mcp"),  # programs, and not what is done to others
+    *("completion", "run", "serve", "worker", "mcp", "dashboard"),  # programs, and not what is done to others
     *("locks list", "locks inspect", "locks explain", "runs list", "runs show", "runs tail"),  # only look
     *("runs query", "limits show", "limits rates", "schedules list", "schedules show", "workers"),
     *("status", "top", "audit", "requests list", "requests show"),

@@ -54,7 +54,7 @@ async def test_a_limit_of_a_list_is_a_number() -> None:
     async with sf.Engine("memory://", drive=False) as engine:
         for limit in (0, True, "all"):
             with pytest.raises(DeclarationError):
-                await engine.workers(limit=limit)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+                await engine.workers(limit=limit)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- what is refused
 
 
 async def test_a_dead_worker_is_listed_until_its_runs_are_taken_over() -> None:
