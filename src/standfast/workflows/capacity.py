@@ -82,7 +82,8 @@ def next_capacity(capacity: Capacity, load: Load, most: int) -> Capacity | None:
         return None  # too few to say how long they take
     if load.late >= LATE or load.queued:
         # If none has ended at all, perhaps these wait for runs that nobody has claimed yet.
-        return structs.replace(capacity, runs=min(most, capacity.runs + (0 if load.ended else FEWEST)))
+        more = 0 if load.ended else min(FEWEST, capacity.runs)
+        return structs.replace(capacity, runs=min(most, capacity.runs + more))
     if load.ended and capacity.quickest and load.each > SLOWER * capacity.quickest:
         return capacity
     quickest = min(capacity.quickest, load.each) if capacity.quickest and load.ended else load.each
