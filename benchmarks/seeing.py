@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import _seeing_index, _seeing_metrics, _seeing_retention
+from benchmarks import _seeing_index, _seeing_metrics, _seeing_retention, _seeing_traces
 from benchmarks.harness import Subject, finish
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ PARTS: Final[dict[str, Callable[[contextlib.ExitStack, Path], Iterator[Row]]]] =
     "index": _seeing_index.rows,
     "metrics": _seeing_metrics.rows,
     "retention": _seeing_retention.rows,
+    "traces": _seeing_traces.rows,
 }
 
 

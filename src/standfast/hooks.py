@@ -146,7 +146,7 @@ class Hooks:
     errors are emitted in any case. Before a frequent event is made, ask ``if hooks.want(Committed):``.
 
     Args:
-        hooks: What is called.
+        hooks: What is called. One with a true ``is_quiet`` wants no events, and does not count for ``if hooks:``.
         log: What writes a log, if none of the hooks does. It does not count for ``if hooks:``.
 
     Attributes:
@@ -157,7 +157,7 @@ class Hooks:
 
     def __init__(self, hooks: Iterable[Hook] = (), *, log: Hook | None = None) -> None:
         given = tuple(hooks)
-        self._is_watched: Final = bool(given)
+        self._is_watched: Final = not all(getattr(each, "is_quiet", False) for each in given)
         self.tracing: Final = next((each for each in given if getattr(each, "traces_runs", False)), None)
         self._hooks: Final = given if log is None else (*given, log)
         self._log: Final = log

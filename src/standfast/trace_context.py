@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from msgspec import Struct
 
 from standfast.clock import Instant
-from standfast.keys import encode_parts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -75,42 +74,47 @@ def read_stored(text: str) -> TraceContext | None:
     return read_headers(traceparent, state) if text else None
 
 
-def _digest(size: int, *parts: str) -> str:
-    found = blake2b(encode_parts(parts), digest_size=size).hexdigest()
-    return found if int(found, 16) else found[:-1] + "1"
-
-
 @final
 class RunTrace:
-    """The trace that a run belongs to, and the ids of its spans.
+    """The trace that a run belongs to, and the ids of its spans, as numbers.
 
     Args:
         place: The run's namespace, tenant, id and incarnation.
         stored: The context that was stored when it was started; empty if there was none.
 
     Attributes:
-        trace_id: The trace: that of whoever has started the run, else one of its own.
+        trace_id: The trace: that of the caller that started the run, else one of its own.
         run_span: The id of the run's own span.
         parent: What that belongs to.
+        native: What the hook that traces keeps of it.
     """
 
-    __slots__ = ("_place", "parent", "run_span", "trace_id")
+    __slots__ = ("_digest", "native", "parent", "run_span", "trace_id")
 
     def __init__(self, place: tuple[str, str, str, int], stored: str = "") -> None:
-        self._place: Final = (*place[:3], str(place[3]))
+        namespace, tenant, run_id, incarnation = place
+        packed = f"{namespace}\0{tenant}\0{run_id}\0{incarnation}\0".encode()  # none of them has a NUL in it
+        self._digest: Final = blake2b(packed, digest_size=8)
         self.parent: Final = read_stored(stored)
-        self.trace_id: Final = _digest(16, "trace", *self._place) if self.parent is None else self.parent.trace_id
+        self.trace_id: Final = (
+            int.from_bytes(blake2b(packed, digest_size=16).digest()) or 1
+            if self.parent is None
+            else int(self.parent.trace_id, 16)
+        )
         self.run_span: Final = self.span("run")
+        self.native: Any = None
 
-    def span(self, kind: str, operation: str = "", number: int = 0) -> str:
+    def span(self, kind: str, operation: str = "", number: int = 0) -> int:
         """Return the id of the span of one operation."""
-        return _digest(8, "span", *self._place, kind, operation, str(number))
+        digest = self._digest.copy()
+        digest.update(f"{kind}\0{operation}\0{number}".encode())
+        return int.from_bytes(digest.digest()) or 1
 
-    def within(self, span_id: str, *, is_sampled: bool = True) -> TraceContext:
+    def within(self, span: int) -> TraceContext:
         """Return the context of what belongs to a span of the run."""
         known = self.parent
-        flags = known.flags if known is not None else SAMPLED if is_sampled else 0
-        return TraceContext(self.trace_id, span_id, flags, "" if known is None else known.state)
+        flags, state = (SAMPLED, "") if known is None else (known.flags, known.state)
+        return TraceContext(f"{self.trace_id:032x}", f"{span:016x}", flags, state)
 
 
 class RecordedOperation(Protocol):
@@ -188,8 +192,12 @@ class RunTracing(Protocol):
         """Return the context that the code belongs to that runs now."""
         ...
 
-    def step(self, trace: RunTrace, step_id: str, attempt: int) -> AbstractContextManager[None]:
-        """Let spans that are made meanwhile belong to an attempt of a step."""
+    def enter_step(self, trace: RunTrace, step_id: str, attempt: int) -> object:
+        """Let spans that are made from now on belong to an attempt of a step, until :meth:`leave`."""
+        ...
+
+    def leave(self, token: Any) -> None:  # noqa: ANN401 -- what it was entered with
+        """Let spans belong to what they did before."""
         ...
 
     def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:

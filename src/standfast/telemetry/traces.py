@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
+from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import Committed
 from standfast.trace_context import SAMPLED, RunTrace, TraceContext, read_headers
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "timed_out"})
 _FAILED: Final = frozenset({"failed", "timed_out"})
 _SCOPE: Final = InstrumentationScope("standfast")
+_UNSET: Final = otel.Status()
+_SPAN_KEY: Final = next(iter(otel.set_span_in_context(otel.INVALID_SPAN, otel_context.Context())))
 
 _WAITS: Final = {
     "slept": ("sleep", "wait sleep"),
@@ -74,6 +77,8 @@ class TracingHook:
             raise DeclarationError("TracingHook", problem)
         self._provider: Final = provider
         self._commits: Final = commits
+        self.is_quiet: Final = not commits
+        self._tracer: Final = provider.get_tracer("standfast")
         # Spans with ids of our own cannot be begun through the API, so they are handed over when they have ended.
         self._processor: Final[Any] = vars(provider)["_active_span_processor"]
 
@@ -90,9 +95,8 @@ class TracingHook:
         """Export the span of a transaction."""
         if isinstance(event, Committed):
             end = event.at * 1_000
-            tracer = self._provider.get_tracer("standfast")
             attributes: dict[str, str | int] = {"standfast.backend": event.backend, "standfast.riders": event.riders}
-            span = tracer.start_span("commit", attributes=attributes, start_time=end - round(event.seconds * 1e9))
+            span = self._tracer.start_span("commit", attributes=attributes, start_time=end - round(event.seconds * 1e9))
             span.end(end)
 
     # --- what an engine asks for ---------------------------------------------------------------------------------
@@ -105,121 +109,193 @@ class TracingHook:
         parent = f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags) & SAMPLED:02x}"
         return read_headers(parent, found.trace_state.to_header())
 
-    @contextmanager
-    def step(self, trace: RunTrace, step_id: str, attempt: int) -> Generator[None]:
+    def enter_step(self, trace: RunTrace, step_id: str, attempt: int) -> object:
         """Make the span of an attempt current. It is exported when the run's piece ends."""
-        inside = trace.within(trace.span("step", step_id, attempt), is_sampled=self._is_sampled(trace))
-        token = otel_context.attach(otel.set_span_in_context(otel.NonRecordingSpan(_span_context(inside))))
-        try:
-            yield
-        finally:
-            otel_context.detach(token)
+        here = otel_context.get_current()
+        return otel_context.attach(_StepContext(here, trace, self._known(trace), (step_id, attempt)))
+
+    def leave(self, token: Any) -> None:  # noqa: ANN401 -- what OpenTelemetry has returned
+        """Make current what was."""
+        otel_context.detach(token)
 
     @contextmanager
     def request(self, caller: TraceContext | None, request_id: str, action: str) -> Generator[None]:
         """Trace a request as a span of its own, below the caller's or below what is current."""
-        parent = None if caller is None else otel.set_span_in_context(otel.NonRecordingSpan(_span_context(caller)))
-        tracer = self._provider.get_tracer("standfast")
-        attributes = {"standfast.request.id": request_id, "standfast.action": action}
-        span = tracer.start_span(f"request {action}", parent, otel.SpanKind.SERVER, attributes)
-        token = otel_context.attach(otel.set_span_in_context(span))
+        parent = otel.get_current_span().get_span_context() if caller is None else _span_context(caller)
+        ids = self._provider.id_generator
+        if parent.is_valid:
+            trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
+        else:
+            trace_id, state = ids.generate_trace_id(), None
+            flags = otel.TraceFlags(SAMPLED if self._is_sampled(trace_id) else 0)
+        context = otel.SpanContext(trace_id, ids.generate_span_id(), False, flags, state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
+        token = otel_context.attach(otel.set_span_in_context(otel.NonRecordingSpan(context)))
+        began, status = SYSTEM_CLOCK.wall(), _UNSET
         try:
             yield
         except BaseException as error:
-            span.set_status(otel.StatusCode.ERROR, type(error).__name__)
+            status = otel.Status(otel.StatusCode.ERROR, type(error).__name__)
             raise
         finally:
             otel_context.detach(token)
-            span.end()
+            if flags.sampled:
+                self._processor.on_end(
+                    ReadableSpan(
+                        f"request {action}",
+                        context,
+                        parent if parent.is_valid else None,
+                        self._provider.resource,
+                        {"standfast.request.id": request_id, "standfast.action": action},
+                        kind=otel.SpanKind.SERVER,
+                        status=status,
+                        start_time=began * 1_000,
+                        end_time=SYSTEM_CLOCK.wall() * 1_000,
+                        instrumentation_scope=_SCOPE,
+                    )
+                )
 
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
-        if self._is_sampled(piece.trace):
+        if self._known(piece.trace).is_sampled:
             for span in self._spans(piece):
                 self._processor.on_end(span)
 
     # --- spans ---------------------------------------------------------------------------------------------------
 
-    def _is_sampled(self, trace: RunTrace) -> bool:
-        if trace.parent is not None:
-            return trace.parent.is_sampled
-        decided = self._provider.sampler.should_sample(None, int(trace.trace_id, 16), "run")
-        return decided.decision is Decision.RECORD_AND_SAMPLE
+    def _is_sampled(self, trace_id: int) -> bool:
+        """Return True if the sampler wants a trace that begins here; it is asked by the id alone, so all agree."""
+        return self._provider.sampler.should_sample(None, trace_id, "run").decision is Decision.RECORD_AND_SAMPLE
+
+    def _known(self, trace: RunTrace) -> _RunContext:
+        if trace.native is None:
+            parent = trace.parent
+            is_sampled = self._is_sampled(trace.trace_id) if parent is None else parent.is_sampled
+            trace.native = _RunContext(trace, is_sampled=is_sampled)
+        known: _RunContext = trace.native
+        return known
 
     def _spans(self, piece: RunPiece) -> Iterator[ReadableSpan]:
-        trace, parent = piece.trace, piece.trace.run_span
+        trace, known = piece.trace, self._known(piece.trace)
+        run = known.run
         if not piece.number:
             if piece.nominal_at is not None:
                 named = {"standfast.schedule": piece.schedule}
-                yield self._span(piece, "tick", trace.span("tick"), parent, piece.nominal_at, piece.started_at, named)
+                yield self._span(piece, "tick", trace.span("tick"), run, piece.nominal_at, piece.started_at, named)
             until = min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
-            yield self._span(piece, "start", trace.span("start"), parent, piece.started_at, until)
-        yield from self._operations(piece)
-        about = {"standfast.worker": piece.worker, "standfast.fence": piece.fence}
+            yield self._span(piece, "start", trace.span("start"), run, piece.started_at, until)
+        yield from self._operations(piece, run)
+        about: dict[str, Any] = {"standfast.worker": piece.worker, "standfast.fence": piece.fence}
         claim = trace.span("claim", number=piece.number)
-        yield self._span(piece, "claim", claim, parent, piece.claimed_at, piece.ended_at, about)
+        yield self._span(piece, "claim", claim, run, piece.claimed_at, piece.ended_at, about)
         if piece.status in ENDED:
-            above = None if trace.parent is None else trace.parent.span_id
             how = {"standfast.status": piece.status, "standfast.version": piece.version}
             error = piece.error or piece.status if piece.status in _FAILED else ""
-            name = f"run {piece.workflow}"
-            yield self._span(piece, name, parent, above, piece.started_at, piece.ended_at, how, error=error)
+            above = None if trace.parent is None else _span_context(trace.parent)
+            name, began = f"run {piece.workflow}", piece.started_at
+            yield self._span(piece, name, trace.run_span, above, began, piece.ended_at, how, error=error)
 
-    def _operations(self, piece: RunPiece) -> Iterator[ReadableSpan]:
+    def _operations(self, piece: RunPiece, run: otel.SpanContext) -> Iterator[ReadableSpan]:
         """Yield the spans of steps, waits and holds that ended in this piece."""
-        history, trace, parent = piece.history, piece.trace, piece.trace.run_span
+        history, trace = piece.history, piece.trace
         tried: dict[str, int] = {}
         for event in history[: piece.first]:
             if event.kind == "tried":
                 tried[event.id] = tried.get(event.id, 0) + 1
         since: dict[str, Instant] = {}
-        for position, event in enumerate(history[piece.first :], piece.first):
-            path, _, operation = event.id.rpartition("/")
-            before = since.get(path, min(piece.claimed_at, event.at))
-            about: dict[str, Any] = {"standfast.operation": event.id}
-            if event.kind in ("step", "tried", "transaction"):
-                attempt = tried.get(event.id, 0) + 1
-                tried[event.id] = attempt if event.kind == "tried" else 0
-                began = piece.began.get((event.id, attempt), before)
-                span_id, name = trace.span("step", event.id, attempt), f"step {operation.partition('#')[0]}"
-                about |= {"standfast.step.id": event.id, "standfast.attempt": attempt}
-                yield self._span(piece, name, span_id, parent, began, event.at, about, error=_error(event))
-            elif event.kind in _WAITS:
-                opened, name = _WAITS[event.kind]
-                began = _found(history, position, opened, event.id) or before
-                yield self._span(piece, name, trace.span(event.kind, event.id), parent, began, event.at, about)
-            elif event.kind == "released" and (held := _found(history, position, "held", event.id)) is not None:
-                span_id = trace.span("hold", event.id)
-                yield self._span(piece, "hold", span_id, parent, held, event.at, about, error=_error(event))
-            since[path] = event.at
+        for position in range(piece.first, len(history)):
+            event = history[position]
+            kind, operation, at = event.kind, event.id, event.at
+            path, _, name = operation.rpartition("/")
+            before = since.get(path, min(piece.claimed_at, at))
+            if kind in ("step", "tried", "transaction"):
+                attempt = tried.get(operation, 0) + 1
+                if kind == "tried":
+                    tried[operation] = attempt
+                began = piece.began.get((operation, attempt), before)
+                about: dict[str, Any] = {"standfast.step.id": operation, "standfast.attempt": attempt}
+                span, name = trace.span("step", operation, attempt), f"step {name.partition('#')[0]}"
+                yield self._span(piece, name, span, run, began, at, about, error=_error(event))
+            elif kind in _WAITS:
+                opened, name = _WAITS[kind]
+                began = _found(history, position, opened, operation) or before
+                about = {"standfast.operation": operation}
+                yield self._span(piece, name, trace.span(kind, operation), run, began, at, about)
+            elif kind == "released" and (held := _found(history, position, "held", operation)) is not None:
+                about = {"standfast.operation": operation}
+                yield self._span(piece, "hold", trace.span("hold", operation), run, held, at, about)
+            since[path] = at
 
     def _span(
         self,
         piece: RunPiece,
         name: str,
-        span_id: str,
-        parent: str | None,
+        span: int,
+        parent: otel.SpanContext | None,
         began: Instant,
         ended: Instant,
         about: Mapping[str, Any] | None = None,
         *,
         error: str = "",
     ) -> ReadableSpan:
-        trace = piece.trace
-        status = otel.Status(otel.StatusCode.ERROR, error) if error else otel.Status()
-        attributes = {"standfast.run.id": piece.run, "standfast.workflow": piece.workflow, **(about or {})}
+        known: _RunContext = piece.trace.native
+        attributes: dict[str, Any] = {"standfast.run.id": piece.run, "standfast.workflow": piece.workflow}
+        if about is not None:
+            attributes.update(about)
         return ReadableSpan(
             name,
-            context=_span_context(trace.within(span_id)),
-            parent=None if parent is None else _span_context(trace.within(parent)),
-            resource=self._provider.resource,
-            attributes=attributes,
-            kind=otel.SpanKind.CONSUMER if parent is None or name.startswith("run ") else otel.SpanKind.INTERNAL,
-            status=status,
+            known.context(span),
+            parent,
+            self._provider.resource,
+            attributes,
+            kind=otel.SpanKind.CONSUMER if span == piece.trace.run_span else otel.SpanKind.INTERNAL,
+            status=otel.Status(otel.StatusCode.ERROR, error) if error else _UNSET,
             start_time=min(began, ended) * 1_000,
             end_time=ended * 1_000,
             instrumentation_scope=_SCOPE,
         )
+
+
+@final
+class _StepContext(otel_context.Context):
+    """The context that a step's code runs in. Its span is made when it is asked for: most steps make no spans."""
+
+    __slots__ = ("_known", "_step", "_trace")
+
+    def __init__(
+        self, around: otel_context.Context, trace: RunTrace, known: _RunContext, step: tuple[str, int]
+    ) -> None:
+        super().__init__(around)
+        self._trace, self._known, self._step = trace, known, step
+
+    def _span(self) -> otel.Span:
+        return otel.NonRecordingSpan(self._known.context(self._trace.span("step", *self._step)))
+
+    def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
+        """Return what the context has."""
+        return self._span() if key == _SPAN_KEY else super().get(key, default)
+
+    def copy(self) -> dict[str, object]:
+        """Return what it has as a plain dictionary, of which the next context is made."""
+        return {**self, _SPAN_KEY: self._span()}
+
+
+@final
+class _RunContext:
+    """What all spans of a run have in common, in OpenTelemetry's own types."""
+
+    __slots__ = ("_flags", "_state", "_trace_id", "is_sampled", "run")
+
+    def __init__(self, trace: RunTrace, *, is_sampled: bool) -> None:
+        parent = None if trace.parent is None else _span_context(trace.parent)
+        self.is_sampled: Final = is_sampled
+        self._trace_id: Final = trace.trace_id
+        self._flags: Final = otel.TraceFlags(SAMPLED if is_sampled else 0)
+        self._state: Final = otel.TraceState() if parent is None else parent.trace_state
+        self.run: Final = self.context(trace.run_span)
+
+    def context(self, span: int) -> otel.SpanContext:
+        """Return the context of a span of the run."""
+        return otel.SpanContext(self._trace_id, span, False, self._flags, self._state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
 
 
 def _span_context(context: TraceContext) -> otel.SpanContext:

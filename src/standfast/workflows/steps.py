@@ -653,8 +653,11 @@ class StepExecution:
         activation.began[self._id, self._attempt] = activation.runtime.now()
         if tracing is None:
             return await self._call_otherwise(self._step.options.timeout)
-        with tracing.step(trace, self._id, self._attempt):
+        token = tracing.enter_step(trace, self._id, self._attempt)
+        try:
             return await self._call_otherwise(self._step.options.timeout)
+        finally:
+            tracing.leave(token)
 
     async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         return await (self._call() if timeout is None else self._call_within(timeout))

@@ -159,7 +159,6 @@ async def test_a_run_is_one_trace_with_each_span_once(traced: Traced) -> None:
     assert by_name["step charge"].attributes == {
         "standfast.run.id": "r",
         "standfast.workflow": "fulfil",
-        "standfast.operation": "charge",
         "standfast.step.id": "charge",
         "standfast.attempt": 1,
     }
