@@ -85,7 +85,7 @@ def next_capacity(capacity: Capacity, load: Load, most: int) -> Capacity | None:
         more = 0 if load.ended else min(FEWEST, capacity.runs)
         return structs.replace(capacity, runs=min(most, capacity.runs + more))
     if load.ended and capacity.quickest and load.each > SLOWER * capacity.quickest:
-        return capacity
+        return structs.replace(capacity, runs=min(most, capacity.runs))
     quickest = min(capacity.quickest, load.each) if capacity.quickest and load.ended else load.each
     return Capacity(min(most, 2 * capacity.runs), quickest)
 
