@@ -301,10 +301,11 @@ class HistoryEntry(Struct, frozen=True):
 async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
     """Read everything that a run has recorded; or only what came after the first so many, when they were all."""
     events = await events_of(scope, RunKeys(scope, run_id), first=first)
-    return tuple(_entry(number, event) for number, event in enumerate(events, first))
+    return tuple(entry_of(number, event) for number, event in enumerate(events, first))
 
 
-def _entry(number: int, event: HistoryEvent) -> HistoryEntry:
+def entry_of(number: int, event: HistoryEvent) -> HistoryEntry:
+    """Return an event of a history as a line for people."""
     value = PLAIN.unpack(event.value) if event.value else None
     took = event.took / MICROSECONDS if event.took else None
     worker, host = ("", "") if event.driven is None else (event.driven.by, event.driven.host)

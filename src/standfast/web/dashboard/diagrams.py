@@ -38,6 +38,10 @@ FOLD: Final = 0.12
 """How much of the time that is worked an idle stretch takes at the most; what is longer is folded."""
 
 
+LOCKS: Final = frozenset({"lock", "held", "released", "lost"})
+"""The kinds of entries of a history that say what a run held."""
+
+
 class Stretch(Struct, frozen=True):
     """What is drawn as one bar.
 
@@ -90,7 +94,12 @@ class DrawnTimeline(Struct, frozen=True):
 
 
 def stretches_of(timeline: Timeline, history: Sequence[HistoryEntry]) -> list[Stretch]:
-    """Return what a run did, waited for and held, in the order in which that began."""
+    """Return what a run did, waited for and held, in the order in which that began.
+
+    Args:
+        timeline: What it did and waited for.
+        history: Its history, or the part of it that is of :data:`LOCKS`.
+    """
     names = {entry.id: _lock_name(entry) for entry in history if entry.kind == "lock"}
     found = [_of_span(span, names) for span in timeline.spans]
     since: dict[str, int] = {}

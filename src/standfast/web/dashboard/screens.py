@@ -12,10 +12,11 @@ from standfast.locks.line_history import read_history as read_holds
 from standfast.locks.survey import read_lines
 from standfast.redaction import MASK, mask_text
 from standfast.web.dashboard.access import PageError
-from standfast.web.dashboard.diagrams import MOST_ROWS, draw, stretches_of
+from standfast.web.dashboard.diagrams import LOCKS, MOST_ROWS, draw, stretches_of
 from standfast.web.dashboard.why import why
-from standfast.workflows.records import Status
-from standfast.workflows.timeline import WAITS, SpanKind
+from standfast.workflows.queries import entry_of
+from standfast.workflows.records import RunKeys, Status, events_of, find
+from standfast.workflows.timeline import WAITS, SpanKind, timeline_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -57,18 +58,22 @@ async def run(view: View, run_id: str = "") -> Response:
     """Show one run: how it is, its timeline, its history, and what can be done to it."""
     run_id = run_id or view.query.get("id", "")
     found = await view.engine.get(run_id)
-    history = await view.engine.history(run_id)
-    told = await view.engine.timeline(run_id)
-    stretches = stretches_of(told, history)
-    first = _number(view.query.get("from", ""), max(0, len(history) - MOST_ROWS))
+    scope = view.engine.space
+    record, events = await find(scope, run_id), await events_of(scope, RunKeys(scope, run_id))
+    told = timeline_of(run_id, record.header, record.state, events, view.engine.runtime.now())
+    # A history may be long: of what is not shown only what its drawing needs is unpacked.
+    locks = [entry_of(number, each) for number, each in enumerate(events) if each.kind in LOCKS]
+    stretches = stretches_of(told, locks)
+    first = _number(view.query.get("from", ""), max(0, len(events) - MOST_ROWS))
+    history = [entry_of(number, each) for number, each in enumerate(events[first : first + MOST_ROWS], first)]
     children = await view.engine.list(parent=run_id, limit=MOST_CHILDREN)
     reveals = view.access.reveals and view.query.get("values") == "shown"
     return view.page(
         "run.html",
         run=found,
-        history=history[first : first + MOST_ROWS],
+        history=history,
         first=first,
-        total=len(history),
+        total=len(events),
         page=MOST_ROWS,
         drawing=draw(stretches, first=_number(view.query.get("rows", ""), 0)),
         spent=[(WAITS[cast("SpanKind", kind)], seconds) for kind, seconds in told.seconds.items()],
