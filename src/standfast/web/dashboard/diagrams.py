@@ -209,7 +209,7 @@ class _Axis:
 # --- who waits for whom -----------------------------------------------------------------------------------------------
 
 BOX: Final = (220, 52)
-SPACE: Final = (70, 22)
+SPACE: Final = (44, 22)
 
 
 class WaitNode(Struct, frozen=True):
