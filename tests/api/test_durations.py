@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, is_typeddict
 
 import pytest
@@ -97,6 +98,12 @@ async def lists(_ctx: sf.Context, _items: list[int]) -> None:
 
 WHSEC: Final = "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IQ=="
 
+
+def kept_for(name: str, length: Any) -> object:
+    """Return a retention with one length."""
+    return sf.admin.Retention(**{name: length})
+
+
 MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "Backoff.first": lambda length: Backoff(first=length),
     "Backoff.longest": lambda length: Backoff(longest=length),
@@ -132,7 +139,7 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     ),
     "Stripe.tolerance": lambda length: Stripe("longer secret", tolerance=length),
     **{
-        f"Retention.{name}": lambda length, name=name: sf.admin.Retention(**{name: length})
+        f"Retention.{name}": partial(kept_for, name)
         for name in ("completed", "failed", "cancelled", "timed_out", "idempotency", "audit")
     },
     "Retention.workflows": lambda length: sf.admin.Retention(workflows={"ledger": length}),
