@@ -530,7 +530,7 @@ class PermitsDisagree(LockEvent, frozen=True, kw_only=True):
 class EntriesFell(LockEvent, frozen=True, kw_only=True):
     """Holders or waiters were dropped, because their processes are gone."""
 
-    level: ClassVar[Level] = "warning"
+    level: ClassVar[Level] = "info"
 
     presences: tuple[str, ...]
 
@@ -827,7 +827,7 @@ class HintHeard(RunEvent, frozen=True, kw_only=True):
 class WorkerDied(Event, frozen=True, kw_only=True):
     """A worker is gone without a word. Its runs are made ready for others."""
 
-    level: ClassVar[Level] = "warning"
+    level: ClassVar[Level] = "info"
 
     presence: str
     runs: int

@@ -172,10 +172,11 @@ class Hold:
             return
         self.reason = reason
         self.lost.set()
-        at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
-        self._lines.hooks.emit(
-            LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
-        )
+        if self._lines.hooks or not self._lines.is_closing:  # a program that ends with a lock in hand is not warned
+            at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
+            self._lines.hooks.emit(
+                LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
+            )
         self._on_lost()
 
     def close(self) -> None:

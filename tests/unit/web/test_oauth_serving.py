@@ -136,7 +136,7 @@ async def test_every_route_but_the_metadata_needs_a_token() -> None:
     """Each address that is open is one in full."""
     async with served() as app, client_of(app) as http:
         paths = {route.path for route in app.routes if isinstance(route, Route)}
-        opened = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", "/health"}
+        opened = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", "/health", "/health/live", "/health/ready"}
         for path in {*paths, f"{WELL_KNOWN}/", f"{WELL_KNOWN}/other", f"/x{WELL_KNOWN}"} - opened:
             assert (await http.get(path.replace("{", "").replace("}", ""))).status_code == 401, path
         for path in opened:

@@ -58,7 +58,7 @@ def is_alive(process: int) -> bool:
     """Tell whether a process is there that is more than a remainder."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end while it is looked at
         return False
 
 

@@ -276,7 +276,7 @@ async def test_an_input_of_another_type_is_told_by_the_worker(url: str, caplog: 
             while (await worker.get(run.id)).waits_for != "a worker whose code takes its input":
                 await watch.wait(0.5)
     [entry] = {each.getMessage() for each in caplog.records}
-    assert entry.startswith("going on with the run 'r' failed: standfast.errors.NondeterminismError")
+    assert entry.startswith('event=run-code-differs run=r recorded="its input"')
     assert "Expected `int`, got `str` - at `$.delay`" in entry
 
 

@@ -15,7 +15,7 @@ from standfast.space import Space
 from standfast.testing.conformance.ground import PATIENCE, shortest_lease
 from standfast.testing.conformance.locks.wire import Wire
 from standfast.testing.conformance.workflows.samples import DONE, WORKFLOWS
-from standfast.workflows import messages, queries, worker
+from standfast.workflows import inbox, queries, worker
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ LOOKS: Final = (
     (registry, "POLL_EVERY"),
     (worker, "POLL_EVERY"),
     (queries, "LOOK_EVERY"),
-    (messages, "LOOK_EVERY"),
+    (inbox, "LOOK_EVERY"),
 )
 """How often processes look by themselves. Where hints do not arrive, tests let them look more often than that."""
 
