@@ -61,6 +61,9 @@ def top(target: Target, lately: str, patience: str, *, once: bool, as_json: bool
     except ModuleNotFoundError:
         advice = "Install it with: pip install 'standfast[top]'. Without it, standfast status shows the same once."
         end("top needs the package rich, which is not installed", NOT_LOADED, advice)
+    if sys.stdin.isatty():  # the window counts, also after it was made smaller, not what an environment said of another
+        os.environ.pop("COLUMNS", None)
+        os.environ.pop("LINES", None)
     console = Console(highlight=False)
     if not once and not as_json and not (console.is_terminal and sys.stdin.isatty()):
         raise click.UsageError("There is no terminal to draw on; --once prints one screen.")
