@@ -142,9 +142,9 @@ _begin: Final = ticking._begin
 
 async def and_forget_the_record(host: Any, asked: Any) -> Any:
     """Start the run of a request, and leave its record for later."""
-    kept = tuple(each for each in asked.alongside if each.key.parts[2] != "request")
-    started = await start(host, structs.replace(asked, alongside=kept))
-    await host.space.commit(*(each for each in asked.alongside if each.key.parts[2] == "request"))
+    kept = tuple(each for each in asked.extra_changes if each.key.parts[2] != "request")
+    started = await start(host, structs.replace(asked, extra_changes=kept))
+    await host.space.commit(*(each for each in asked.extra_changes if each.key.parts[2] == "request"))
     return started
 
 

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 import standfast as sf
 from standfast.errors import ResultTimeoutError, StandfastError
 from standfast.flows.dispatcher import Dispatcher
+from standfast.keys import RecordKey
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.workflows.engine import Engine
+from standfast.workflows.records import HEADERS, RUN_STATES
 from tests.simulation.flow_ends import check_ends
 from tests.simulation.flow_letters import Sender, chosen_actions
 from tests.simulation.flow_stage import ANN, IN_TURN, Stage, policies_of
 from tests.simulation.flow_watch import FlowWatch
 from tests.simulation.lock_process import CALM, Process, Roster
+from tests.simulation.workflow_watch import listings_of
 from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ PATIENCE: Final = 120.0
 KEPT: Final = {
     *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
     *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
-    *("stop", "superseded", "turned-out", "past"),
+    *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged"),
 }
 """What stays in the store after all have ended."""
 
@@ -247,6 +250,18 @@ class World:
         await asyncio.sleep(2 * self.lease)
         rows = [str(key) for key in self.memory._records if key.parts[2] not in KEPT and self._is_there(key)]
         self.watch.demand(not rows, f"rest: records are left: {rows[:5]}")
+        self._check_index()
+
+    def _check_index(self) -> None:
+        """Each run is listed where its state says, and no other is."""
+        records = self.memory._records
+        found = {key.parts[2:] for key in records if key.parts[2] in ("runs", "tagged") and self._is_there(key)}
+        wanted: set[tuple[str, ...]] = set()
+        for key in [each for each in records if each.parts[2] == "life" and self._is_there(each)]:
+            (namespace, tenant), run = key.parts[:2], key.parts[-1]
+            header = HEADERS.decode(records[RecordKey(namespace, tenant, "run", run)].value)
+            wanted |= listings_of(run, RUN_STATES.decode(records[key].value), header)
+        self.watch.demand(found == wanted, f"index: listed are {sorted(found - wanted)}, not {sorted(wanted - found)}")
 
     def _is_there(self, key: Any) -> bool:
         return not self.memory._records[key].is_expired(self.memory.now())

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 from unittest.mock import patch
 
@@ -17,6 +18,8 @@ import click
 import msgspec
 
 import standfast as sf
+from standfast.audit import Actor, Audit
+from standfast.cli import audit as audit_follow
 from standfast.cli import runs as runs_tail
 from standfast.cli.runs import as_data
 from standfast.cli.target import Target
@@ -29,6 +32,7 @@ from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Commit, Put
 from standfast.testing import VirtualClock
 from standfast.web.chat import feed
+from standfast.web.dashboard import live as live_pages
 from standfast.web.mcp import ToolCalls
 from standfast.workflows import queries as awaiting
 from tests.unit.web.chat.chat_clients import Socket, caller, known_by_header
@@ -439,6 +443,81 @@ async def watch_a_record(chance: random.Random) -> None:
         await writing
 
 
+async def follow_the_audit(chance: random.Random) -> None:
+    """``standfast audit --follow``: every action with its last outcome, without any look by the clock."""
+    actions, told = chance.choice((1, 5, 20)), dict[str, str]()
+    has_all = asyncio.Event()
+
+    def tell(line: str) -> None:
+        record = json.loads(line)
+        told[record["subject"]] = record["outcome"]
+        if list(told.values()).count("done") == actions:
+            has_all.set()
+
+    async with space_of_its_own() as space:
+
+        @contextlib.asynccontextmanager
+        async def opened(_: Target) -> AsyncIterator[Space]:
+            yield space
+
+        async def act() -> None:
+            audit = Audit(space, Actor("ann", "cli", "host"))
+            for number in range(actions):
+                async with audit.action("run.cancel", f"r-{number}"):
+                    await pause(chance)
+                await pause(chance)
+
+        options = {"action": None, "subject": None, "actor": None, "limit": 100}
+        acting = asyncio.ensure_future(act())
+        await pause(chance)
+        with (
+            patch.object(Target, "opened", opened),
+            patch.object(click, "echo", tell),
+            patch.object(audit_follow, "LOOK_EVERY", 10 * SOON),
+        ):
+            following = asyncio.ensure_future(audit_follow._follow(Target(), options, as_json=True))
+            await has_all.wait()
+            following.cancel()
+            await asyncio.wait({following})
+        await acting
+
+
+async def look_at_a_page(chance: random.Random) -> None:
+    """A live page of the dashboard: it was drawn before its stream began, and is drawn again for the last change."""
+    async with space_of_its_own() as space:
+        key, last, closing = space.key("life", "r"), chance.choice((1, 5, 20)), asyncio.Event()
+
+        async def write() -> None:
+            version = 0
+            for number in range(1, last + 1):
+                answer = await space.commit(Put(key, str(number).encode(), version))
+                version = answer.versions[key] if isinstance(answer, Commit) else 0
+                await pause(chance)
+
+        async def drawn() -> int:
+            record = (await space.read(key)).get(key)
+            return 0 if record is None else int(record.value)
+
+        async def look() -> None:
+            shown = await drawn()
+            await pause(chance)
+            stream: Any = await live_pages.live(view)
+            async for told in stream.body_iterator:
+                await pause(chance)
+                if told.startswith(b"event"):
+                    shown = await drawn()
+                if shown == last:
+                    return
+
+        dashboard = SimpleNamespace(closing=closing, watchers={})
+        view: Any = SimpleNamespace(engine=SimpleNamespace(space=space), dashboard=dashboard)
+        writing = asyncio.ensure_future(write())
+        with patch.object(live_pages, "LONGEST", 10 * SOON):
+            looking = [asyncio.ensure_future(look()) for _ in range(chance.choice((1, 3)))]
+            await asyncio.gather(*looking)
+        await writing
+
+
 Program: TypeAlias = "Callable[[random.Random], Awaitable[None]]"
 
 OF_REQUESTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
@@ -454,7 +533,8 @@ OF_REQUESTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     )
 }
 OF_THE_REST: Final[dict[str, Program]] = {
-    each.__name__: each for each in (wait_for_runs, tail_a_run, follow_a_state, watch_a_record)
+    each.__name__: each
+    for each in (wait_for_runs, tail_a_run, follow_a_state, watch_a_record, follow_the_audit, look_at_a_page)
 }
 
 

@@ -40,8 +40,11 @@ FOLLOWERS: Final = {
     "web Conversation.watch": ("talk_over_a_socket", "talk_over_events"),
     "workflows Endings._watch": ("wait_for_runs",),
     "workflows Endings._hear": ("wait_for_runs",),
-    "workflows _ask": ("wait_for_runs",),
+    "workflows AnswerWaits._listen": ("wait_for_runs",),
     "cli follow": ("tail_a_run",),
+    "cli _follow": ("follow_the_audit",),
+    "web Watcher._watch": ("look_at_a_page",),
+    "web live.events": ("look_at_a_page",),
     "locks StateEvents.__aiter__": ("follow_a_state",),
     "locks StateEvents.__anext__": ("follow_a_state",),
     "scope Scope.watch": ("watch_a_record",),
@@ -52,7 +55,10 @@ OTHERS: Final = {
     "workflows matching": "a page after the other",
     "workflows _candidates": "a page after the other",
     "workflows _records": "a page after the other",
-    "workflows _states": "a page after the other",
+    "workflows _pages": "a page after the other",
+    "workflows oldest_ended": "a page after the other",
+    "cli _runs": "a page after the other",
+    "locks front_waits": "a page after the other",
     "locks lines": "a page after the other",
     "locks waiters_of": "a page after the other",
     "space Space.lines": "a page after the other",
@@ -63,6 +69,8 @@ OTHERS: Final = {
     "locks Lines.listen": "tests/simulation/test_locks.py",
     "locks RateLimiter.acquire": "tests/simulation/test_locks.py",
     "workflows Worker.start": "tests/simulation/test_workflows.py",
+    # It draws everything anew before it waits, and by the clock.
+    "cli _run": "tests/integration/cli/test_top.py",
     # A blocking face that asks the asynchronous one, in a thread: tests/unit/blocking.
     "blocking Space.watch.make": "tests/unit/blocking",
 }

@@ -20,6 +20,7 @@ from standfast.workflows.replay import branch_of
 if TYPE_CHECKING:
     from standfast.stores.backend import Applied
     from standfast.stores.memory import MemoryRecords
+    from standfast.workflows.records import Header
     from standfast.workflows.steps import CurrentStep
     from tests.simulation.lock_process import Process
 
@@ -35,6 +36,16 @@ MOST_CLAIMS: Final = 60
 def family_of(run: str) -> str:
     """Return the first of the runs that one descends from, as its child or because it went on as a new one."""
     return re.split(r"[.~]", run, maxsplit=1)[0]
+
+
+def listings_of(run: str, state: RunState, header: Header) -> set[tuple[str, ...]]:
+    """Return where a run is listed in the index of runs; one that a worker drives is not."""
+    if state.owner:
+        return set()
+    rest = (f"{state.changed_at:016d}", run)
+    return {("runs", state.status, header.workflow, *rest)} | {
+        ("tagged", tag, state.status, *rest) for tag in header.tags
+    }
 
 
 @final
@@ -123,11 +134,9 @@ class WorkflowWatch:
         """A run is listed where its state says, and nowhere else; one that a worker drives is not listed."""
         state, (namespace, tenant, *_) = self.states.get(run), near.parts
         wanted: set[tuple[str, ...]] = set()
-        if state is not None and not state.owner:
+        if state is not None:
             header = HEADERS.decode(self._memory._records[RecordKey(namespace, tenant, "run", run)].value)
-            rest = (f"{state.changed_at:016d}", run)
-            wanted = {("runs", state.status, header.workflow, *rest)}
-            wanted |= {("tagged", tag, state.status, *rest) for tag in header.tags}
+            wanted = listings_of(run, state, header)
         found = self._listed.get(run, set())
         self.demand(found == wanted, f"index: {run} is listed at {sorted(found)}, not at {sorted(wanted)}")
 

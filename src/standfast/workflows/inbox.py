@@ -446,8 +446,10 @@ class AnswerWaits:
                     else:
                         await self._look_at(run_id, [key.parts[-1] for key in told.about if key.parts[-1] in waiting])
         except StandfastError as problem:
-            for update_id in tuple(self._waiting.get(run_id, ())):
-                self._settle(run_id, update_id, problem)
+            if self._listening.get(run_id) is asyncio.current_task():  # whoever comes now begins anew
+                del self._listening[run_id]
+                for update_id in tuple(self._waiting.get(run_id, ())):
+                    self._settle(run_id, update_id, problem)
 
     async def _look_at(self, run_id: str, update_ids: list[str]) -> None:
         keys, page = RunKeys(self._scope, run_id), self._scope.at_most(100) - 1

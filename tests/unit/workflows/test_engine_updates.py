@@ -12,10 +12,13 @@ from standfast.errors import (
     DeclarationError,
     RunFailedError,
     RunNotFoundError,
+    StoreUnavailableError,
     UpdateTimeoutError,
     UpdateValidationError,
     WorkflowTerminalError,
 )
+from standfast.workflows.inbox import AnswerWaits
+from standfast.workflows.messages import update_of
 from tests.unit.workflows.engines import WORKFLOWS, acts, engine, until
 
 
@@ -162,6 +165,27 @@ async def test_an_update_without_a_handler_times_out_and_says_what_there_is(url:
         with pytest.raises(UpdateTimeoutError, match="deposit") as caught:
             await run.update("depoist", 1, timeout=0.05)
         assert caught.value.known == ("deposit",)
+
+
+async def test_whoever_asks_when_the_store_has_just_failed_for_another_is_answered(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure ends the one look that all share, and the next one who asks begins another."""
+    async with engine(url, workflows=[account]) as opened:
+        run = await opened.start(account, 10)
+        look_at, late = AnswerWaits._look_at, list[asyncio.Task[Any]]()
+
+        async def fail_once(waits: AnswerWaits, run_id: str, update_ids: list[str]) -> None:
+            if not late:
+                late.append(asyncio.create_task(waits.of(run_id, "late")))
+                raise StoreUnavailableError("the store", "it refused to read")
+            await look_at(waits, run_id, update_ids)
+
+        monkeypatch.setattr(AnswerWaits, "_look_at", fail_once)
+        with pytest.raises(StoreUnavailableError):
+            await run.update("nothing", timeout=50)
+        await opened.runtime.inboxes.send(run.id, update_of("deposit", (10,), "late"))
+        assert (await asyncio.wait_for(late[0], 10)).how == "accepted"
 
 
 async def test_many_updates_at_once_are_answered_in_the_order_of_the_calls(url: str) -> None:

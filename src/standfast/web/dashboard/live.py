@@ -44,6 +44,7 @@ class Watcher:
         self._looking = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._changes = 0  # none: it is not watched yet
 
     @property
     def looking(self) -> int:
@@ -64,28 +65,33 @@ class Watcher:
                 self._stop()
 
     def _stop(self) -> None:
-        task, self._task = self._task, None
+        task, self._task, self._changes = self._task, None, 0
         if task is not None:
             task.cancel()
 
     def wake(self) -> None:
         """Wake all streams."""
+        self._changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def change(self) -> None:
-        """Wait for a change, and no longer than a while."""
-        changed = self._changed
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), LONGEST)
+    async def change(self, seen: int = 0) -> int:
+        """Wait until there were other changes than those that were seen, and no longer than a while; return how many.
+
+        Whoever has seen none is told at once that it is watched: its page was drawn before that.
+        """
+        if self._changes == seen:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LONGEST)
+        return self._changes
 
     async def _watch(self) -> None:
         try:
             async with self._scope.watch(*(self._scope.key(kind) for kind in WATCHED)) as watch:
                 while True:
-                    await watch.wait(LONGEST)
                     self.wake()
                     await asyncio.sleep(SHORTEST)
+                    await watch.wait(LONGEST)
         except StandfastError:  # pages are drawn again after a while in any case, and say what is wrong
             self._task = None
 
@@ -99,9 +105,10 @@ async def live(view: View) -> Response:
         yield b"retry: 3000\n\n"
         if watcher.looking >= MOST_STREAMS:
             return
+        seen = 0
         async with watcher.look():
             while not closing.is_set():
-                await watcher.change()
+                seen = await watcher.change(seen)
                 yield b"event: changed\ndata: 1\n\n"
 
     headers = {name.decode(): value.decode() for name, value in HEADERS}
