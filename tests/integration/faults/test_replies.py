@@ -46,7 +46,7 @@ async def test_no_piece_is_indispensable(kind: str, url: str, impatient: Callabl
     """Every reply and every request is lost once, and cut in half once; what was told is what is there."""
     every = faults(await undisturbed(url))
     done = 0
-    for number in rounds(f"faults on {kind}", full=len(every), quick=6):
+    for number in rounds(f"faults on {kind}", full=len(every), quick=12):
         fault = every[(number * 37) % len(every)]
         async with proxy_to(impatient(url)) as proxy:
             proxy.fault = fault

@@ -193,7 +193,7 @@ async def test_expired_records_are_swept_and_leave_nothing(
     assert await server_of(store).sweep(500) == 1
 
     names = {key.rpartition(b":")[2] for key in await everything(admin, prefix)}
-    assert names == {b"head", b"attempts"}
+    assert names == {b"head", b"attempts", b"id"}
 
 
 async def test_closing_leaves_no_trace_of_a_handle(open_it: Open, admin: redis.asyncio.Redis, prefix: str) -> None:
@@ -204,4 +204,4 @@ async def test_closing_leaves_no_trace_of_a_handle(open_it: Open, admin: redis.a
     await store.aclose()
 
     names = {key.rpartition(b":")[2] for key in await everything(admin, prefix)}
-    assert names == {b"head", b"records", b"order"}
+    assert names == {b"head", b"records", b"order", b"id"}

@@ -34,7 +34,7 @@ _IDENTITY: Final = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id, @@dat
 
 
 async def find_server_id(connection: MysqlConnection, seconds: float) -> str:
-    """Return what tells this server from all others."""
+    """Return what tells this server from all others. Raises what the driver raises."""
     [[[identity]]] = await connection.run(_IDENTITY, seconds)
     return str(identity)
 

@@ -77,6 +77,9 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
             check(settings, options.name)
             await schema.prepare(link, options)
             server_id = await find_server_id(link, options.timeout) if options.lifeline else ""
+    except DRIVER_ERRORS as error:
+        await links.aclose()
+        raise translated(error, options.name) from error
     except BaseException:
         await links.aclose()
         raise
