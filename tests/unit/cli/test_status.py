@@ -97,8 +97,8 @@ async def test_a_lock_that_is_waited_for_too_long_needs_a_person(space: sf.Space
     assert "held by ann\n    standfast locks explain stock" in shown.stdout
 
 
-async def test_a_quarantined_run_and_one_that_is_overdue_need_a_person(url: str, ask: Ask) -> None:
-    """Each with its own words."""
+async def test_a_run_that_is_overdue_needs_a_person(url: str, ask: Ask) -> None:
+    """A worker lives, and does not take it up."""
     async with sf.Engine(url, workflows=[waits], drive=False) as engine:
         for name in ("a", "b"):
             await engine.start(waits, id=name)
@@ -122,9 +122,7 @@ async def _age(space: sf.Space, run_id: str) -> None:
         await space.commit(Put(ready, READY))
 
 
-async def test_a_schedule_that_paused_itself_needs_a_person(
-    url: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_schedule_that_is_late_needs_a_person(url: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that an operator paused does not."""
     async with sf.Engine(url, workflows=[waits], drive=False) as engine:
         await engine.schedules.create(sf.Schedule(waits, id="often", every="1 hour"))
