@@ -664,6 +664,17 @@ async def events_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[Hist
         start = page.more
 
 
+async def far_children(scope: Scope, parent: str) -> list[str]:
+    """Return the children of a run whose ids do not begin with its own, because they would be too long."""
+    events = await events_of(scope, RunKeys(scope, parent))
+    ids = (
+        msgspec.json.decode(event.value, type=str)
+        for event in events
+        if event.kind == "child" and event.value is not UNSET
+    )
+    return [child for child in ids if not child.startswith(f"{parent}.")]
+
+
 # --- finding a run by its records ------------------------------------------------------------------------------------
 
 

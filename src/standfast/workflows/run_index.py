@@ -24,7 +24,6 @@ from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.keys import RecordKey, decode_parts, encode_parts
 from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Conflict, Put
-from standfast.workflows.parallel import id_of
 from standfast.workflows.queries import Page, RunInfo, info_of
 from standfast.workflows.records import (
     ENDED,
@@ -35,7 +34,7 @@ from standfast.workflows.records import (
     RunKeys,
     RunState,
     Status,
-    events_of,
+    far_children,
 )
 
 if TYPE_CHECKING:
@@ -425,14 +424,8 @@ async def _list_by_id(scope: Scope, chosen: RunFilter, *, newest_first: bool, li
         start, end = (start, page.more) if newest_first else (page.more, end)
         await asyncio.sleep(0)
     if chosen.parent is not None:
-        found.update(await _read(scope, await _far_children(scope, chosen.parent), chosen))
+        found.update(await _read(scope, await far_children(scope, chosen.parent), chosen))
     return Page(tuple(found.values()), None)
-
-
-async def _far_children(scope: Scope, parent: str) -> list[str]:
-    """Return the children of a run whose ids do not begin with its own, because they would be too long."""
-    ids = (id_of(parent, event.id) for event in await events_of(scope, RunKeys(scope, parent)) if event.kind == "child")
-    return [child for child in ids if not child.startswith(f"{parent}.")]
 
 
 class RunCount(Struct, frozen=True):

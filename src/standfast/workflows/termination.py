@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from standfast.errors import StoreBusyError
+from standfast.errors import RunNotFoundError, StoreBusyError
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.context_locks import release_all
 from standfast.workflows.context_state import clear_execution, clear_run
@@ -20,6 +20,7 @@ from standfast.workflows.records import (
     RunState,
     commit_over,
     deletion_of,
+    far_children,
     find,
     listing,
 )
@@ -36,12 +37,30 @@ if TYPE_CHECKING:
 TRIES: Final = 50
 DESCENDANTS: Final = 100
 
+SHORT_ID: Final = 100
+"""The children of a run with an id of this length or less are named after it; see :func:`descendants`."""
+
 
 async def descendants(scope: Scope, run: Found) -> list[Found]:
-    """Return every run that a run has started, and those that they have, in the order of their ids."""
+    """Return every run that a run has started, and those that they have; parents before their children."""
+    found = await _named_after(scope, run)
+    for each in (run, *found):
+        if len(each.id) <= SHORT_ID:
+            continue
+        for child_id in await far_children(scope, each.id):
+            try:
+                child = await find(scope, child_id)
+            except RunNotFoundError:
+                continue  # purged already
+            if child.header.parent == each.id:
+                found += [child, *await descendants(scope, child)]
+    return found
+
+
+async def _named_after(scope: Scope, run: Found) -> list[Found]:
+    """Return the descendants whose ids begin with that of a run: its id, a dot, the step."""
     root = run.header.root or run.id
-    # Children are named after their parent: its id, a dot, the step. A slash comes right after the dot.
-    start, end = scope.key("life", f"{run.id}."), scope.key("life", f"{run.id}/")
+    start, end = scope.key("life", f"{run.id}."), scope.key("life", f"{run.id}/")  # a slash is right after the dot
     found: list[Found] = []
     while True:
         page = await scope.scan(start, end, limit=scope.at_most(DESCENDANTS))

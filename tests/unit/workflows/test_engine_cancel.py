@@ -164,6 +164,19 @@ async def test_force_ends_everything_that_a_run_has_started(url: str) -> None:
         assert len(statuses) == 3
 
 
+async def test_children_of_a_run_with_a_very_long_id_end_and_go_with_it(url: str) -> None:
+    """Their ids are not made of its own, which has no room for more."""
+    async with engine(url) as opened:
+        run = await opened.start(has_children, ["1", "2"], id="a" * 240)
+        await until(opened, run.id, "suspended")
+        assert not any(each.id.startswith(f"{run.id}.") for each in (await opened.list(parent=run.id)).runs)
+        await run.cancel(force=True)
+        runs = (await opened.list()).runs
+        assert [each.status for each in runs] == ["cancelled"] * 3
+        assert await opened.purge(run.id) == 3
+        assert (await opened.list()).runs == ()
+
+
 async def test_what_has_ended_is_not_cancelled(url: str) -> None:
     """Neither politely nor by force; and one that never was is told."""
     async with engine(url) as opened:
