@@ -15,6 +15,7 @@ MODULES = {
     "haproxy": "proxies",
     "libsql": "http",
     "mongodb": "mongodb",
+    "mongodb-member": "mongodb",
     "mysql": "mariadb",
     "nginx": "proxies",
     "pgbouncer": "pgbouncer",
@@ -22,10 +23,12 @@ MODULES = {
     "prometheus": "prometheus",
     "redis": "valkey",
     "redis7": "valkey",
+    "sentinel": "valkey",
+    "standby": "postgresql",
 }
 
-IN_FRONT = frozenset({"haproxy", "nginx", "prometheus"})
-"""Those that stand in front of a server of the test's own, and nowhere else: `private(kind, behind=url)`.
+IN_FRONT = frozenset({"haproxy", "mongodb-member", "nginx", "prometheus", "sentinel", "standby"})
+"""Those that belong to a server of the test's own, and nowhere else: `private(kind, behind=url)`.
 
 Prometheus stands behind nothing: it looks at what the settings name that are passed as ``behind``.
 """

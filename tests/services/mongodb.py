@@ -19,7 +19,6 @@ DATABASE = "standfast"
 NOT_YET_INITIATED = 94
 
 
-@final
 class MongoDB:
     """A server without users, which lets tests make commands fail (``failCommand``)."""
 
@@ -55,6 +54,24 @@ class MongoDB:
                 return False
 
 
+@final
+class MongoMember(MongoDB):
+    """A member of a set that somebody else founds: asked for directly, and ready as soon as it answers."""
+
+    def ready(self, url: str) -> bool:
+        """Get an answer to a ping."""
+        with MongoClient[dict[str, Any]](url, serverSelectionTimeoutMS=1000) as client:
+            try:
+                return bool(client.admin.command("ping"))
+            except PyMongoError:
+                return False
+
+    def url(self, folder: Path, port: int) -> str:
+        """Return the URL of this member, whatever it is in its set."""
+        del folder
+        return f"mongodb://127.0.0.1:{port}/{DATABASE}?directConnection=true"
+
+
 def writable(client: MongoClient[dict[str, Any]], member: str) -> bool:
     """Tell whether a server is the first of its set; found a set of one if there is none."""
     try:
@@ -65,4 +82,4 @@ def writable(client: MongoClient[dict[str, Any]], member: str) -> bool:
     return bool(client.admin.command("hello").get("isWritablePrimary"))
 
 
-KINDS: dict[str, Kind] = {"mongodb": MongoDB()}
+KINDS: dict[str, Kind] = {"mongodb": MongoDB(), "mongodb-member": MongoMember()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import signal
 from typing import TYPE_CHECKING, final
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 
@@ -28,7 +29,6 @@ SETTINGS = {
 }
 
 
-@final
 class PostgreSQL:
     """A cluster with one user, who is its superuser, and a database of the same name."""
 
@@ -68,6 +68,21 @@ class PostgreSQL:
         return can_log_in(url)
 
 
+@final
+class Standby(PostgreSQL):
+    """A copy of another server that follows it: ``postgresql://...?application_name=one`` says which, and its name."""
+
+    def prepare(self, folder: Path, behind: str) -> None:
+        """Copy the server behind while it runs."""
+        source = urlsplit(behind)
+        name = parse_qs(source.query)["application_name"][0]
+        (folder / "secret").write_text(source.password or "")
+        hand_over(folder)
+        place = f"host=127.0.0.1 port={source.port} user={USER} password={source.password} application_name={name}"
+        backup = [str(self.program().with_name("pg_basebackup")), "--pgdata", str(folder / "data"), "--dbname", place]
+        run(*ordinary(), *backup, "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", cwd=folder)
+
+
 def can_log_in(url: str) -> bool:
     """Tell whether a connection can be opened."""
     try:
@@ -77,4 +92,4 @@ def can_log_in(url: str) -> bool:
     return True
 
 
-KINDS: dict[str, Kind] = {"postgresql": PostgreSQL()}
+KINDS: dict[str, Kind] = {"postgresql": PostgreSQL(), "standby": Standby()}

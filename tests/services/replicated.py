@@ -1,0 +1,345 @@
+"""Replicated servers on loopback: a primary, those that follow it, and an address that follows the primary.
+
+    with replicated.postgresql() as servers:
+        store = await open_store(servers.url)
+        servers.primary.kill()
+        servers.promote(servers.members[1])
+
+Each member is a `Server` of the test's own, so it can be frozen, killed and started again. ``servers.url`` goes through
+a relay that stands for the address that people give to the primary (a virtual address, a proxy); the lines between
+primary and followers go through relays too where the server allows it, so that ``lag`` holds what they carry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tests import services
+from tests.services.relay import Relay, port_of, with_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.services.server import Server
+
+SECONDS = 30.0
+
+
+class Group:
+    """Servers that replicate one another."""
+
+    def __init__(
+        self, members: Sequence[Server], lines: Sequence[Relay], entry: Relay | None, promote: Callable[[Server], None]
+    ) -> None:
+        self.members, self.lines, self.entry, self._promote = list(members), list(lines), entry, promote
+        self.primary = self.members[0]
+        self.sentinels: list[Server] = []
+
+    @property
+    def url(self) -> str:
+        """The address that follows the primary."""
+        assert self.entry is not None, "the clients of these servers find the primary by themselves"
+        return with_port(self.primary.url, self.entry.port)
+
+    @property
+    def followers(self) -> list[Server]:
+        """Those that are not the primary."""
+        return [each for each in self.members if each is not self.primary]
+
+    def lag(self) -> None:
+        """Let nothing arrive at the followers."""
+        for line in self.lines:
+            line.hold()
+
+    def catch_up(self) -> None:
+        """Let everything arrive."""
+        for line in self.lines:
+            line.carry_on()
+
+    def part(self) -> None:
+        """Cut the followers off for good: what was held never arrives."""
+        for line in self.lines:
+            line.hold()
+            line.cut()
+
+    def promote(self, follower: Server, *, cut: bool = True) -> None:
+        """Make a follower the primary, and let the address stand for it.
+
+        Args:
+            follower: Which one.
+            cut: Whether the connections to the old primary are cut, as a proxy or a virtual address does; if not, those
+                that are open stay with it.
+        """
+        self._promote(follower)
+        self.follow(follower, cut=cut)
+
+    def follow(self, primary: Server, *, cut: bool = True) -> None:
+        """Let the address stand for a server that is the primary."""
+        self.primary = primary
+        if self.entry is not None:
+            self.entry.point_at(port_of(primary.url), cut=cut)
+
+
+def started(stack: ExitStack, *wanted: Callable[[], Any]) -> list[Any]:
+    """Start servers at the same time; all of them end with the stack, also if one does not start."""
+    with ThreadPoolExecutor(len(wanted)) as threads:
+        futures = [threads.submit(each) for each in wanted]
+        for future in futures:
+            if not future.exception():
+                stack.push(future.result()[1])
+        return [future.result()[0] for future in futures]
+
+
+def server(kind: str, **options: Any) -> Callable[[], Any]:
+    """Return what starts a server, for `started`."""
+
+    def start() -> tuple[Server, Any]:
+        context = services.private(kind, **options)
+        return context.__enter__(), context.__exit__
+
+    return start
+
+
+def relay(stack: ExitStack, url: str) -> Relay:
+    """Open a relay to the server at a URL, which ends with the stack."""
+    opened = Relay(port_of(url))
+    stack.callback(opened.close)
+    return opened
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    """Wait until a server says what is expected of it."""
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline, f"after {SECONDS:g} s it is not true that {what}"
+        time.sleep(0.05)
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def postgresql(*, synchronous: bool = True, arguments: Sequence[str] = ()) -> Iterator[Group]:
+    """Start a primary and two standbys; the first of them is synchronous, or neither is.
+
+    Args:
+        synchronous: Whether a commit waits for the first standby (``synchronous_standby_names``).
+        arguments: More arguments for all three.
+    """
+    import psycopg  # noqa: PLC0415 - a driver, needed here only
+
+    def ask(url: str, statement: str) -> Any:
+        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchone() if cursor.description else None
+
+    with ExitStack() as stack:
+        [primary] = started(stack, server("postgresql", arguments=["-c", "wal_keep_size=256MB", *arguments]))
+        lines = [relay(stack, primary.url) for _ in range(2)]
+        standbys = started(
+            stack,
+            *(
+                server(
+                    "standby",
+                    behind=f"{with_port(primary.url, line.port)}?application_name={name}",
+                    arguments=arguments,
+                )
+                for name, line in zip(("one", "two"), lines, strict=True)
+            ),
+        )
+        until(lambda: ask(primary.url, "select count(*) from pg_stat_replication") == (2,), "two standbys follow")
+        if synchronous:
+            ask(primary.url, "alter system set synchronous_standby_names = 'one'")
+            ask(primary.url, "select pg_reload_conf()")
+            state = "select count(*) from pg_stat_replication where sync_state = 'sync'"
+            until(lambda: ask(primary.url, state) == (1,), "a standby is synchronous")
+
+        def promote(follower: Server) -> None:
+            assert ask(follower.url, "select pg_promote(true, 30)") == (True,)
+
+        yield Group([primary, *standbys], lines, relay(stack, primary.url), promote)
+
+
+# --- Valkey --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def valkey(*, sentinels: bool = False) -> Iterator[Group]:
+    """Start a primary and two replicas; with ``sentinels``, three of them choose another primary after a second.
+
+    Sentinels must see the servers where they are, so with them the replicas follow directly, and there is no ``lag``.
+    """
+    import redis  # noqa: PLC0415 - a driver, needed here only
+
+    def ask(url: str, *command: object) -> Any:
+        with redis.Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
+            return client.execute_command(*map(str, command))
+
+    with ExitStack() as stack:
+        [primary] = started(stack, server("redis"))
+        ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        lines = [] if sentinels else [relay(stack, primary.url) for _ in range(2)]
+        places = [with_port(primary.url, line.port) for line in lines] or [primary.url] * 2
+        replicas = started(stack, *(server("redis", behind=place) for place in places))
+        until(lambda: ask(primary.url, "WAIT", 2, 100) == 2, "two replicas follow")
+        group = Group(
+            [primary, *replicas], lines, relay(stack, primary.url), lambda each: ask(each.url, "REPLICAOF", "NO", "ONE")
+        )
+        if sentinels:
+            group.sentinels = started(stack, *(server("sentinel", behind=primary.url) for _ in range(3)))
+            seen = ("num-slaves", "num-other-sentinels")
+
+            def all_see_all() -> bool:
+                told = [ask(each.url, "SENTINEL", "MASTER", "main") for each in group.sentinels]
+                return all([each.get(name) for name in seen] == ["2", "2"] for each in told)
+
+            until(all_see_all, "all sentinels know each other and the replicas")
+        yield group
+
+
+def master_of(group: Group) -> Server:
+    """Return the server that the sentinels call the primary now."""
+    import redis  # noqa: PLC0415 - a driver, needed here only
+
+    for sentinel in group.sentinels:
+        try:
+            with redis.Redis.from_url(sentinel.url, socket_timeout=1) as client:
+                _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
+        except redis.RedisError:
+            continue
+        return next(each for each in group.members if port_of(each.url) == int(port))
+    raise AssertionError("no sentinel answers")
+
+
+# --- MariaDB -------------------------------------------------------------------------------------------------------
+
+_SEMI_SYNC = (
+    "--rpl-semi-sync-master-enabled=1",
+    "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+    "--rpl-semi-sync-master-timeout=600000",
+    "--rpl-semi-sync-slave-enabled=1",
+)
+
+
+@contextmanager
+def mariadb(*, semi_sync: bool = True) -> Iterator[Group]:
+    """Start a primary and one replica, by GTID; a commit waits for the replica with ``semi_sync``."""
+
+    def options(number: int) -> list[str]:
+        return [
+            f"--server-id={number}",
+            "--log-slave-updates=1",
+            "--relay-log=relay",
+            *(_SEMI_SYNC if semi_sync else ()),
+        ]
+
+    with ExitStack() as stack:
+        primary, replica = started(
+            stack,
+            server("mysql", arguments=options(1)),
+            server("mysql", arguments=[*options(2), "--read-only=1"]),
+        )
+        line = relay(stack, primary.url)
+        source = urlsplit(primary.url)
+        follow = (
+            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={line.port}, MASTER_USER='{source.username}',"
+            f" MASTER_PASSWORD='{source.password}', MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1"
+        )
+        sql(replica.url, follow, "START SLAVE")
+        status = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND IN ('Binlog Dump', 'Slave_IO')"
+        until(lambda: sql(primary.url, status)[0] == (1,), "the replica follows")
+
+        def promote(follower: Server) -> None:
+            alone = "SET GLOBAL rpl_semi_sync_master_enabled = 0"  # it has no replica of its own that it could wait for
+            sql(follower.url, "STOP SLAVE", "RESET SLAVE ALL", alone, "SET GLOBAL read_only = 0")
+
+        yield Group([primary, replica], [line], relay(stack, primary.url), promote)
+
+
+def sql(url: str, *statements: str) -> list[Any]:
+    """Run statements on a MariaDB and return the first row of the last one."""
+    import asyncmy  # noqa: PLC0415 - a driver, needed here only
+
+    async def run() -> list[Any]:
+        parts = urlsplit(url)
+        connection = await asyncmy.connect(
+            host=parts.hostname,
+            port=parts.port or 0,
+            user=parts.username,
+            password=parts.password or "",
+            connect_timeout=5,
+        )
+        try:
+            async with connection.cursor() as cursor:
+                for statement in statements:
+                    await cursor.execute(statement)
+                return [await cursor.fetchone()]
+        finally:
+            await connection.ensure_closed()
+
+    return asyncio.run(run())
+
+
+# --- MongoDB -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mongodb() -> Iterator[MongoGroup]:
+    """Start a replica set of three that elects another primary after two seconds. Its URL names all of them."""
+    from pymongo import MongoClient  # noqa: PLC0415 - a driver, needed here only
+    from pymongo.errors import PyMongoError  # noqa: PLC0415 - see above
+
+    with ExitStack() as stack:
+        members = started(stack, *(server("mongodb-member") for _ in range(3)))
+        hosts = [f"127.0.0.1:{port_of(each.url)}" for each in members]
+        config = {
+            "_id": "rs0",
+            "members": [
+                {"_id": number, "host": host, "priority": 2 - (number > 0)} for number, host in enumerate(hosts)
+            ],
+            "settings": {"electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500},
+        }
+        with MongoClient[dict[str, Any]](members[0].url) as client:
+            client.admin.command("replSetInitiate", config)
+
+        def state_of(each: Server) -> str:
+            try:
+                with MongoClient[dict[str, Any]](each.url, serverSelectionTimeoutMS=1000) as client:
+                    told = client.admin.command("hello")
+            except PyMongoError:
+                return ""
+            return "primary" if told.get("isWritablePrimary") else "secondary" if told.get("secondary") else ""
+
+        until(lambda: sorted(map(state_of, members)) == ["primary", "secondary", "secondary"], "the set is complete")
+        group = MongoGroup(members, hosts, state_of)
+        group.find_primary()
+        yield group
+
+
+class MongoGroup(Group):
+    """A replica set: clients find its primary by themselves, and it elects another one by itself."""
+
+    def __init__(self, members: Sequence[Server], hosts: Sequence[str], state_of: Callable[[Server], str]) -> None:
+        super().__init__(members, [], None, lambda _: None)
+        self._hosts, self._state_of = hosts, state_of
+
+    @property
+    def url(self) -> str:
+        """The address that names all members."""
+        return f"mongodb://{','.join(self._hosts)}/standfast?replicaSet=rs0"
+
+    def find_primary(self, *, unlike: Server | None = None) -> Server:
+        """Wait until there is a primary, another one than ``unlike``."""
+
+        def found() -> bool:
+            up = [each for each in self.members if each is not unlike and self._state_of(each) == "primary"]
+            self.primary = up[0] if up else self.primary
+            return bool(up)
+
+        until(found, "a primary was elected")
+        return self.primary
