@@ -23,6 +23,7 @@ MODEST: Final = Capabilities(
     wakes="poll",
     max_changes=25,
     max_value_bytes=100_000,
+    max_commit_bytes=320_000,
     shortest_lease=0.2,
 )
 

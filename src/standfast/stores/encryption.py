@@ -208,7 +208,11 @@ class EncryptedStore:
         self._store: Final = store
         self._keyring: Final = keyring
         limits = store.capabilities
-        self._limits: Final = structs.replace(limits, max_value_bytes=limits.max_value_bytes - OVERHEAD)
+        self._limits: Final = structs.replace(
+            limits,
+            max_value_bytes=limits.max_value_bytes - OVERHEAD,
+            max_commit_bytes=limits.max_commit_bytes - limits.max_changes * OVERHEAD,
+        )
 
     def __repr__(self) -> str:
         return f"<EncryptedStore {self._store!r}>"

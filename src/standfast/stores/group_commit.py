@@ -392,7 +392,10 @@ class CommitGroup:
     def _batch(self, seats: list[Seat]) -> RiderBatch:
         self._attempts += 1
         riders = (seats[0].rider,) if len(seats) == 1 else tuple([seat.rider for seat in seats])
-        return RiderBatch(f"{self._name}.{self._attempts}", riders)
+        name = f"{self._name}.{self._attempts}"
+        if not self._batching.spans_namespaces:
+            name = f"{name}@{_namespace(riders[0]).hex()}"
+        return RiderBatch(name, riders)
 
     async def _travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
         started = monotonic()
@@ -525,8 +528,12 @@ def own_copy(error: Exception) -> Exception:
 # verdict; that is where the speed comes from. What is the same for every server lives here: the rules, the order,
 # withdrawal on cancellation, settling unknown outcomes, and notifications after the commit is durable.
 
-_ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}/[0-9]{1,4}", re.ASCII)
-"""A group's id and a number, as the group names its attempts, and a rider of it."""
+_ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}(@(?:[0-9a-f]{2}){1,1000})?/[0-9]{1,4}", re.ASCII)
+"""A group's id and a number, as the group names its attempts, and a rider of it.
+
+Where a transaction stays inside one namespace, because a store may keep each on a server of its own, the name says
+which: only there can the attempt be closed.
+"""
 
 
 @final

@@ -186,6 +186,8 @@ class Capabilities(Struct, frozen=True):
     """Whether notifications are pushed, or only polling finds changes."""
     max_changes: int = 100
     max_value_bytes: int = 350_000
+    max_commit_bytes: int = 35_000_000
+    """The most bytes that the values of one commit may have together; three of the largest always fit."""
     clock_resolution: float = 1e-6
     shortest_lease: float = 0.1
     """The shortest lease, in seconds, that makes sense on this store: several round trips."""

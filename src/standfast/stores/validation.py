@@ -43,6 +43,8 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
         raise InvalidChangeError("a commit needs at least one change")
     if len(changes) > limits.max_changes:
         raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
+    if len(changes) * limits.max_value_bytes > limits.max_commit_bytes:
+        _check_total(changes, limits)
     if len({change.key for change in changes}) != len(changes):
         raise InvalidChangeError("each key may appear once in a commit")
     _check_wakes(wake)
@@ -98,6 +100,15 @@ def check_window(after: Instant | None, before: Instant | None) -> None:
 
 def _is_instant(value: Instant) -> bool:
     return type(value) is int and 0 <= value <= MAX_INSTANT
+
+
+def _check_total(changes: Sequence[Change], limits: Capabilities) -> None:
+    total = sum([len(change.value) for change in changes if type(change) is Put])
+    if total > limits.max_commit_bytes:
+        raise InvalidChangeError(
+            f"the values of a commit have at most {limits.max_commit_bytes:,} bytes together, these have {total:,};"
+            " write them in several commits"
+        )
 
 
 def _check_wakes(wakes: Sequence[Wake]) -> None:

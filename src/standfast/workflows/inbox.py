@@ -556,7 +556,8 @@ class InboxWriter:
         queue = self._queues[run_id]
         try:
             most = min(MOST_TOGETHER, (self._scope.at_most(100) - 3) // 2)
-            while some := _cut(queue, most):
+            most_bytes = min(MOST_BYTES, self._scope.store.capabilities.max_commit_bytes // 2)
+            while some := _cut(queue, most, most_bytes):
                 await self._settle(run_id, some)
         finally:
             del self._queues[run_id]
@@ -576,13 +577,13 @@ class InboxWriter:
             _tell(each.answer, answer)
 
 
-def _cut(queue: deque[_Waiting], most: int) -> list[_Waiting]:
+def _cut(queue: deque[_Waiting], most: int, most_bytes: int) -> list[_Waiting]:
     """Take the next ones out, without those who have gone meanwhile."""
     some: list[_Waiting] = []
     size = 0
     while queue and len(some) < most:
         size += len(queue[0].sending.packed)
-        if some and size > MOST_BYTES:
+        if some and size > most_bytes:
             break
         if not (first := queue.popleft()).answer.done():
             some.append(first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Raw, Struct, structs
 
@@ -152,14 +152,27 @@ class Journal:
             return await self._look_at_holds() if self.holds else None
         if not self.holds and not self._extra_changes and self._progress is None:
             return await self._flush_events()
+        return await self._flush_everything()
+
+    async def _flush_everything(self) -> Conflict | None:
+        """Write events together with other changes, guarded by all that the run holds."""
         taken = await self.begin()
         answer: Commit | Conflict | None = None
         is_seen = False
+        early: list[HistoryEvent] = []
         try:
             if not taken.events and not taken.extra_changes:
                 lost = await self._look_at_holds(is_alone=True)
                 is_seen = lost is None
                 return lost
+            portions = self._portions(taken.events)
+            for early in portions[:-1]:
+                written = await self._scope.commit(*self.guards(), *self._chunks(early), before=self.ends_at())
+                self._saw(written.at)
+                if isinstance(written, Conflict):
+                    return written
+                taken = self._without(taken, early)
+            early = []
             changes = (*self.guards(), *self._chunks(taken.events), *taken.extra_changes.values())
             before = self.ends_at()
             answer = await (
@@ -169,7 +182,10 @@ class Journal:
             return answer if isinstance(answer, Conflict) else None
         except asyncio.CancelledError as cancelled:
             verdict = verdict_of(cancelled)
-            answer = verdict if isinstance(verdict, Commit) else None
+            if early and isinstance(verdict, Commit):
+                taken = self._without(taken, early)
+            else:
+                answer = verdict if isinstance(verdict, Commit) else None
             raise
         finally:
             self.end(taken, 0 if is_seen or isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
@@ -178,22 +194,25 @@ class Journal:
         """Write events and nothing else: what almost every step comes to."""
         events, self._pending = self._pending, []
         self._start_flushing()
-        is_written = False
+        some: list[HistoryEvent] = []
         try:
-            # Not through the space: these are keys of its own making.
-            answer = await self._scope.store.commit(self._own, *self._chunks(events))
-            self._saw(answer.at)
-            is_written = type(answer) is Commit
-            return None if is_written else cast("Conflict", answer)
+            for some in self._portions(events):
+                # Not through the space: these are keys of its own making.
+                answer = await self._scope.store.commit(self._own, *self._chunks(some))
+                self._saw(answer.at)
+                if type(answer) is Conflict:
+                    return answer
+                self._written += len(some)
+                events = events[len(some) :]
         except asyncio.CancelledError as cancelled:
-            is_written = isinstance(verdict_of(cancelled), Commit)
+            if isinstance(verdict_of(cancelled), Commit):
+                self._written += len(some)
+                events = events[len(some) :]
             raise
         finally:
-            if is_written:
-                self._written += len(events)
-            else:
-                self._pending = events + self._pending
-            self._stop_flushing(is_written=is_written)
+            self._pending = events + self._pending
+            self._stop_flushing(is_written=not events)
+        return None
 
     async def begin(self) -> Taken:
         """Take everything out that is to be written. Until :meth:`end` is called nobody else writes."""
@@ -314,6 +333,26 @@ class Journal:
         self._written += len(self._pending)
         self._pending, self._extra_changes = [], {}
         return changes
+
+    def _without(self, taken: Taken, events: list[HistoryEvent]) -> Taken:
+        """Say that the first events of what was taken are written."""
+        self._written += len(events)
+        return structs.replace(taken, position=self._written, events=taken.events[len(events) :])
+
+    def _portions(self, events: list[HistoryEvent]) -> list[list[HistoryEvent]]:
+        """Divide events into as many as a commit takes beside what else is in it: branches may end all at once."""
+        most = self._scope.store.capabilities.max_commit_bytes // 2
+        if len(events) <= 1 or _size(events) <= most:
+            return [events]
+        portions, size = [[events[0]]], _size(events[:1])
+        for event in events[1:]:
+            weight = _size([event])
+            if size + weight > most:
+                portions.append([])
+                size = 0
+            portions[-1].append(event)
+            size += weight
+        return portions
 
     def _chunks(self, events: list[HistoryEvent]) -> tuple[Change, ...]:
         if not events:

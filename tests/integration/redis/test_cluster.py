@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -100,3 +101,13 @@ async def _goes_on_without_a_node(servers: list[Server], store: GroupedStore, pr
             except StoreUnavailableError:
                 continue
             break
+
+
+async def test_an_attempt_is_closed_on_the_node_of_its_namespace_by_any_handle(prefix: str) -> None:
+    """Its name says which node: a handle that never sent it can see to it that it never lands."""
+    async with cluster() as servers, AsyncExitStack() as stack:
+        store = await open_store(f"{address(servers[:1])}?prefix={prefix}")
+        stack.push_async_callback(store.aclose)
+        for node in range(3):
+            namespace = RecordKey(space_on(node, prefix), "a").namespace.hex()
+            assert await store.settle(f"{uuid.uuid4()}.1@{namespace}/0") is None

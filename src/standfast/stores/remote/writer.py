@@ -132,7 +132,7 @@ class RemoteWriter:
         if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
             race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
             return None
-        handle, number = split(batch.attempt)
+        handle, number, _ = split(batch.attempt)
         intent = Intent(
             handle,
             number,
@@ -186,7 +186,7 @@ class RemoteWriter:
             race.at = None  # look again: what the server showed is old by now, and would lose again
 
     async def _work(self, batch: RiderBatch, rider: WorkRider) -> tuple[Applied, int]:
-        handle, number = split(batch.attempt)
+        handle, number, _ = split(batch.attempt)
         self._handles.add(handle)
         outcome = await self._server.work(rider, handle, number, lambda outcome: self._worked(batch, rider, outcome))
         applied = self._worked(batch, rider, outcome)
@@ -215,9 +215,9 @@ class RemoteWriter:
         """Close an attempt: what it applied, or None for good."""
         if self._closed == attempt:
             return None
-        handle, number = split(attempt)
+        handle, number, namespace = split(attempt)
         sent = self._sent if self._sent is not None and self._sent[0] == attempt else None
-        landed = await self._server.close_attempt(handle, number, sent[3] if sent else b"")
+        landed = await self._server.close_attempt(handle, number, sent[3] if sent else namespace)
         if landed is None:
             self._closed = attempt
             return None
@@ -289,7 +289,8 @@ def _some_keys(riders: Sequence[Rider]) -> list[RecordKey]:
     return [change.key for change in rider.changes]
 
 
-def split(attempt: str) -> tuple[str, int]:
-    """Return the handle and the number that an attempt is made of."""
-    handle, _, number = attempt.rpartition(".")
-    return handle, int(number)
+def split(attempt: str) -> tuple[str, int, bytes]:
+    """Return the handle and the number that an attempt is made of, and its namespace if it names one."""
+    name, _, namespace = attempt.partition("@")
+    handle, _, number = name.rpartition(".")
+    return handle, int(number), bytes.fromhex(namespace)

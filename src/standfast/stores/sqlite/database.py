@@ -728,7 +728,7 @@ def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
 
 
 def _split(attempt: str) -> tuple[str, int]:
-    handle, _, number = attempt.rpartition(".")
+    handle, _, number = attempt.partition("@")[0].rpartition(".")
     return handle, int(number)
 
 

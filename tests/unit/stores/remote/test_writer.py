@@ -136,6 +136,38 @@ async def test_closing_a_handle_does_not_make_a_written_attempt_look_unwritten(m
     await other.aclose()
 
 
+class Divided(Vanishing):
+    """A table that keeps each namespace on a machine of its own, so that an attempt can be closed only there."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, Batching(spans_namespaces=False))
+        self.asked: list[bytes] = []
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Note where it is asked."""
+        self.asked.append(namespace)
+        return await super().close_attempt(handle, number, namespace)
+
+
+async def test_an_attempt_says_in_which_namespace_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle that never sent it can close it where it would have landed: its name is enough."""
+    monkeypatch.setattr(settling, "FIRST_PAUSE", 0.0)
+    server = Divided(Table())
+    store = open_remote(server)
+    with pytest.raises(OutcomeUnknownError) as unknown:
+        await store.commit(Put(KEY, b"written"))
+    server.gone = False
+    await store.aclose()
+
+    other_server = Divided(Table())
+    other_server.gone = False
+    other = open_remote(other_server)
+    assert await other.settle(unknown.value.attempt) is None
+    await other.aclose()
+
+    assert other_server.asked == [KEY.namespace]
+
+
 class Crowded(TableServer):
     """A table where one key is never to be had, and a value of another is too large."""
 

@@ -276,6 +276,22 @@ class LimitCases(Ground):
         large = Put(key("a"), b"!" * (store.capabilities.max_value_bytes + 1))
         await assert_refused(store.commit(Put(key("b"), b""), large), store, key("a"), key("b"))
 
+    async def test_a_commit_has_as_many_bytes_as_the_store_says(self, store: Store, key: MakeKey) -> None:
+        """All values together: as many bytes as declared are written whole, one more is refused."""
+        limits = store.capabilities
+        count, rest = divmod(limits.max_commit_bytes, limits.max_value_bytes)
+        if count >= limits.max_changes:
+            pytest.skip("as many of the largest values as a commit has changes fit into one")
+        values = {key(f"{n:03}"): bytes([n]) * limits.max_value_bytes for n in range(count)}
+        more = key("more")
+
+        too_many = [Put(each, value) for each, value in {**values, more: b"!" * (rest + 1)}.items()]
+        await assert_refused(store.commit(*too_many), store, more)
+        await committed(store, *(Put(each, value) for each, value in {**values, more: b"!" * rest}.items()))
+
+        for each, value in values.items():
+            assert await value_of(store, each) == value
+
     async def test_the_longest_key_works(self, store: Store, key: MakeKey) -> None:
         """A key of the full length is written, found, scanned and told apart from its neighbour."""
         room = MAX_KEY_BYTES - len(key("")) - 1

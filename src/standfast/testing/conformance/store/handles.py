@@ -419,9 +419,9 @@ class SettlingCases(Ground):
     """Attempts whose outcome is unknown: closed for good."""
 
     @pytest.fixture
-    def attempt(self) -> str:
-        """Return the name of an attempt that was never made, as a handle would name it."""
-        return f"{uuid.uuid4().hex}.1"
+    def attempt(self, key: MakeKey) -> str:
+        """Return the name of an attempt that was never made, as a handle would name it, with its namespace."""
+        return f"{uuid.uuid4().hex}.1@{key().namespace.hex()}"
 
     async def test_an_attempt_that_was_closed_can_never_land(self, store: Store, key: MakeKey, attempt: str) -> None:
         """Settling what never arrived answers None, and then it is refused if it arrives after all."""
@@ -506,6 +506,7 @@ class CapabilityCases(Ground):
         assert capabilities.atomic, "a store that is not atomic keeps no part of this contract"
         assert 1 <= capabilities.max_changes <= 100
         assert 1 <= capabilities.max_value_bytes <= 350_000
+        assert capabilities.max_commit_bytes >= 3 * capabilities.max_value_bytes
         assert 0 < capabilities.clock_resolution <= 1
         assert 0 < capabilities.shortest_lease <= 60
 

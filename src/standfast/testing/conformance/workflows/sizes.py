@@ -34,6 +34,14 @@ async def carries(ctx: sf.Context, sizes: list[int], text: str = "") -> list[int
 
 
 @sf.workflow
+async def spreads(ctx: sf.Context, sizes: list[int]) -> list[int]:
+    """Record large results of branches that end at the same time, wait, and say how large they are after a replay."""
+    made = await ctx.gather(*(ctx.step(f"make {n}", make, size) for n, size in enumerate(sizes)))
+    await ctx.wait_signal("go")
+    return [len(each) for each in made]
+
+
+@sf.workflow
 async def swells(ctx: sf.Context, size: int) -> str:
     """Return something large."""
     return await ctx.step(make, size)
@@ -100,6 +108,16 @@ class SizeCases(WorkflowGround):
         await run.signal("go")
 
         assert await result_of(run) == [size] * 7
+
+    async def test_large_results_of_branches_that_end_at_once_are_replayed(self, open_engine: OpenEngine) -> None:
+        """Together they are more than some stores take in one commit."""
+        engine = await open_engine(spreads, linger=0)
+        sizes = [room(engine) // 2] * 16
+        run = await engine.start(spreads, sizes)
+        await waits(run)
+        await run.signal("go")
+
+        assert await result_of(run) == sizes
 
     async def test_a_long_history_is_replayed(self, open_engine: OpenEngine, done: list[str]) -> None:
         """More steps than one record holds; each was done once."""
