@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -75,8 +76,20 @@ class ServerProcess:
         return self._signal(signal.SIGCONT)
 
     def kill(self) -> Place:
-        """End it at once, as a power cut would, and wait until it is gone."""
-        self._signal(signal.SIGKILL)
+        """End it at once, as a power cut would, and wait until all of it is gone.
+
+        A server does not start again while a child of the last one still has its memory or its files.
+        """
+        self.stop()  # so that it starts no more children
+        with ExitStack() as ends:
+            children = []
+            for pid in family(self._process.pid)[1:] if self._process else []:
+                with suppress(ProcessLookupError):
+                    children.append(os.pidfd_open(pid))
+                    ends.callback(os.close, children[-1])
+            self._signal(signal.SIGKILL)
+            for child in children:
+                select.select([child], [], [])
         if self._process:
             self._process.wait()
         self._process = None
