@@ -5,13 +5,49 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from tests.sizes import Tally, tallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+
+REVEALING: Final[dict[str, tuple[int, ...]]] = {
+    "a burst that fires still collects": (8,),
+    "a chat whose watch forgets": (13,),
+    "a commit of a turn is not fenced": (71,),
+    "a follower that waits for the next event": (27,),
+    "a key is freed before it is handed over": (6,),
+    "a session that is changed at once": (32,),
+    "a stopped request that writes its end first": (80,),
+    "a stream that waits for the next event": (27,),
+    "a tool that waits for the next event": (27,),
+    "acts without its presence": (332,),
+    "an empty part of a history": (29,),
+    "barging": (14,),
+    "branches replayed in any order": (15,),
+    "children end unheard": (18,),
+    "last come, first served": (34,),
+    "light ones pass a heavy one": (14,),
+    "lowering permits evicts": (55,),
+    "no fence": (22,),
+    "no look without a hint": (16,),
+    "nobody looks after lines": (7,),
+    "one that is asked to stop goes on committing": (38,),
+    "release by slot": (8,),
+    "takes the living for dead": (5,),
+    "the dead are taken for alive": (7,),
+    "the end of a request is not fenced": (56,),
+    "waiters never expire": (9,),
+    "waits for a purged child": (83,),
+}
+"""Seeds that caught a mutant, which are tried first.
+
+They save the search for one, and nothing depends on them: if the code has changed so that they reveal nothing any more,
+all others are tried as ever. The summary after the last test says which one did.
+"""
 
 
 @dataclass
@@ -39,7 +75,7 @@ def hunt(name: str, most: int, run: Callable[[int], object]) -> str:
     found = Hunt(name, most)
     tallies.append(found)
     started_at = time.monotonic()
-    for found.done in range(most):
+    for found.done in dict.fromkeys([*REVEALING.get(name, ()), *range(most)]):
         try:
             run(found.done)
         except Exception as problem:  # noqa: BLE001 -- whatever gives it away
