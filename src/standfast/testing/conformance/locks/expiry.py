@@ -311,9 +311,8 @@ class LockExpiryCases(LockGround):
     async def test_a_hold_is_taken_away_after_its_longest_time(self, space: Space, other: Space, kind: Kind) -> None:
         """However alive the holder is, the next gets in then; the body is cancelled."""
         holder = await entered(kind.alone(space, max_hold=await a_while(other, 0.1)))
-        waiter = await waiting(other, kind.one(other))
 
-        await all_of([waiter])
+        await passes(kind.one(other))  # on a slow machine that time is over before it stands in line
 
         with pytest.raises(LeaseLostError, match="max_hold"):
             await holder.leave()
