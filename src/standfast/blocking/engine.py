@@ -539,18 +539,18 @@ class Engine:
     def cancel(self, run_id: str, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
         """Ask a run to stop: its code gets :class:`RunCancelled` where it waits, and may clean up. Its children too.
 
-        A run that nobody has begun, or that is quarantined, ends at once. One that has ended is left as it is.
+        A run that no worker has begun, or that is quarantined, ends at once. One that has ended is left as it is.
 
         Args:
             run_id: The run.
-            reason: Why, for whoever asks later.
+            reason: Why, as the run shows it later.
             force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
                 holds is released. If a step is running, its result is refused.
         """
         return self._link.call(lambda engine: engine.cancel(run_id, reason, force=force))
 
     def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
-        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+        """Allow ``max`` unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
         a smaller one ends none.
@@ -597,9 +597,9 @@ class Engine:
     def resume(self, run_id: str) -> RunInfo:
         """Look at a run now, and return how it is then.
 
-        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
-        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
-        those who do not want to wait for that.
+        If something of it is due and no worker drives it, this engine takes it up; one without a worker tells others.
+        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves; this does
+        it at once.
         """
         return self._link.call(lambda engine: engine.resume(run_id))
 
@@ -619,7 +619,7 @@ class Engine:
     def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
         """Look at every unfinished run, and take up those that can go on.
 
-        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
+        Workers do this by themselves; call it to know that nothing was forgotten.
 
         Args:
             unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
@@ -710,7 +710,7 @@ class Engine:
         before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
 
         Args:
-            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
+            tenant: The name of the tenant, so that none is erased by mistake: it must be the engine's own.
 
         Returns:
             How many records there were besides those of runs.

@@ -126,7 +126,7 @@ class Schedules:
     def pause(self, schedule_id: str, note: str = "") -> ScheduleInfo:
         """Let a schedule fire no longer, until it is resumed. Runs that wait for their turn are cancelled.
 
-        A run that has begun goes on. ``note`` says why, for whoever looks.
+        A run that has begun goes on. ``note`` says why, and is shown with the schedule.
         """
         return self._call(lambda schedules: schedules.pause(schedule_id, note))
 

@@ -116,7 +116,7 @@ class Activation:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it was driven before, or waited: there may be news that nobody has looked at."""
+        """Whether it was driven before, or waited: there may be news that was not looked at."""
         return self.claim is not None and not self.claim.is_first
 
     @property
@@ -338,7 +338,7 @@ class Activation:
     # --- unloading -----------------------------------------------------------------------------------------------
 
     def evict(self) -> None:
-        """Stop at once: somebody else drives the run."""
+        """Stop at once: another worker drives the run."""
         if not self.is_evicted:
             self.is_evicted = True
             self.runtime.emit(RunDeposed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
@@ -422,7 +422,7 @@ class Activation:
 
 
 def note_lost(activation: Activation, conflict: Conflict) -> bool:
-    """Tell the branches whose locks were in the way of a commit; tell whether any was."""
+    """Tell the branches whose locks were in the way of a commit; return True if there is one."""
     holds = {} if activation.journal is None else activation.journal.holds
     found = False
     for key, held in tuple(holds.items()):
@@ -481,7 +481,7 @@ class BranchPace:
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()
 
     def is_free(self) -> bool:
-        """Tell whether a branch may begin something at once; if so, it counts as begun."""
+        """Return True if a branch may begin something at once; it then counts as begun."""
         if self._branches.leaves <= MOST_IN_A_TURN and not self._waiting:
             return True
         if self._waiting or self._begun >= MOST_IN_A_TURN:
@@ -582,7 +582,7 @@ class Turns:
             self._waiting.pop(branch.path, None)
 
     def _is_stalled(self) -> bool:
-        """Tell whether nobody is left who could take the event whose turn it is."""
+        """Return True if no branch is left that could take the event whose turn it is."""
         replay, waiting = self._activation.replay, self._waiting
         if replay.is_over or replay.from_outside is not None or replay.next_branch in waiting:
             return False
@@ -597,7 +597,7 @@ class Turns:
             self._activation.differ(self._activation.replay.left_over(), "nothing there: the branch has ended")
 
     def note_resumed(self) -> None:
-        """An event was taken: let whoever is next have its turn, once the code that took this one waits again."""
+        """An event was taken: let the next branch have its turn, once the code that took this one waits again."""
         replay = self._activation.replay
         if replay.from_outside is not None:
             asyncio.get_running_loop().call_soon(self.pass_by)
@@ -620,11 +620,11 @@ class Turns:
             activation.check_predicates()
 
     def unload(self) -> None:
-        """Let those who wait know that the run is taken off."""
+        """Let the branches that wait know that the run is unloaded."""
         for future in tuple(self._waiting.values()):
             if not future.done():
                 future.set_exception(Unload())
-                future.exception()  # whoever waits for it may have gone
+                future.exception()  # the branch that waits for it may have gone
 
 
 def _release(future: asyncio.Future[None]) -> None:

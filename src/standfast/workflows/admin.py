@@ -125,7 +125,7 @@ async def fork(runtime: Runtime, run_id: str, step: str, new_run_id: str | None)
 
 
 async def _reserve(runtime: Runtime, new_run_id: str, run_id: str) -> Check:
-    """Take an id for a fork that is being written; whoever had taken it before writes nothing any more."""
+    """Take an id for a fork that is being written; a process that had taken it before writes nothing any more."""
     key = runtime.space.key("forking", new_run_id)
     answer = await commit_over(runtime.space, (), {key: ONCES.encode_own(Once(run_id))})
     if isinstance(answer, Conflict):
@@ -313,7 +313,7 @@ class Recovered(Struct, frozen=True):
 
 
 async def poll_run(runtime: Runtime, worker: Worker | None, run_id: str) -> Looked:
-    """Take a run up now if something of it is due; the worker of this process takes it up once, whoever asks."""
+    """Take a run up now if something of it is due; the worker of this process takes it up once, however often asked."""
     state, is_due = await _state(runtime, run_id)
     if state is None or state.has_ended:
         return Looked(run_id, "ended")

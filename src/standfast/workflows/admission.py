@@ -151,7 +151,7 @@ LOOK_AGAIN: Final = 5.0
 
 
 class MovedError(Exception):
-    """The run is not as it was: somebody else has dealt with it. Only raised and caught in here."""
+    """The run is not as it was: another process has dealt with it. Only raised and caught in here."""
 
 
 class _GotTurnError(Exception):
@@ -267,7 +267,7 @@ class _Admission:
         return changes
 
     def _wait(self, place: InLine, seen: Snapshot) -> list[Change]:
-        """Go on waiting: whoever grants the place makes the run ready again."""
+        """Go on waiting: the process that grants the place makes the run ready again."""
         state, keys = self._before, self._keys
         changes = deletion_of(seen, keys.ready)
         if (state.admitted, state.ticket) == (place.admitted, place.waiting.ticket):
@@ -407,7 +407,7 @@ async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standi
 
 
 def _waiting(standing: Standing) -> Standing:
-    """Return a standing that waits where there was nobody to join."""
+    """Return a standing that waits where there was no run to join."""
     return structs.replace(standing, on_limit="queue") if standing.on_limit == JOIN_ALIKE else standing
 
 
@@ -435,7 +435,7 @@ async def _above(runtime: Runtime, run_id: str) -> frozenset[str]:
 
 
 async def _look_closer(runtime: Runtime, asked: Start, place: InLine, room_for: dict[tuple[str, ...], int]) -> None:
-    """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
+    """Count the waiters one by one: from afar, those that left the line before their turn count as well."""
     standing = place.standing
     most, address = standing.most_waiting or 0, standing.address
     waiting = await count_waiting(runtime.space, address, most)
@@ -511,7 +511,7 @@ class _Starting:
         try:
             answered = await self._arrival.take_places(self._named(), self._write)
         except (CancelledError, StoreError):
-            self._runtime.dropped.add(self._keys.id)  # if it was written all the same, nobody here is about to load it
+            self._runtime.dropped.add(self._keys.id)  # if it was written all the same, no task here is about to load it
             raise
         self._runtime.saw(answered.sight.at)
         place, state = self._arrival.place, self._state

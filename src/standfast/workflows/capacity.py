@@ -25,16 +25,16 @@ GROW_SLOWLY: Final = 1.0
 """The same if there are other workers, or may be in a moment."""
 
 ALONE_AFTER: Final = 2.0
-"""Workers that are started together have met after so many seconds."""
+"""Seconds after which workers that are started together have met."""
 
 LONG: Final = 1.0
 """Seconds after which runs are taken for long ones if too few have ended to say how long they take."""
 
 SLOWER: Final = 1.5
-"""Runs that take so many times as long as they did when there were fewer have to wait for each other."""
+"""Runs that take this many times as long as they did when there were fewer have to wait for each other."""
 
 LATE: Final = 0.1
-"""An event loop that is later than this by so many seconds has enough to do."""
+"""An event loop that is late by this many seconds has enough to do."""
 
 STARTED: Final = 128
 """How many runs that are started here are driven here, if there are other workers: it saves claiming them."""
@@ -81,7 +81,7 @@ def next_capacity(capacity: Capacity, load: Load, most: int) -> Capacity | None:
     if load.ended < capacity.runs and load.seconds < LONG:
         return None  # too few to say how long they take
     if load.late >= LATE or load.queued:
-        # If none has ended at all, perhaps these wait for runs that nobody has claimed yet.
+        # If none has ended at all, perhaps these wait for runs that no worker has claimed yet.
         more = 0 if load.ended else min(FEWEST, capacity.runs)
         return structs.replace(capacity, runs=min(most, capacity.runs + more))
     if load.ended and capacity.quickest and load.each > SLOWER * capacity.quickest:

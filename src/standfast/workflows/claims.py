@@ -61,7 +61,7 @@ TRIES: Final = 50
 
 
 async def claim(runtime: Runtime, run_id: str) -> Activation | None:
-    """Take a run up, if it is unfinished, nobody drives it, and its code is here."""
+    """Take a run up, if it is unfinished, no worker drives it, and its code is here."""
     keys = RunKeys(runtime.space, run_id)
     seen = await runtime.space.read(keys.state, keys.ready, keys.header)
     runtime.saw(seen.at)
@@ -89,7 +89,7 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
             runtime.emit_moved(run_id, taken, right.fence, state, shown)
             loaded = Activation(runtime, keys, workflow, shown, taken, right, await events_of(runtime.space, keys))
     except (CancelledError, StoreError):
-        runtime.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
+        runtime.dropped.add(run_id)  # if it was claimed all the same, no task here is about to load it
         raise
     finally:
         if loaded is None:
@@ -98,7 +98,7 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
 
 
 async def _release_ended(runtime: Runtime, run_id: str) -> None:
-    """Release what a run still holds that was ended by force, by somebody who has died since."""
+    """Release what a run still holds that was ended by force, by a process that has died since."""
     await let_go(runtime, await find(runtime.space, run_id))
 
 
@@ -211,7 +211,7 @@ async def _load_own(
 
 
 def _is_being_claimed(runtime: Runtime, run_id: str, own: Record, now: Instant) -> bool:
-    """Tell whether somebody here may be about to load a run that is claimed, and only waits for the answer."""
+    """Return True if a task here may be about to load a run that is claimed, and only waits for the answer."""
     claimed_at = OWNERSHIPS.decode(own.value).claimed_at
     return run_id not in runtime.dropped and seconds_between(claimed_at, now) < runtime.space.lease
 
@@ -286,7 +286,7 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
             break
         start = page.more
     forgotten = await commit_over(space, (Delete(worker.key, version),), {about_key(space, presence): None})
-    # Others may find it at the same time; and one that had no runs is no news for somebody who has not asked.
+    # Others may find it at the same time; and one that had no runs is only news for a hook.
     if reclaimed or (runtime.hooks and not isinstance(forgotten, Conflict)):
         runtime.emit(WorkerDied(at=runtime.clock.wall(), presence=presence, runs=reclaimed))
 
@@ -305,7 +305,7 @@ async def _release_if_readable(runtime: Runtime, own: Record) -> bool:
 async def _release(runtime: Runtime, own: Record) -> bool | None:
     """Make one run of a dead worker ready; one that has killed several is quarantined.
 
-    False: somebody else did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
+    False: another process did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
     """
     keys = RunKeys(runtime.space, OWNERSHIPS.decode(own.value).run)
     seen = await runtime.space.read(keys.state, keys.header)
@@ -340,7 +340,7 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant) 
     position = next((int(key.parts[-1]) + 1 for key in page.records), 0)
     deaths = state.deaths + 1 if position <= state.position else 1
     if deaths >= runtime.most_deaths:
-        about = f"somebody to retry it: {deaths} workers in a row died with it"
+        about = f"an operator to retry it: {deaths} workers in a row died with it"
         return structs.replace(
             state, status="quarantined", owner="", deaths=deaths, position=position, changed_at=at, waits_for=about
         )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from standfast.workflows.replay import Branch
 
 
-# --- what a run says about its progress: the last word of it, for whoever looks ------------------------------------
+# --- what a run says about its progress: the last word of it, for people and dashboards ----------------------------
 
 LARGEST: Final = 64 * 1024
 
@@ -306,7 +306,7 @@ class Context:
 
         Raises:
             HoldTimeoutError: On entering: it did not become free in time.
-            WaitCycleError: On entering: whoever holds it waits for this run.
+            WaitCycleError: On entering: the run or process that holds it waits for this run.
             ReentryError: On entering: this run holds it already, or its parent does, which waits for its end.
             WithdrawnError: On entering: an operator took the run out of the line.
             LeaseLostError: At the next operation, or on leaving: it was released by force, or ``max_hold`` is over.
@@ -414,7 +414,7 @@ class Context:
     # --- the code over time --------------------------------------------------------------------------------------
 
     async def patched(self, name: str) -> bool:
-        """Tell whether this run got here with the changed code: False for runs that did before the change.
+        """Return True if this run got here with the changed code, False if it did so before the change.
 
             if await ctx.patched("check-fraud"):
                 await ctx.step(check_fraud, order)

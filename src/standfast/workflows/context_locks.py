@@ -1,7 +1,7 @@
 """Locks that a run holds, however long it sleeps: a place in the same lines that processes stand in.
 
 The place is anchored to the run, not to the process that drives it. It is taken and left in one commit with the event
-that says so, so whoever has to clean up after a run finds in its history every line that it may stand in.
+that says so, so the process that cleans up after a run finds in its history every line that it may stand in.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class LockAcquisition:
         return place, later(self._activation.runtime.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
 
     async def was_withdrawn(self) -> bool:
-        """Tell whether an operator took it out of the line."""
+        """Return True if an operator took it out of the line."""
         return await self._activation.runtime.lines.was_cancelled(self.entry.id)
 
     async def circle(self) -> tuple[str, ...]:
@@ -369,7 +369,7 @@ class LockAcquisition:
 
 
 def _is_held_around(entry: Entry, run: str, path: str) -> bool:
-    """Tell whether an entry is of a run's branch, or of one above it."""
+    """Return True if an entry is of a run's branch, or of one above it."""
     held_in = entry.owner.removeprefix(run)
     return entry.anchor == OfRun(run) and is_within(path, held_in.removeprefix("/"))
 
@@ -689,7 +689,7 @@ def due_of(activation: Activation, until: Instant) -> Due:
 
 
 async def reap_line(runtime: Runtime, address: tuple[str, ...]) -> Instant | None:
-    """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
+    """Remove the entries of a line that have expired; return when to look again, None if none expires by time."""
     entries = LineEntries(runtime.lines)
     next_end = await entries.reap(address)
     if next_end is None:
@@ -701,7 +701,7 @@ async def reap_line(runtime: Runtime, address: tuple[str, ...]) -> Instant | Non
 
 
 async def reap_waited_line(runtime: Runtime, keys: RunKeys, state: Record, timer: Record) -> None:
-    """Look after the line that a timer names, and set the timer anew."""
+    """Reap the line that a timer names, and set the timer anew."""
     due = DUES.decode(timer.value)
     look_at = await reap_line(runtime, due.look_at)
     until = min((at for at in (look_at, due.then) if at is not None), default=None)
@@ -714,5 +714,5 @@ async def reap_waited_line(runtime: Runtime, keys: RunKeys, state: Record, timer
         again = keys.timer(until)
         expected = (await runtime.space.read(again)).version(again)
         changes.append(Put(again, DUES.encode(due if until == look_at else Due()), expected))
-    # If it is refused, the run was taken up or somebody else has looked: then that one has set the timer.
+    # If it is refused, the run was taken up or another worker has looked: then that one has set the timer.
     await runtime.space.commit(*changes)

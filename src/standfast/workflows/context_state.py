@@ -65,7 +65,7 @@ class ContextRateLimiter:
         return f"<ContextRateLimiter {self._limiter!r}>"
 
     async def try_acquire(self, cost: int = 1) -> Pass:
-        """Take ``cost`` tokens if they are there and nobody is in front; answer at once, and leave nothing behind."""
+        """Take ``cost`` tokens if they are there and no caller is in front; answer at once; leave nothing behind."""
         return await self._limiter.try_acquire(cost)
 
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:

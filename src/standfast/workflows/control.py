@@ -40,7 +40,7 @@ def next_id(run_id: str) -> str:
 class Unload(BaseException):
     """The run is taken out of memory. It goes on from its records when it is woken.
 
-    Let it pass. Nothing that the context does after it is recorded, and nothing is released: whoever catches it only
+    Let it pass. Nothing that the context does after it is recorded, and nothing is released: code that catches it only
     delays it, and that is reported.
     """
 
@@ -62,7 +62,7 @@ class RunCancelled(asyncio.CancelledError):
         self.reason, self.timed_out, self.of_run, self.group = reason, timed_out, False, ""
 
     def is_beyond(self, group: str) -> bool:
-        """Tell whether more is cancelled than branches of a group: it is not over when they have ended."""
+        """Return True if more is cancelled than branches of a group: it is not over when they have ended."""
         return self.of_run or (bool(self.group) and group.startswith(f"{self.group}."))
 
 
@@ -100,11 +100,11 @@ def cancel_of(event: HistoryEvent) -> RunCancelled:
 
 
 def is_of_run(event: HistoryEvent) -> bool:
-    """Tell whether the whole run was cancelled, not only a branch of it."""
+    """Return True if the whole run was cancelled, not only a branch of it."""
     return _decoder.decode(event.value or b"{}").of_run
 
 
-# --- how a run that has no result tells so to whoever asks for it --------------------------------------------------
+# --- what is raised where the result of a run is asked for that has none -------------------------------------------
 
 
 def raise_ending(

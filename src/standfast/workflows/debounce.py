@@ -1,7 +1,7 @@
 """Events that are collected by a run before it begins.
 
 The run is there from the first event on, and waits for its time. Each further event is put into its inbox by a commit
-that holds only while nobody has taken the run up, and may put its time off. So whether an event belongs to a run or to
+that holds only until a worker takes the run up, and may put its time off. So whether an event belongs to a run or to
 the next one is decided by the commit that takes the run up: none is lost, and none is in two.
 """
 
@@ -89,7 +89,7 @@ class Plan(Struct, frozen=True):
 
 
 class Bringing(Struct, frozen=True, kw_only=True):
-    """What else is written with an event, for those who build more on it.
+    """What else is written with an event, for code that builds more on it.
 
     Attributes:
         run_id: The id of the run, if the event begins one.
@@ -244,7 +244,7 @@ async def _join(
 
 
 def _collects(state: RunState) -> bool:
-    """Tell whether nobody has taken a run up, nor is to do so now."""
+    """Return True if no worker has taken a run up, nor is to do so now."""
     is_waiting = state.until is not None or state.ticket is not None
     return state.status == "pending" and not state.owner and not state.claims and is_waiting and state.cancel is None
 
@@ -267,7 +267,7 @@ def _moved(
     *,
     is_full: bool,
 ) -> list[Change]:
-    """Return the changes that let a run begin at a time, or at once; none of them holds if somebody has taken it up."""
+    """Return the changes that let a run begin at a time, or at once; none of them holds if it was taken up."""
     version, noted = seen.version(keys.state), seen.version(place)
     if until == state.until:
         return [Check(keys.state, version), Delete(place, noted) if is_full else Check(place, noted)]

@@ -197,7 +197,7 @@ class Workflow(Generic[P, R]):
         self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
         self.on_tick: Final = on_tick  # starts the run of a tick, with the line of its schedule
         self.runs_are: Final = "run" if on_tick is None else "request"
-        self.is_internal: Final = is_internal or on_tick is not None  # nobody starts it by name
+        self.is_internal: Final = is_internal or on_tick is not None  # it is not started by name
         self.signature: Final = signature_of(function, skip_first=True)
         self.__doc__ = function.__doc__
 

@@ -433,7 +433,7 @@ class Engine:
 
         Raises:
             WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
-            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            UnknownWorkflowError: This engine does not have the workflow, or no engine has one of that name.
             DeclarationError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
@@ -489,7 +489,7 @@ class Engine:
         on_terminal: OnTerminal = "raise",
         tags: Iterable[str] = (),
     ) -> tuple[Run[Any], Outcome]:
-        """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
+        """Signal a run, and start it first if it is not there: both in one commit. No signal of another caller is lost.
 
             run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
 
@@ -626,11 +626,11 @@ class Engine:
     async def cancel(self, run_id: str, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
         """Ask a run to stop: its code gets :class:`RunCancelled` where it waits, and may clean up. Its children too.
 
-        A run that nobody has begun, or that is quarantined, ends at once. One that has ended is left as it is.
+        A run that no worker has begun, or that is quarantined, ends at once. One that has ended is left as it is.
 
         Args:
             run_id: The run.
-            reason: Why, for whoever asks later.
+            reason: Why, as the run shows it later.
             force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
                 holds is released. If a step is running, its result is refused.
         """
@@ -639,7 +639,7 @@ class Engine:
     # --- limits --------------------------------------------------------------------------------------------------
 
     async def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
-        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+        """Allow ``max`` unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
         a smaller one ends none.
@@ -694,9 +694,9 @@ class Engine:
     async def resume(self, run_id: str) -> RunInfo:
         """Look at a run now, and return how it is then.
 
-        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
-        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
-        those who do not want to wait for that.
+        If something of it is due and no worker drives it, this engine takes it up; one without a worker tells others.
+        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves; this does
+        it at once.
         """
         async with self.acts("run.resume", run_id):
             await self.get(run_id)
@@ -722,7 +722,7 @@ class Engine:
     async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
         """Look at every unfinished run, and take up those that can go on.
 
-        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
+        Workers do this by themselves; call it to know that nothing was forgotten.
 
         Args:
             unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
@@ -827,7 +827,7 @@ class Engine:
         before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
 
         Args:
-            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
+            tenant: The name of the tenant, so that none is erased by mistake: it must be the engine's own.
 
         Returns:
             How many records there were besides those of runs.
@@ -843,7 +843,7 @@ def _name_of(workflow: Any) -> str:  # noqa: ANN401 -- whatever a run can be sta
 
 
 def is_open(engine: Engine) -> bool:
-    """Tell whether an engine was opened, and not closed since."""
+    """Return True if an engine was opened, and not closed since."""
     return engine._runtime is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 

@@ -176,7 +176,7 @@ def parent_here(activation: Activation) -> Activation | None:
     """Return the run that waits for this one, if it is driven here: then it is told, and need not be made to look.
 
     It is not unloaded before it was told, and should another worker drive it by then, the commit that ends this run is
-    refused, and the parent is made to look after all.
+    refused, and the parent is made to look all the same.
     """
     parent = activation.runtime.loaded.get(activation.header.parent)
     if parent is None or parent.claim is None or parent.is_unloading or parent.is_stopping:
@@ -239,7 +239,7 @@ def _about(activation: Activation) -> str:
 
 
 async def release(activation: Activation, about: str) -> None:
-    """Hand a run back: somebody else may drive it."""
+    """Hand a run back: any worker may drive it."""
     state = activation.state
     freed = structs.replace(
         state,
@@ -400,7 +400,7 @@ def _position(activation: Activation) -> int:
 
 
 def is_resting(activation: Activation, linger: float) -> bool:
-    """Tell whether a run has waited long enough to be unloaded, and is not about to go on."""
+    """Return True if a run has waited long enough to be unloaded, and is not about to go on."""
     runtime = activation.runtime
     since = runtime.idle.get(activation)
     if since is None or seconds_between(since, runtime.clock.elapsed()) < linger:

@@ -432,7 +432,7 @@ def failure_lines(failure: Failure) -> Iterator[str]:
 
 
 def set_logged(error: BaseException) -> None:
-    """Note that what an exception tells of is in the log already, so that whoever passes it on does not repeat it."""
+    """Note that what an exception tells of is in the log already, so that code that passes it on does not repeat it."""
     error.__dict__[_LOGGED] = True
 
 

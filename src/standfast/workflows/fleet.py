@@ -27,7 +27,7 @@ KIND: Final = "fleet"
 """The kind of record in which a worker says what it is."""
 
 MOST_WORKFLOWS: Final = 2_000
-"""How many workflows a worker names: the record has room for so many."""
+"""How many workflows a worker names: what the record has room for."""
 
 COUNTED: Final = 1_000
 """How many runs of a worker are counted; there may be more."""
@@ -74,7 +74,7 @@ class WorkerInfo(Struct, frozen=True):
         process: The number of its process there; 0 if that is not known.
         program: What runs there.
         package: The version of Standfast that it runs; empty if it does not say.
-        runs: How many runs it drives. If :attr:`more` is true, at least so many.
+        runs: How many runs it drives; if :attr:`more` is true, at least that number.
         more: Whether there are more than were counted.
         room: How many runs it has in memory at most; 0 if that is not known.
         workflows: What it can run: names and versions.

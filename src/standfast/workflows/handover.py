@@ -107,7 +107,7 @@ class _Ending:
         except (CancelledError, StoreError):
             self._runtime.dropped.add(
                 following.run_id
-            )  # if it was claimed all the same, nobody here is about to load it
+            )  # if it was claimed all the same, no task here is about to load it
             raise
         following.take(answered)
         return answered

@@ -50,7 +50,7 @@ MOST_UNWRITTEN: Final = 40
 """How many changes a run collects before they are written though nothing needs them to be."""
 
 ANSWER_KEPT: Final = 3_600.0
-"""For how many seconds the answer to an update is kept whose sender gave it no id, so that nobody asks again."""
+"""For how many seconds the answer to an update is kept whose sender gave it no id, and so cannot ask again."""
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -151,7 +151,7 @@ class Inbox:
     # --- signals -------------------------------------------------------------------------------------------------
 
     async def find(self, name: str) -> LoadedItem | None:
-        """Return the oldest signal of a name that nobody has taken."""
+        """Return the oldest signal of a name that was not taken."""
         if not self._fetched:
             await self.fetch()
         items = self._signals.get(name)
@@ -179,7 +179,7 @@ class Inbox:
         return Delete(loaded.key, loaded.version)
 
     def give_back(self, loaded: LoadedItem) -> None:
-        """Put a letter back that was found for somebody who no longer wants it."""
+        """Put an item back that was found for a branch that no longer wants it."""
         self._add(loaded)
         items = self._signals[loaded.item.name]
         items.rotate(1)
@@ -199,7 +199,7 @@ class Inbox:
 
     @property
     def has_updates(self) -> bool:
-        """Whether updates have come that nobody has answered."""
+        """Whether updates have come that were not answered."""
         return bool(self._updates)
 
     @property
@@ -252,7 +252,7 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
 # --- news for a run in memory: what has come into its inbox, and whether what it waits for has happened ------------
 
 MANY_CHILDREN: Final = 100
-"""Beyond so many children a run rests after it has looked at them; see :data:`REST`."""
+"""With more children than this a run rests after it has looked at them; see :data:`REST`."""
 
 REST: Final = 0.000_02
 """Seconds of rest for each child that was looked at: about as long as that took."""
@@ -260,11 +260,11 @@ REST: Final = 0.000_02
 
 @final
 class InboxPoll:
-    """Looks for news whenever somebody says that there is some, one look at a time.
+    """Polls the inbox whenever it is notified, one poll at a time.
 
     Attributes:
-        is_waiting: There is news that nobody has looked at.
-        polls: How often somebody has looked: those who waited by then were told, and no others.
+        is_waiting: There is news that was not looked at.
+        polls: How often it has polled: branches that waited by then were told, and no others.
     """
 
     __slots__ = ("_activation", "_polling", "_rest", "_stopped", "is_waiting", "polls")
@@ -278,7 +278,7 @@ class InboxPoll:
 
     @property
     def is_polling(self) -> bool:
-        """Whether somebody is looking at the moment."""
+        """Whether it is polling at the moment."""
         return self._polling is not None
 
     def notify(self) -> None:
@@ -290,7 +290,7 @@ class InboxPoll:
             self._polling = None if task.done() else task  # an eager task may be over by now
 
     async def stop(self) -> None:
-        """Wait until nobody is looking."""
+        """Wait until it no longer polls."""
         self._stopped = True
         if self._rest is not None:
             _end_rest(self._rest)
@@ -388,7 +388,7 @@ def _end_rest(rest: asyncio.Future[None]) -> None:
         rest.set_result(None)
 
 
-# --- answers to updates: those who wait for them in this process share one watch of the run ------------------------
+# --- answers to updates: callers that wait for them in this process share one watch of the run ---------------------
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks for the answers to updates, if nothing tells earlier."""
@@ -446,7 +446,7 @@ class AnswerWaits:
                     else:
                         await self._look_at(run_id, [key.parts[-1] for key in told.about if key.parts[-1] in waiting])
         except StandfastError as problem:
-            if self._listening.get(run_id) is asyncio.current_task():  # whoever comes now begins anew
+            if self._listening.get(run_id) is asyncio.current_task():  # the next caller begins anew
                 del self._listening[run_id]
                 for update_id in tuple(self._waiting.get(run_id, ())):
                     self._settle(run_id, update_id, problem)
@@ -498,7 +498,7 @@ class Sending(Struct, frozen=True):
     is_named: bool = False
 
     def marker(self, keys: RunKeys) -> RecordKey | None:
-        """Return the key that tells whether it was sent before; None if it is not known again."""
+        """Return the key whose record says that it was sent before; None if it is not known again."""
         if not self.is_named:
             return None
         return keys.signal_seen(self.name, self.id) if self.kind == "signal" else keys.update_seen(self.id)
@@ -578,7 +578,7 @@ class InboxWriter:
 
 
 def _cut(queue: deque[_Waiting], most: int, most_bytes: int) -> list[_Waiting]:
-    """Take the next ones out, without those who have gone meanwhile."""
+    """Take the next ones out, without those that have gone meanwhile."""
     some: list[_Waiting] = []
     size = 0
     while queue and len(some) < most:

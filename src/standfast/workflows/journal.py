@@ -115,7 +115,7 @@ class Journal:
         return bool(self._pending or self._extra_changes or self._progress is not None)
 
     def is_heavy(self, most: int) -> bool:
-        """Tell whether there is too much to write to take it along in a commit that does more."""
+        """Return True if there is too much to write to take it along in a commit that does more."""
         return len(self._extra_changes) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
 
     @property
@@ -215,7 +215,7 @@ class Journal:
         return None
 
     async def begin(self) -> Taken:
-        """Take everything out that is to be written. Until :meth:`end` is called nobody else writes."""
+        """Take everything out that is to be written. Until :meth:`end` is called no other task writes."""
         while self._is_flushing:
             await self._until_ended(self._writers)
         self._start_flushing()
@@ -230,7 +230,7 @@ class Journal:
         return taken
 
     def end(self, taken: Taken, added: int | None, versions: Mapping[RecordKey, int]) -> None:
-        """Say what became of what was taken: written, together with so many events more; None: it was not."""
+        """Say what became of what was taken: written, together with ``added`` events more; None: it was not."""
         if added is None:
             self._pending, self._extra_changes = taken.events + self._pending, taken.extra_changes | self._extra_changes
         else:

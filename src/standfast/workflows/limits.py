@@ -176,7 +176,7 @@ async def _declared_limit(runtime: Runtime, workflow: str, key: str | None) -> S
 
 
 async def set_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, permits: int, key: str | None) -> None:
-    """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
+    """Let a line have ``permits`` permits, whatever code says, until :func:`clear_limit`."""
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
         raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
     await _resize(runtime, workflow, key, permits, pinned=True)

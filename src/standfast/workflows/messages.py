@@ -197,5 +197,5 @@ async def cancel(runtime: Runtime, run_id: str, reason: str, *, force: bool = Fa
 
 
 def is_untouched(state: RunState) -> bool:
-    """Tell whether no code of a run was ever begun; or has killed so many workers that none begins it again."""
+    """Return True if no code of a run was ever begun, or it has killed too many workers to be begun again."""
     return not state.has_ended and not state.owner and (state.claims == 0 or state.status == "quarantined")

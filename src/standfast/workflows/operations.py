@@ -137,7 +137,7 @@ def _seen(activation: Activation, operation: str, predicate: Callable[[], object
 
 
 async def patched(activation: Activation, branch: Branch, name: str) -> bool:
-    """Tell whether a run began, or got this far, after a change of its code."""
+    """Return True if a run began, or got this far, after a change of its code."""
     operation = branch.placed(f"patch:{name}")
     if operation in activation.patches:
         return activation.patches[operation]

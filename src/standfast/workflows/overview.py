@@ -86,7 +86,7 @@ class Concern(Struct, frozen=True):
     Attributes:
         kind: What.
         words: That in a sentence.
-        count: How many there are. If :attr:`has_more` is true, at least so many.
+        count: How many there are; if :attr:`has_more` is true, at least that number.
         has_more: Whether there may be more than were counted.
         examples: Some of them: ids of runs, workers and schedules, keys of lines.
         command: What to type next, after ``standfast``.

@@ -83,7 +83,7 @@ async def _start(
 
 
 async def _check_own(activation: Activation, operation: str, child_id: str) -> None:
-    """Refuse a run that somebody else has started with the child's id: this one would not be told of its end."""
+    """Refuse a run that was started elsewhere with the child's id: this one would not be told of its end."""
     keys = RunKeys(activation.runtime.space, child_id)
     seen = await activation.runtime.space.read(keys.header, keys.state)
     header, state = seen.get(keys.header), seen.get(keys.state)
@@ -190,7 +190,7 @@ async def gather(
 async def race(activation: Activation, parent: Branch, works: Sequence[Work]) -> tuple[int, Any]:
     """Run all until one has ended; cancel the others, wait for their end, and return which one it was."""
     if not works:
-        raise DeclarationError("ctx.race", "nobody runs; give it at least one coroutine")
+        raise DeclarationError("ctx.race", "it has nothing to run; give it at least one coroutine")
     group = Group(activation, parent, works)
     group.on_end = group.cancel_others
     await group.run()
@@ -254,7 +254,7 @@ class Group:
         self._hand_up()
 
     def _hand_up(self) -> None:
-        """Raise that more than this group is cancelled, if a branch let that pass; nobody is told twice of it.
+        """Raise that more than this group is cancelled, if a branch let that pass; no branch is told twice of it.
 
         What a branch was to be told and was not, since it ended, its parent is told at its next operation.
         """
@@ -294,7 +294,7 @@ class Group:
             self._activation.branch_ended()
 
     def has_lost(self, member: Member) -> bool:
-        """Tell whether another branch ended before this one, which was told so, in whatever order they are replayed."""
+        """Return True if another branch ended before this one, which was told so, in any order of replay."""
         problem = member.problem
         is_told = isinstance(problem, RunCancelled) and problem.group == self._path
         return is_told or self._path in member.branch.lost_in
@@ -332,5 +332,5 @@ def _check(works: Sequence[Work]) -> None:
             kind = type(work).__name__
             raise DeclarationError(
                 "ctx.gather and ctx.race",
-                f"they take coroutines that nobody has started, ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
+                f"they take coroutines that were not started, ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
             )

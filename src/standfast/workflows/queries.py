@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # --- waiting for the ends of runs, wherever they are driven --------------------------------------------------------
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at a run whose end somebody waits for, if nothing tells earlier."""
+"""Seconds between two looks at a run whose end is waited for, if nothing tells earlier."""
 
 FEW: Final = 16
 """How many runs are watched one by one. With more, one watch on all runs costs less than one on each."""
@@ -154,7 +154,7 @@ class RunInfo(Struct, frozen=True):
         started_at: When it was started, by the store's time.
         changed_at: Since when it is as it is.
         input: What it was started with, as JSON.
-        owner: The presence that drives it; empty: nobody does.
+        owner: The presence that drives it; empty if none does.
         waits_for: What it waits for, in words.
         until: When it goes on at the latest.
         result: What it returned, as JSON-shaped data.
@@ -166,7 +166,7 @@ class RunInfo(Struct, frozen=True):
         deaths: How many workers died with it in a row.
         tags: The tags it was started with.
         lines: The limits and schedules that it counts for.
-        root: The run at the top of its tree; empty if nobody has started it as a child.
+        root: The run at the top of its tree; empty if it was not started as a child.
         continues: It went on as a new run, which has the result.
         continued_from: The run that went on as this one.
         forked_from: The run that this one was restarted or forked from.
@@ -299,7 +299,7 @@ class HistoryEntry(Struct, frozen=True):
 
 
 async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
-    """Read everything that a run has recorded; or only what came after the first so many, when they were all."""
+    """Read everything that a run has recorded; or only what came after the first ``first`` events."""
     events = await events_of(scope, RunKeys(scope, run_id), first=first)
     return tuple(entry_of(number, event) for number, event in enumerate(events, first))
 

@@ -117,8 +117,8 @@ class Header(Struct, frozen=True, omit_defaults=True):
     Attributes:
         incarnation: How many runs have had this id, this one included; 0: it was started by an early version, and the
             idempotency keys of its steps are made as they were then.
-        chosen: Its id was chosen by whoever started it, and may come again.
-        trace: The trace context of whoever started it, see :mod:`standfast.trace_context`; empty if it has none.
+        chosen: Its id was chosen by the caller that started it, and may come again.
+        trace: The trace context of the caller that started it, see :mod:`standfast.trace_context`; empty if none.
     """
 
     workflow: str
@@ -157,7 +157,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         workflow: As in the header, so that lists need not read it.
         version: As in the header.
         changed_at: Since when it is so.
-        owner: The presence that drives it; empty: nobody.
+        owner: The presence that drives it; empty if none does.
         claims: How often it was taken up.
         deaths: How many workers died with it in a row, without its history getting any longer.
         position: How many events its history had when it was last taken up.
@@ -311,7 +311,7 @@ class Due(Struct, frozen=True, omit_defaults=True):
     """A record of the timer index: what is due at the instant in its key.
 
     Attributes:
-        look_at: The address of a line to look after; the run itself has nothing to do yet.
+        look_at: The address of a line to reap; the run itself has nothing to do yet.
         then: When the run itself has something to do; None: at no certain time.
     """
 
@@ -320,7 +320,7 @@ class Due(Struct, frozen=True, omit_defaults=True):
 
 
 class Ready(Struct, frozen=True):
-    """Somebody should look at the run. Only that it is there, and its version, mean anything."""
+    """A worker should look at the run. Only that it is there, and its version, mean anything."""
 
 
 HEADERS: Final[Codec[Header]] = Codec(Header, what="the header of a run")
@@ -402,7 +402,7 @@ class RunKeys:
 
     @property
     def ready(self) -> RecordKey:
-        """The flag that somebody should look at the run."""
+        """The flag that a worker should look at the run."""
         return self._at("ready")
 
     @property
@@ -545,7 +545,7 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
 
 
 def first_state(asked: Start, now: Instant, presence: str) -> RunState:
-    """Return the state of a run that is started now, by a worker that drives it or for whoever comes."""
+    """Return the state of a run that is started now, by a worker that drives it or for any worker."""
     name, version = asked.workflow.name, asked.workflow.version
     if presence:
         return RunState("running", name, version, now, owner=presence, claims=1)
@@ -611,7 +611,7 @@ async def found(scope: Scope, asked: Start, conflict: Conflict) -> Started:
 async def find_there(scope: Scope, asked: Start, conflict: Conflict) -> Started | None:
     """Find the run that a start has met; None if it was purged at this very moment, so that the start is tried again.
 
-    Of a start that brings changes along, those may have been refused: it is for whoever made them to try again.
+    Of a start that brings changes along, those may have been refused: the caller that made them has to try again.
     """
     try:
         return await found(scope, asked, conflict)
@@ -752,7 +752,7 @@ def taking(
 
 
 def relisting(keys: RunKeys, header: Header, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
-    """Return the changes of the index of runs that go with a change of a run that nobody drives, before or after."""
+    """Return the changes of the index of runs that go with a change of a run that is not driven, before or after."""
     old, new = keys.listed(before, header.tags), keys.listed(after, header.tags)
     if old == new:
         return []

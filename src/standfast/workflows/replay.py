@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def is_within(path: str, other: str) -> bool:
-    """Tell whether a branch is another one, or was started by it or by one that it started."""
+    """Return True if a branch is another one, or was started by it or by one that it started."""
     return not other or path == other or path.startswith(f"{other}/")
 
 
@@ -47,10 +47,10 @@ class Wait:
         what: In words, for people.
         until: When it is over at the latest; then its result is :data:`OVER`.
         poll: Finds out whether it has come true, and then sets its result; called when there is news for the run.
-        predicate: Tells whether it has come true; asked after each update.
+        predicate: Returns True if it has come true; called after each update.
         signal: The name of the signal that it waits for.
         child: The id of the child whose end it waits for.
-        line: The address of the line to look after meanwhile, if it waits in one.
+        line: The address of the line to reap meanwhile, if it waits in one.
         as_of: How often news had been looked for when the store was asked whether there is anything to wait for. None:
             it was not asked. What has come since was not for this wait, which was not there yet.
         future: Its result.
@@ -85,7 +85,7 @@ class Wait:
         """End the wait by an exception."""
         if not self.future.done():
             self.future.set_exception(problem)
-            self.future.exception()  # whoever waits for it may have gone
+            self.future.exception()  # the branch that waits for it may have gone
             self.uncount()
 
     def uncount(self) -> None:
@@ -96,7 +96,7 @@ class Wait:
 
 
 def is_due(predicate: Callable[[], object]) -> bool:
-    """Tell whether a predicate is true, or raises."""
+    """Return True if a predicate is true, or raises."""
     try:
         return bool(predicate())
     except Exception:  # noqa: BLE001 -- whatever it raises, it does so again where the code waits for it
@@ -394,12 +394,12 @@ class Replay:
         return event
 
     def has(self, operation_id: str) -> bool:
-        """Tell whether an operation is the next one that is recorded in its branch."""
+        """Return True if an operation is the next one that is recorded in its branch."""
         waiting = self._by_branch.get(branch_of(operation_id))
         return waiting is not None and bool(waiting) and self._events[waiting[0]].id == operation_id
 
     def is_live(self, branch: str) -> bool:
-        """Tell whether everything that a branch has recorded was replayed."""
+        """Return True if everything that a branch has recorded was replayed."""
         return not self._by_branch.get(branch)
 
     def left_over(self) -> str:
@@ -408,7 +408,7 @@ class Replay:
 
     @property
     def next_branch(self) -> str | None:
-        """The branch whose turn it is; None if it is nobody's."""
+        """The branch whose turn it is; None if it is that of none."""
         if self.is_over or self._events[self._position].kind in FROM_OUTSIDE:
             return None
         return branch_of(self._events[self._position].id)
@@ -483,7 +483,7 @@ def _beside(path: str, later: Sequence[HistoryEvent]) -> Iterator[HistoryEvent]:
 
 
 def _is_beside(path: str, other: str) -> bool:
-    """Tell whether a branch belongs to the same gather or race as another one, or as one around that."""
+    """Return True if a branch belongs to the same gather or race as another one, or as one around that."""
     for mine, his in zip(path.split("/"), other.split("/"), strict=False):
         if mine != his:
             group = mine.rpartition(".")[0]

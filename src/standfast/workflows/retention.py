@@ -140,7 +140,7 @@ async def _check_inbox(runtime: Runtime, run: Found) -> None:
 
 
 async def purge_all(runtime: Runtime, chosen: Chosen) -> int:
-    """Delete all runs that are meant and that nobody has started, with everything that they have started."""
+    """Delete all chosen runs that no other run has started, with everything that they have started."""
     purged = 0
     async for run_ids in _pages(runtime, chosen):
         purged += await purge_some(runtime, run_ids, chosen.takes, force=chosen.force)
@@ -210,7 +210,7 @@ async def make_room(runtime: Runtime, run_id: str) -> None:
             await _delete(runtime, child.id)
         await _delete(runtime, run_id, keep_markers=True)
     except (RunNotFoundError, RunUnfinishedError):
-        return  # somebody else was faster, and has perhaps started the new one
+        return  # another process was faster, and has perhaps started the new one
 
 
 async def _delete(runtime: Runtime, run_id: str, *, keep_markers: bool = False) -> None:
@@ -250,7 +250,7 @@ async def _leavings(runtime: Runtime, keys: RunKeys, *, keep_markers: bool) -> l
 async def _delete_some(
     runtime: Runtime, keys: RunKeys, run: Found, records: list[Record], *, keep_markers: bool
 ) -> None:
-    """Delete page after page of a run that nobody can bring back any more."""
+    """Delete page after page of a run that cannot be brought back any more."""
     guard = Check(keys.state, run.state_version)
     while len(records) == _page(runtime):
         deletes = (Delete(record.key, record.version) for record in records)

@@ -357,7 +357,7 @@ async def list_runs(
     """Return a page of the runs that are meant, in the order of the time since when they are as they are.
 
     A page can have fewer runs than ``limit``, or none, and yet a next one: a filter that the index does not serve
-    passes over so many runs and no more.
+    passes over a bounded number of runs.
     """
     if type(limit) is not int or limit < 1:
         raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")

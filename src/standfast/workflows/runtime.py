@@ -84,7 +84,7 @@ class Threads:
     def _ended(self, lane: Lane, future: asyncio.Future[Any]) -> None:
         self._free.append(lane)
         if not future.cancelled():
-            future.exception()  # whoever waited for it has it, or has gone
+            future.exception()  # the task that waited for it has it, or has gone
 
     def close(self) -> None:
         """Take no more work. A function that still runs keeps its thread; the program does not wait for it."""
@@ -93,7 +93,7 @@ class Threads:
 
 
 def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
-    """Call a function in a thread; what it raises can be raised where somebody waits for it."""
+    """Call a function in a thread; what it raises can be raised where its result is awaited."""
     try:
         return function(*args, **kwargs)
     except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
@@ -105,10 +105,10 @@ def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 # --- runs with which several workers have died in a row, so that one of them may be what kills workers -------------
 #
 # All runs in the memory of a worker die with it, and only one of them is to blame. A worker therefore drives one
-# suspect at a time: the next death tells whether it was this one, and the others get on and are suspects no longer.
+# suspect at a time: the next death shows if it was this one, and the others get on and are suspects no longer.
 
 SUSPICIOUS: Final = 2
-"""How many deaths make a suspect. After a single one, which is mostly nobody's fault, all go on at full speed."""
+"""How many deaths make a suspect. After a single one, which mostly no run has caused, all go on at full speed."""
 
 
 @final
@@ -125,7 +125,7 @@ class Suspects:
         self._waiting: Final[dict[str, None]] = {}
 
     def may_take(self, run_id: str, deaths: int) -> bool:
-        """Tell whether a run may be taken up now; if it is a suspect, no other one may before it is gone."""
+        """Return True if a run may be taken up now; if it is a suspect, no other one may before it is gone."""
         if deaths < self._from:
             return True
         if self._driven not in (None, run_id):
@@ -171,7 +171,7 @@ class Runtime:
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
         poke: Called when there is something to do earlier than was known.
-        has_room: Tells whether another run may be taken up.
+        has_room: Returns True if another run may be taken up.
         room: How many runs are in memory at most; 0 for an engine that drives none.
         on_attempt: Called before each attempt of a step, for tests that count them.
         tracing: What traces runs; None: nothing does.
@@ -326,7 +326,7 @@ class Runtime:
             await commit_over(self.space, (worker.guard,), {about_key(self.space, worker.presence): about})
 
     def may_act(self, presence: str | None = None) -> bool:
-        """Tell whether this process can still rely on being taken for alive, by a presence if one is given."""
+        """Return True if this process can still rely on being taken for alive, by a presence if one is given."""
         if presence is not None and (self.worker is None or self.worker.presence != presence):
             return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
@@ -403,14 +403,14 @@ class Runtime:
             self.emit(RunLeftAlone(at=self.clock.wall(), run=run_id, workflow=state.workflow, version=state.version))
 
     def has_code_of(self, run_id: str, state: RunState) -> bool:
-        """Tell whether the code of a run is here; if not, leave it alone for a while."""
+        """Return True if the code of a run is here; if not, leave it alone for a while."""
         if (state.workflow, state.version) in self.workflows:
             return True
         self.leave_alone(run_id, state)
         return False
 
     def is_left_alone(self, run_id: str) -> bool:
-        """Tell whether the code of a run was not here, or did not fit, not long ago."""
+        """Return True if the code of a run was not here, or did not fit, not long ago."""
         return _is_recent(self._left, run_id, self.clock.elapsed()) or self.is_mismatched(run_id)
 
     def forget_left(self) -> None:
@@ -428,7 +428,7 @@ class Runtime:
         self._mismatched.pop(run_id, None)
 
     def is_mismatched(self, run_id: str) -> bool:
-        """Tell whether a run was found not to fit the code here, not long ago."""
+        """Return True if a run was found not to fit the code here, not long ago."""
         return _is_recent(self._mismatched, run_id, self.clock.elapsed())
 
     def conflicted(self, run_id: str, position: int) -> bool:
@@ -490,7 +490,7 @@ class AnyEngine(Protocol):
 
 
 def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
-    """Tell whether something was found of a run not long ago; what is older is forgotten."""
+    """Return True if something was found of a run not long ago; what is older is forgotten."""
     found = since.get(run_id)
     if found is not None and seconds_between(found, now) > TRY_AGAIN_AFTER:
         del since[run_id]
@@ -510,8 +510,8 @@ def ready_for(before: RunState, now: Instant) -> float | None:
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Nothing is called yet."""
 
 
 def _nothing_with(_: object) -> None:
-    """Nobody listens yet."""
+    """Nothing is called yet."""

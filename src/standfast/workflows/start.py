@@ -124,7 +124,7 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         try:
             answer = await runtime.space.commit(*changes)
         except BaseException:
-            runtime.dropped.add(keys.id)  # if it was written all the same, nobody here is about to load it
+            runtime.dropped.add(keys.id)  # if it was written all the same, no task here is about to load it
             raise
         runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
@@ -214,7 +214,7 @@ async def _check_workflow(runtime: Runtime, asked: Start, run_id: str) -> None:
 
 
 async def _is_started(runtime: Runtime, asked: Start, signal: Sending) -> bool:
-    """Start the run with the signal in its inbox; False if somebody else was first."""
+    """Start the run with the signal in its inbox; False if another process was first."""
     extra_changes: tuple[Any, ...] = first_of(RunKeys(runtime.space, asked.run_id), signal, runtime.now())
     try:
         started = await start(
@@ -241,7 +241,7 @@ async def start_over(runtime: Runtime, asked: Start, connection: object) -> Star
 async def start_within(runtime: Runtime, asked: Start) -> Talk[Started]:
     """Return the talk that starts a run in a transaction, or finds the run that was started so before.
 
-    Everything that can be refused without asking is refused here. Nobody drives the run until the transaction is
+    Everything that can be refused without asking is refused here. No worker drives the run until the transaction is
     committed: then a worker takes it up, and lets it enter its lines.
     """
     standings = standings_of(asked.workflow, asked.packed)
@@ -314,7 +314,7 @@ def _met(runtime: Runtime, asked: Start, conflict: Conflict) -> str:
 _log: Final = logging.getLogger("standfast.workflows")
 
 Unknown: TypeAlias = Literal["raise", "start"]
-"""What happens to a start by a name that nobody knows."""
+"""What happens to a start by a name that no engine knows."""
 
 
 class StartOptions(TypedDict, total=False):

@@ -171,7 +171,7 @@ class StepProcess:
         """Say how it has ended, for people."""
         code = await self.ended()
         if code == -signal.SIGKILL:
-            return "was killed by SIGKILL; if nobody did that, the system had no memory left"
+            return "was killed by SIGKILL; if no user or program sent that, the system had no memory left"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with the exit code {code}"
 
 

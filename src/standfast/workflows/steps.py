@@ -190,7 +190,7 @@ async def commit_with_journal(
 
 
 async def _keep(activation: Activation) -> None:
-    """Write what was noted before a ride that came to nobody knows what; the run is loaded again from its records."""
+    """Write what was noted before a ride of unknown outcome; the run is loaded again from its records."""
     await activation.flush()  # refused, if it was written
     activation.abandon()
 
@@ -216,12 +216,12 @@ def known(answer: Any) -> Mapping[RecordKey, int]:  # noqa: ANN401 -- a Commit, 
 # --- A step's record in a transaction of the step's own: the effect and its record are there together, or neither
 # is ---
 #
-# From the moment that the record is written until the step has ended, nobody else adds to the history of the run. The
+# From the moment that the record is written until the step has ended, nothing else adds to the history of the run. The
 # record lies at the next place of the history; so if the transaction is still being committed when its step is taken
 # for failed, whatever the run writes next waits for it there, and meets it.
 
 IDLE: Final = 10.0
-"""For how many seconds a transaction may sit idle with a record in it: whoever takes the run over waits for it."""
+"""For how many seconds a transaction may sit idle with a record in it: a worker that takes over waits for it."""
 
 
 @final
@@ -296,7 +296,7 @@ class Recording:
             raise self._problem("the engine was closed") from None
 
     async def _begin(self, packed: bytes) -> Talk[Commit | Conflict]:
-        """Take out everything that is to be written; nobody else writes until :meth:`settle`."""
+        """Take out everything that is to be written; no other task writes until :meth:`settle`."""
         activation = self._activation
         journal, space = activation.journal, activation.runtime.space
         if journal is None:
@@ -409,7 +409,7 @@ class CurrentStep(Struct, frozen=True):
         attempt: 1, or more after it raised.
         idempotency_key: The same each time that this step of this run is tried, and different from every other's. Give
             it to whatever the step calls, so that doing it twice has the effect of once.
-        fence: Grows each time that the run is taken up: what it calls can refuse those who were taken for dead.
+        fence: Grows each time that the run is taken up: what it calls can refuse workers that were taken for dead.
     """
 
     run_id: str
@@ -788,7 +788,7 @@ class StepExecution:
         )
         try:
             answer = await self._ask_whether_it_happened()
-        except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody knows whether the step happened
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, it is unknown whether the step happened
             error.__cause__ = problem
         finally:
             CURRENT_STEP.reset(tokens[0])

@@ -101,7 +101,7 @@ IDLE: Final = 10.0
 """Seconds between two rounds at most; less if runs are kept for a short time."""
 
 BEHIND: Final = 200
-"""If so many runs are found at once, the sweeper is behind: several groups of them are deleted at the same time."""
+"""If this many runs are found at once, the sweeper is behind: several groups of them are deleted at the same time."""
 
 AT_ONCE: Final = 8
 """How many groups that are: their commits ride together."""

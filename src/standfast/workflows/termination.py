@@ -80,7 +80,7 @@ async def end_by_force(
 ) -> RunState:
     """End a run as cancelled, whatever its code does, and everything that it has started.
 
-    Whoever drives it loses the right to: the fence of the run's owner is gone in the same commit.
+    The worker that drives it loses the right to: the fence of the run's owner is gone in the same commit.
 
     Args:
         runtime: The engine.
@@ -136,7 +136,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
 
 
 def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return the flags to set: for its parent, for whoever drives it to stop soon, and to see that it lets go."""
+    """Return the flags to set: for its parent, for its worker to stop soon, and to see that it lets go."""
     over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY, **no_longer_listed(scope, run)}
     if run.header.parent:
         over[RunKeys(scope, run.header.parent).ready] = READY

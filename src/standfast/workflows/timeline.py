@@ -54,7 +54,7 @@ _OPEN: Final[tuple[tuple[str, SpanKind], ...]] = (
     ("its turn", "limit"),
     ("the time of its start", "start"),
     ("an operator", "operator"),
-    ("somebody to retry", "operator"),
+    ("somebody to retry", "operator"),  # word: in runs of earlier versions
     ("a worker", "worker"),
     ("its run lock", "lock"),
 )

@@ -355,7 +355,7 @@ def _remembering(raised: list[BaseException], call: Callable[[], Any]) -> Any:  
 async def _awaited(answer: Awaitable[Any], raised: list[BaseException]) -> Any:  # noqa: ANN401 -- whatever it returns
     try:
         return await answer
-    except asyncio.CancelledError:  # whoever cancels it is not the function
+    except asyncio.CancelledError:  # the function has not raised it
         raise
     except BaseException as problem:
         raised.append(problem)

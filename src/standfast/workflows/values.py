@@ -51,7 +51,7 @@ class _Model(Protocol):
 
 
 def is_model(kind: type) -> TypeGuard[type[_Model]]:
-    """Tell whether a class is a pydantic model."""
+    """Return True if a class is a pydantic model."""
     return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
 
 

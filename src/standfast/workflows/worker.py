@@ -1,4 +1,4 @@
-"""The worker of an engine: finds runs that can go on, drives them, and looks after those of workers that died.
+"""The worker of an engine: finds runs that can go on, drives them, and reclaims those of workers that died.
 
 Hints tell what is ready; the timer index tells what is due; now and then it looks by itself, in case a hint was lost.
 """
@@ -55,7 +55,7 @@ async def matching(
         start = page.more
 
 
-# --- the worker of an engine: finds runs that can go on, drives them, and looks after those of workers that died ---
+# --- the worker of an engine: finds runs that can go on, drives them, and reclaims those of workers that died ------
 
 _logger: Final = logging.getLogger("standfast")
 
@@ -69,7 +69,7 @@ FLUSH_AFTER: Final = 0.02
 """Seconds after which events are written though nothing needs them to be."""
 
 HELD_UP: Final = 0.5
-"""An event loop that stands still for so many seconds is told: something blocks it."""
+"""An event loop that stands still for this many seconds is reported: something blocks it."""
 
 PULSE: Final = 0.1
 """Seconds between two beats of the event loop. No hold-up that is longer than ``HELD_UP`` falls between them."""
@@ -95,7 +95,7 @@ SHOWN: Final = 10
 
 
 def tell_waits(hooks: Hooks, clock: Clock, under_way: Sequence[str], grace: float) -> None:
-    """Tell what is waited for when a worker or a server stops; where nobody listens, on the log, which is stderr."""
+    """Tell what is waited for when a worker or a server stops; without a hook, on the log, which is stderr."""
     if not under_way or not grace:
         return
     waits = WorkerWaits(at=clock.wall(), waits_for=tuple(under_way[:SHOWN]), count=len(under_way), grace=grace)
@@ -195,7 +195,7 @@ class Worker:
         self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
 
     async def join(self) -> None:
-        """Wait until the worker has stopped. If that is because of an error that nobody expected, raise it."""
+        """Wait until the worker has stopped. If that is because of an unexpected error, raise it."""
         if self._main is not None:
             await asyncio.shield(self._main)
 
@@ -207,7 +207,7 @@ class Worker:
         """Drive a run that is claimed, unless it is in memory already under the same claim."""
         present = self._runtime.loaded.get(activation.keys.id)
         if present is not None and not present.is_unloading and present.fence >= activation.fence:
-            return  # found by its owner's record before whoever has started it came to say so
+            return  # found by its owner's record before the task that has started it came to say so
         if self.is_stopping:
             self._own(self._safely(release(activation, "a worker")))
             return
@@ -362,7 +362,7 @@ class Worker:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether there is nothing to do before some time has passed or somebody brings news."""
+        """Whether there is nothing to do before some time has passed or news comes."""
         return self._resting and not (self._notified.is_set() or self._ready or self._claiming or self._runtime.dirty)
 
     def poll_now(self) -> None:
@@ -529,7 +529,7 @@ class Worker:
         return new
 
     def _is_for_here(self, record: Record) -> bool:
-        """Tell whether the code of a run may be here; those that wait for other code must not be in the others' way."""
+        """Return True if the code of a run may be here; runs that wait for other code must not be in the way."""
         return not self._runtime.is_left_alone(record.key.parts[-1])
 
     async def reclaim_dead(self) -> None:
@@ -566,7 +566,7 @@ class Worker:
         return name not in self._ready and name not in self._claiming and self._is_for_here(record)
 
     async def _sort_due(self, due: dict[Record, Instant]) -> None:
-        """Find out what is due: runs to claim, lines to look after, schedules, and what earlier waits left behind."""
+        """Find out what is due: runs to claim, lines to reap, schedules, and what earlier waits left behind."""
         space, page = self._runtime.space, self._runtime.space.at_most(100)
         for schedule in [record for record in due if record.key.parts[-1].startswith("@")]:
             at = due.pop(schedule)

@@ -144,7 +144,7 @@ async def test_a_run_that_kills_its_workers_is_quarantined_and_can_be_released(
     assert [await run.result(timeout=30) for run in others] == [5] * 20
     assert sorted(nursery.gone.values()) == [7, 7, 7]
     code, said = answer(url, "runs", "list", "--status", "quarantined")
-    assert (code, "somebody to retry it: 3 workers in a row died with it" in said) == (0, True)
+    assert (code, "an operator to retry it: 3 workers in a row died with it" in said) == (0, True)
     antidote.touch()
     assert answer(url, "runs", "retry", "bad", "--yes")[0] == 0
     assert await bad.result(timeout=30) == "survived"

@@ -74,7 +74,7 @@ class ScheduleInfo(Struct, frozen=True):
         every: Its period in seconds; None if it has a cron expression.
         zone: The time zone of ``cron``.
         overlap: What a tick does while a run is unfinished.
-        backfill: Whether ticks that nobody was there for are made up for.
+        backfill: Whether ticks that no worker was there for are made up for.
         most_backfilled: How many of them at most.
         jitter: By how many seconds a tick fires later at most.
         created_at: Since when it is there.
@@ -128,7 +128,7 @@ class ScheduleInfo(Struct, frozen=True):
         return "" if self.every is None else f"Every {length(self.every)}"
 
     def is_late(self, now: Instant) -> bool:
-        """Return True if it should have fired some time ago: no worker looks after it."""
+        """Return True if it should have fired some time ago: no worker polls it."""
         return self.fires_at is not None and seconds_between(self.fires_at, now) > LATE
 
 
@@ -197,7 +197,7 @@ class Schedules:
         await engine.schedules.create(sf.Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri"))
         await engine.schedules.pause("daily-report", "the source is down")
 
-    They lie in the store, and any engine that drives runs and has the workflow looks after them. All of this works with
+    They lie in the store, and any engine that drives runs and has the workflow fires them. All of this works with
     an engine that drives nothing, too.
     """
 
@@ -340,7 +340,7 @@ class Schedules:
     async def pause(self, schedule_id: str, note: str = "") -> ScheduleInfo:
         """Let a schedule fire no longer, until it is resumed. Runs that wait for their turn are cancelled.
 
-        A run that has begun goes on. ``note`` says why, for whoever looks.
+        A run that has begun goes on. ``note`` says why, and is shown with the schedule.
         """
         async with self._engine.acts("schedule.pause", schedule_id, note):
             info = await self._change(schedule_id, partial(_paused, note))
@@ -379,7 +379,7 @@ class Schedules:
         return seen
 
     async def _find(self, schedule_id: str) -> ScheduleSnapshot | None:
-        """Read a schedule, when what was begun with it is finished: whoever paused or deleted it may have died."""
+        """Read a schedule, and first finish what was begun: the process that paused or deleted it may have died."""
         runtime = self._engine.runtime
         for _ in range(TRIES):
             seen = await find(runtime.space, schedule_id)

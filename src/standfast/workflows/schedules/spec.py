@@ -115,7 +115,7 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True):
     version: str | None = None
 
     def has_times_of(self, other: ScheduleSpec) -> bool:
-        """Tell whether two schedules tick at the same times."""
+        """Return True if two schedules tick at the same times."""
         return (self.cron, self.every, self.zone, self.jitter) == (other.cron, other.every, other.zone, other.jitter)
 
 
@@ -130,7 +130,7 @@ class Schedule:
         Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri", zone="Europe/Berlin")
         Schedule(sweep, id="sweep", every="5 minutes", overlap="skip", kwargs={"limit": 100})
 
-    Each tick starts one run, however many processes look after the schedule. Times are those of the clock on the wall,
+    Each tick starts one run, however many processes poll the schedule. Times are those of the clock on the wall,
     of the store's server or of the machine that its file lies on. A time of day that is skipped when clocks go forward
     runs at that moment, one that occurs twice runs once; where the hours are ``*`` or ``*/2``, ticks follow the clock
     instead and run whenever it shows a time that matches.
@@ -326,7 +326,7 @@ def _shown(value: object) -> str:
 #
 # A tick has a **nominal** time, which the schedule names. It fires at its nominal time or, with jitter, a little later.
 # What the state keeps as ``next_at`` is always nominal and only ever grows, so no tick is handled twice, also if the
-# clock is set back; whoever commits the next state together with the runs of its ticks makes exactly one run for each.
+# clock is set back; a commit of the next state together with the runs of its ticks makes exactly one run for each.
 
 GRACE: Final = 1_000_000
 """Microseconds by which a tick may be late and still counts as on time."""
@@ -475,7 +475,7 @@ def due(
     """Return which ticks to fire now, which are missed, and the state after that.
 
     A tick that is more than a second late is missed, unless the schedule backfills: then up to ``most_backfilled``
-    late ticks fire, the oldest first, and the rest is missed. The work is bounded however long nobody was there.
+    late ticks fire, the oldest first, and the rest is missed. The work is bounded however long no worker was there.
 
     Args:
         spec: The schedule.
@@ -580,7 +580,7 @@ class Stored(Struct, frozen=True, omit_defaults=True):
         created_at: Since when it is there.
         wake_at: When it is to be looked at: the name of its record in the timer index; None: it has none.
         note: Why it is paused.
-        lacks: What this schedule could not find when it paused itself; empty: somebody has paused it.
+        lacks: What this schedule could not find when it paused itself; empty: a user has paused it.
         skipped: How many ticks started nothing because of an unfinished run.
         refused: How many started nothing because of a limit, or an error.
         last_skipped_at: The latest tick that started nothing.
@@ -691,7 +691,7 @@ def changing(scope: Scope, seen: ScheduleSnapshot, after: Stored | None) -> list
 
 
 async def commit(scope: Scope, changes: list[Change]) -> bool:
-    """Commit; False: somebody else has changed the schedule."""
+    """Commit; False: another process has changed the schedule."""
     answer: Commit | Conflict = await scope.commit(*changes)
     return not isinstance(answer, Conflict)
 

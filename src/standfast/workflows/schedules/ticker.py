@@ -56,9 +56,9 @@ PAGE: Final = 200
 
 
 async def empty(runtime: Runtime, seen: ScheduleSnapshot) -> bool:
-    """Discard those who wait, and finish what that was for. Should this process die, another one does it again.
+    """Discard the ticks that wait, and finish what that was for. Should this process die, another one does it again.
 
-    False: somebody else has changed the schedule meanwhile.
+    False: another process has changed the schedule meanwhile.
     """
     how = "deleted" if seen.stored.is_deleted else "paused"
     ending = Ending("cancelled", f"its schedule was {how}", only_waiting=True)
@@ -208,7 +208,7 @@ class Ticker:
             seen = await find(space, schedule_id)
 
     async def come_back(self) -> None:
-        """Let those schedules go on that have paused because nobody had what this engine has."""
+        """Let those schedules go on that have paused because no engine had what this engine has."""
         for schedule_id, stored, _ in await find_all(self._runtime.space):
             if stored.lacks and workflow_of(self._runtime, stored.spec) is not None:
                 await self._resume(schedule_id)
@@ -246,7 +246,7 @@ class Ticker:
     async def _fire(
         self, seen: ScheduleSnapshot, after: Stored, workflow: Workflow[..., Any], now_due: DueTicks
     ) -> bool:
-        """Start the run of a tick; or write down why not. False: somebody else did one or the other."""
+        """Start the run of a tick; or write down why not. False: another process did one or the other."""
         [nominal_at] = now_due.fire
         run_id = run_id_of(seen.id, nominal_at)
         try:
