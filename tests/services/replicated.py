@@ -13,6 +13,7 @@ primary and followers go through relays too where the server allows it, so that 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -117,7 +118,7 @@ def until(reached: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + SECONDS
     while not reached():
         assert time.monotonic() < deadline, f"after {SECONDS:g} s it is not true that {what}"
-        time.sleep(0.05)
+        threading.Event().wait(0.05)
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
@@ -218,31 +219,26 @@ def master_of(group: Group) -> Server:
 
 # --- MariaDB -------------------------------------------------------------------------------------------------------
 
-_SEMI_SYNC = (
+_WAITS = (
     "--rpl-semi-sync-master-enabled=1",
     "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
     "--rpl-semi-sync-master-timeout=600000",
-    "--rpl-semi-sync-slave-enabled=1",
 )
+_ANSWERS = ("--rpl-semi-sync-slave-enabled=1",)  # and does not wait itself: nothing follows it
 
 
 @contextmanager
 def mariadb(*, semi_sync: bool = True) -> Iterator[Group]:
     """Start a primary and one replica, by GTID; a commit waits for the replica with ``semi_sync``."""
 
-    def options(number: int) -> list[str]:
-        return [
-            f"--server-id={number}",
-            "--log-slave-updates=1",
-            "--relay-log=relay",
-            *(_SEMI_SYNC if semi_sync else ()),
-        ]
+    def options(number: int, *more: str) -> list[str]:
+        return [f"--server-id={number}", "--log-slave-updates=1", "--relay-log=relay", *(more if semi_sync else ())]
 
     with ExitStack() as stack:
         primary, replica = started(
             stack,
-            server("mysql", arguments=options(1)),
-            server("mysql", arguments=[*options(2), "--read-only=1"]),
+            server("mysql", arguments=options(1, *_WAITS)),
+            server("mysql", arguments=[*options(2, *_ANSWERS), "--read-only=1"]),
         )
         line = relay(stack, primary.url)
         source = urlsplit(primary.url)
@@ -255,8 +251,7 @@ def mariadb(*, semi_sync: bool = True) -> Iterator[Group]:
         until(lambda: sql(primary.url, status)[0] == (1,), "the replica follows")
 
         def promote(follower: Server) -> None:
-            alone = "SET GLOBAL rpl_semi_sync_master_enabled = 0"  # it has no replica of its own that it could wait for
-            sql(follower.url, "STOP SLAVE", "RESET SLAVE ALL", alone, "SET GLOBAL read_only = 0")
+            sql(follower.url, "STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
 
         yield Group([primary, replica], [line], relay(stack, primary.url), promote)
 
