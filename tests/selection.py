@@ -54,7 +54,19 @@ RARE_MUTANTS: Final = frozenset(
 
 STRIKES: Final = tuple(
     f"tests/integration/{folder}/"
-    for folder in ["dynamodb", "faults", "fleet", "libsql", "mongodb", "moving", "mysql", "postgresql", "redis", "tls"]
+    for folder in [
+        "dynamodb",
+        "failover",
+        "faults",
+        "fleet",
+        "libsql",
+        "mongodb",
+        "moving",
+        "mysql",
+        "postgresql",
+        "redis",
+        "tls",
+    ]
 )
 """Folders whose tests kill, stop, cut off or fill up servers, or start one for each: seconds rather than moments."""
 

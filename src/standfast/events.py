@@ -836,7 +836,7 @@ class WorkerDied(Event, frozen=True, kw_only=True):
 class WorkerFails(Event, frozen=True, kw_only=True):
     """A worker drives nothing because the store fails; ``problem`` says how. It goes on trying.
 
-    It is told once, until the worker has got on again.
+    It is told once, until the worker has got on again. After ``StoreRewoundError`` it does not try again: it has ended.
     """
 
     level: ClassVar[Level] = "error"

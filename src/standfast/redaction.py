@@ -20,6 +20,7 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 _HARMLESS: Final = frozenset(
     {"application_name", "busy_timeout", "charset", "connect_timeout", "create", "database", "db", "mode", "network"}
     | {"others", "region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
+    | {"cluster", "durable", "lifeline", "migrate", "pooler", "prefix", "replicas"}
 )
 _PLAIN_USER: Final = re.compile(r"[\w.%+-]*")
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*\]|[^:,\[\]]*)(?::[0-9]*)?"

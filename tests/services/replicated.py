@@ -169,34 +169,39 @@ def postgresql(*, synchronous: bool = True, arguments: Sequence[str] = ()) -> It
 # --- Valkey --------------------------------------------------------------------------------------------------------
 
 
+def valkey_ask(url: str, *command: object) -> Any:
+    """Return what a Valkey answers."""
+    import redis  # noqa: PLC0415 - a driver, needed here only
+
+    with redis.Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
+        return client.execute_command(*map(str, command))
+
+
 @contextmanager
 def valkey(*, sentinels: bool = False) -> Iterator[Group]:
     """Start a primary and two replicas; with ``sentinels``, three of them choose another primary after a second.
 
     Sentinels must see the servers where they are, so with them the replicas follow directly, and there is no ``lag``.
     """
-    import redis  # noqa: PLC0415 - a driver, needed here only
-
-    def ask(url: str, *command: object) -> Any:
-        with redis.Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
-            return client.execute_command(*map(str, command))
-
     with ExitStack() as stack:
         [primary] = started(stack, server("redis"))
-        ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        valkey_ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
         lines = [] if sentinels else [relay(stack, primary.url) for _ in range(2)]
         places = [with_port(primary.url, line.port) for line in lines] or [primary.url] * 2
         replicas = started(stack, *(server("redis", behind=place) for place in places))
-        until(lambda: ask(primary.url, "WAIT", 2, 100) == 2, "two replicas follow")
+        until(lambda: valkey_ask(primary.url, "WAIT", 2, 100) == 2, "two replicas follow")
         group = Group(
-            [primary, *replicas], lines, relay(stack, primary.url), lambda each: ask(each.url, "REPLICAOF", "NO", "ONE")
+            [primary, *replicas],
+            lines,
+            relay(stack, primary.url),
+            lambda each: valkey_ask(each.url, "REPLICAOF", "NO", "ONE"),
         )
         if sentinels:
             group.sentinels = started(stack, *(server("sentinel", behind=primary.url) for _ in range(3)))
             seen = ("num-slaves", "num-other-sentinels")
 
             def all_see_all() -> bool:
-                told = [ask(each.url, "SENTINEL", "MASTER", "main") for each in group.sentinels]
+                told = [valkey_ask(each.url, "SENTINEL", "MASTER", "main") for each in group.sentinels]
                 return all([each.get(name) for name in seen] == ["2", "2"] for each in told)
 
             until(all_see_all, "all sentinels know each other and the replicas")

@@ -35,11 +35,12 @@ from standfast.web.app import App
 from standfast.web.protocol import HttpProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from standfast.log_budget import LogBudget
     from standfast.log_hook import Fact
     from standfast.web.edge import Edge
+    from standfast.workflows.engine import Engine
 
 
 # --- ``standfast serve``: serve an application over HTTP -----------------------------------------------------------
@@ -450,10 +451,29 @@ async def run(  # noqa: PLR0913 -- keyword options
                 server.tell(f"open {address}{page}?token={shows}")
         if probes is not None:
             server.tell(f"probes and metrics at {probes.address}/health/ready and {probes.address}/metrics")
-        async with notifying_systemd():
+        async with notifying_systemd(), _ending_with(app.engine, server):
             await server.serve(sockets=[listener])
     server.tell("stopped")
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _ending_with(engine: Engine, server: uvicorn.Server) -> AsyncGenerator[None]:
+    """Stop the server if what drives its runs ends by itself, and raise why: another process must take over."""
+    worker = engine.worker
+    if worker is None:
+        yield
+        return
+
+    def stop(_: object) -> None:
+        server.should_exit = True
+
+    joined = asyncio.ensure_future(worker.join())
+    joined.add_done_callback(stop)
+    yield
+    if joined.done():
+        await joined
+    joined.cancel()
 
 
 def _let_garbage_be() -> None:

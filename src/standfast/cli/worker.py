@@ -67,8 +67,12 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
     async with listening_at(place, engine, health) as listener:
         if listener is not None:
             telling.listening(listener.address)
-        async with notifying_systemd(), _status(engine, telling):
-            await _until_stopped(worker, signals)
+        try:
+            async with notifying_systemd(), _status(engine, telling):
+                await _until_stopped(worker, signals)
+        except BaseException:
+            await engine.aclose(grace=0)
+            raise
         return await _stop(engine, telling, grace, signals)
 
 
@@ -105,7 +109,7 @@ async def _until_stopped(worker: Worker, signals: _Signals) -> None:
     ends: set[asyncio.Future[Any]] = {joined, signals.first}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if joined.done():
-        await joined  # it ends by itself only with an unexpected error: let it be seen
+        await joined  # it ends by itself only with an error that it cannot go on after: let it be seen
     joined.cancel()
 
 

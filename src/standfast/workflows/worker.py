@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from zlib import crc32
 
 from standfast.clock import Instant, seconds_between
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreRewoundError
 from standfast.events import HintHeard, LoopHeldUp, RunLeftBehind, WorkerFails, WorkerPolled, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
@@ -195,7 +195,7 @@ class Worker:
         self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
 
     async def join(self) -> None:
-        """Wait until the worker has stopped. If that is because of an unexpected error, raise it."""
+        """Wait until the worker has stopped. If that is because of an error that it cannot go on after, raise it."""
         if self._main is not None:
             await asyncio.shield(self._main)
 
@@ -339,11 +339,23 @@ class Worker:
             try:
                 await self._poll()
                 self._problem = ""
+            except StoreRewoundError as lost:
+                self._give_up(lost)
+                raise
             except StandfastError as problem:
                 self._tell(problem)
                 await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: try again
             if not self._notified.is_set():
                 await self._rest()
+
+    def _give_up(self, lost: StoreRewoundError) -> None:
+        """Stop for good: what was acknowledged to this process is gone, so nothing in its memory can be relied on.
+
+        Every call of this handle raises the same from now on. A process that opens the store anew goes on.
+        """
+        self.is_stopping = True
+        self._tell(lost)
+        self._runtime.lost_presence()
 
     def _tell(self, problem: StandfastError) -> None:
         if type(problem).__name__ != self._problem:

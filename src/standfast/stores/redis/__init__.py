@@ -40,7 +40,7 @@ async def _facts(dialer: Dialer, options: RedisOptions, detector: RewindDetector
     """Ask the first host that answers."""
 
     async def ask(place: tuple[str, int]) -> RedisFacts:
-        routes = OneServer(dialer, place, 1)
+        routes = OneServer(dialer, place, 1, asks_role=False)  # it is about to be looked at in full
         try:
             calls = ScriptCaller(routes, detector, dialer.name, options)
             return await look(calls, await routes.pool(0), dialer.name, options, hooks)

@@ -135,9 +135,11 @@ class ScriptCaller:
         status, _, version, *_ = answer[0]
         if status == REWOUND:
             raise self.seen.rewound(names, version)
-        self.seen.note(names, version)
         if waits and status == 0:
             self._check_replicas(answer[1], once=once)
+            self.seen.note(names, version)
+        elif not self._replicas:  # else it may be of a write that no replica has yet, and that nobody was promised
+            self.seen.note(names, version)
         reply: list[Any] = answer[0]
         return reply
 
@@ -266,9 +268,9 @@ class Routes(Protocol):
 class OneServer:
     """A server that has everything."""
 
-    def __init__(self, dialer: Dialer, place: Place, size: int) -> None:
+    def __init__(self, dialer: Dialer, place: Place, size: int, *, asks_role: bool = True) -> None:
         self._place: Final = place
-        self._pool: Final = RedisPool(dialer, *place, size)
+        self._pool: Final = RedisPool(dialer, *place, size, asks_role=asks_role)
 
     async def pool(self, slot: int) -> RedisPool:
         """Return the one pool."""

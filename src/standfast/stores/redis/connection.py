@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import re
 import ssl
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
+import hiredis
 from msgspec import Struct
 from redis import exceptions
 from redis.asyncio import Connection
@@ -206,6 +208,7 @@ class RedisConnection(Connection):
     def __init__(self, tls: ssl.SSLContext | None, settings: dict[str, Any]) -> None:
         self._tls: Final = tls
         cast("Any", super()).__init__(**settings)
+        self.known_primary_at = -math.inf
         self.driver_info = self.lib_name = self.lib_version = None  # two commands less for each connection
 
     def _connection_arguments(self) -> Mapping[str, Any]:
@@ -328,12 +331,24 @@ class Dialer:
         return StoreUnavailableError(self.name, f"cannot connect: {tls_error(said) or said}")
 
 
+ROLE_EVERY: Final = 1.0
+"""Seconds after which a connection is asked again if its server is still the primary, along with a command."""
+
+_ROLE: Final[bytes] = hiredis.pack_command(("ROLE",))
+
+
 @final
 class RedisPool:
-    """The connections of one handle to one server."""
+    """The connections of one handle to one server.
 
-    def __init__(self, dialer: Dialer, host: str, port: int, size: int) -> None:
+    A server that becomes a replica goes on to answer reads, with what it had then. So, where the server is not the node
+    of a cluster, which redirects by itself, it is asked for its role along with a command now and then.
+    """
+
+    def __init__(self, dialer: Dialer, host: str, port: int, size: int, *, asks_role: bool = False) -> None:
         self._timeout: Final = dialer.timeout
+        self._place: Final = f"{host}:{port}"
+        self._asks_role = asks_role
         self._pool: Final = ConnectionPool(dialer.name, size, functools.partial(dialer.dial, host, port))
 
     async def call(self, command: bytes, replies: int = 1) -> list[Reply]:
@@ -351,7 +366,10 @@ class RedisPool:
                 if connection is None:
                     async with asyncio.timeout_at(deadline):
                         connection = await pool.take()
-                answers = await connection.exchange(command, replies, deadline)
+                if self._asks_role and deadline - self._timeout - connection.known_primary_at >= ROLE_EVERY:
+                    answers = await self._with_role(connection, command, replies, deadline)
+                else:
+                    answers = await connection.exchange(command, replies, deadline)
             except (*LOSSES, TimeoutError) as error:
                 said = "no answer in time" if isinstance(error, TimeoutError) else str(error)[:300]
                 if connection is None:
@@ -366,6 +384,18 @@ class RedisPool:
                 raise
             await pool.give(connection)
             return answers
+
+    async def _with_role(
+        self, connection: RedisConnection, command: bytes, replies: int, deadline: float
+    ) -> list[Reply]:
+        role, *answers = await connection.exchange(_ROLE + command, replies + 1, deadline)
+        if isinstance(role, Exception):  # this user may not ask
+            self._asks_role = code_of(role) != "NOPERM"
+        elif role[0] == b"master":
+            connection.known_primary_at = deadline - self._timeout
+        elif not isinstance(answers[0], Exception):  # a write was refused, and says so
+            raise ConnectionError(f"{self._place} is a replica; the address must lead to the primary")
+        return answers
 
     async def drop_idle(self) -> None:
         """Close the connections that are not in use, so that new ones are opened: perhaps to another server."""

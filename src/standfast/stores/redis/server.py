@@ -179,7 +179,7 @@ class RedisServer(ServerDefaults):
         if not namespace and self._one_slot:
             raise StoreError(self.name, f"attempt {number} of {handle} was made elsewhere; settle it there")
         names = self.names(namespace)
-        arguments = (handle, number, int(self._options.replicas > 0))
+        arguments = (handle, number, int(self._options.replicas > 0), self._seen.acknowledged(names, handle))
         answer = await self.calls.run(CLOSE, names, (names.head, names.attempts), arguments, replicated=True)
         if answer[0] != _WRITTEN:
             raise StoreError(self.name, f"a later attempt than {number} of {handle} was counted")

@@ -1,8 +1,10 @@
 -- An attempt that shall never be written any more. KEYS: head, attempts.
--- ARGV: seen, handle, number, 1 if replicas will be waited for: they are, for what this connection has written.
+-- ARGV: seen, handle, number, 1 if replicas will be waited for: they are, for what this connection has written; and
+-- the last attempt of the handle that was acknowledged: counting on from fewer would hide that it is gone.
 local attempt = redis.call('HGET', KEYS[2], ARGV[2])
 local counted = attempt and number(attempt, 1) or 0
 local wanted = tonumber(ARGV[3])
+if counted < tonumber(ARGV[5]) then return { -1, now, version } end
 if counted > wanted then return { 1, now, version } end
 if counted < wanted then attempt = string.format('%016.0f%016.0f%016.0f%016.0f', wanted, now, 0, 0) end
 if counted < wanted or ARGV[4] == '1' then redis.call('HSET', KEYS[2], ARGV[2], attempt) end
