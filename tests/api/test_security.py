@@ -44,7 +44,7 @@ SCRIPTS = {
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
     "web/chat/page/chat.js": "be4bd22bcfc56b860bc223e332d4ade72b37cd919865a166712df7388a900dac",
-    "web/dashboard/static/dashboard.js": "0737e17eefbf37c70e70d3a391f164e4880e2302c3c2d9a0d5805db0ecb7268b",
+    "web/dashboard/static/dashboard.js": "7fd88361eee46bb3db73e6cfd865b15a4244c7a983e9d3e32898f043b6a4a317",
 }
 
 LISTEN = """

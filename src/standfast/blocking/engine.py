@@ -630,14 +630,15 @@ class Engine:
         """
         return self._link.call(lambda engine: engine.recover_all(unknown=unknown))
 
-    def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+    def restart(self, run_id: str, *, id: str | None = None, input: Mapping[str, Any] | None = None) -> Run[Any]:  # noqa: A002 -- the words that users know
         """Start a new run with the input of another one, from its beginning. That one is left as it is.
 
         Args:
             run_id: The run to take the input from.
             id: The new run's id; by default a new one.
+            input: Another input: the arguments by name, JSON-shaped. By default the same.
         """
-        return as_blocking(self._link, self._link.call(lambda engine: engine.restart(run_id, id=id)))
+        return as_blocking(self._link, self._link.call(lambda engine: engine.restart(run_id, id=id, input=input)))
 
     def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
         """Start a new run that goes on from a step of another one, which is left as it is.

@@ -6,14 +6,12 @@ run is changed on its own: one that cannot be changed does not keep the others f
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
-from msgspec import Struct
 
 from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import as_data, complete_run, complete_workflow, runs, status_words, talking
@@ -29,34 +27,21 @@ from standfast.cli.target import (
     target_options,
     yes_option,
 )
-from standfast.errors import DeclarationError, RunNotFoundError, StandfastError
+from standfast.flows.bulk import COUNTED, SHOWN, Bulk, Changed, cancel_many, change_all, purge_many, retry_many
 from standfast.flows.view import is_over, note_operator
 from standfast.locks.inspect import one_line
-from standfast.workflows.records import ENDED, Status
+from standfast.workflows.records import Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from collections.abc import Callable, Generator
 
-    import standfast as sf
     from standfast.workflows.queries import RunInfo
     from standfast.workflows.run_index import RunCount
 
 F = TypeVar("F", bound="Callable[..., Any]")
-Change: TypeAlias = "Callable[[sf.Engine, RunInfo], Awaitable[int]]"
-"""Changes one run; returns how many runs that were, with those that it has started."""
 
 STATUSES: Final = get_args(Status)
 FILTERS: Final = ("workflow", "tag", "started_after", "started_before", "ended_after", "ended_before")
-COUNTED: Final = 10_000
-"""Up to how many runs are counted before it is asked."""
-
-SHOWN: Final = 5
-"""How many of them are named."""
-
-PAGE: Final = 100
-TOGETHER: Final = 20
-"""How many runs are changed at a time: their commits ride together."""
-
 TOLD: Final = 20
 """How many failures are told to people; programs get all."""
 
@@ -87,29 +72,6 @@ def is_bulk(run_id: str | None, options: dict[str, Any]) -> bool:
         words = "Name a run, or say which runs are meant: --status, --workflow, --tag, --started-before and others."
         raise click.UsageError(words)
     return run_id is None
-
-
-class Changed(Struct):
-    """What came of changing many runs: how many were, and why others were not."""
-
-    done: int = 0
-    failed: dict[str, str] = {}
-
-
-class Bulk(Struct, frozen=True):
-    """What is done to many runs.
-
-    Attributes:
-        verb: What, as in "cancel 12 runs".
-        done: That in the past: "cancelled".
-        statuses: Which runs it can be done to at all.
-        change: What is done to one.
-    """
-
-    verb: str
-    done: str
-    statuses: frozenset[str]
-    change: Change
 
 
 def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
@@ -175,49 +137,17 @@ def _ask(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, yes: bool) 
 async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count: RunCount) -> Changed:
     changed = Changed(failed={})
     async with talking(target) as engine:
-        with _progress(bulk, count) as tell:
-            async for some in _runs(engine, chosen):
-                for first in range(0, len(some), TOGETHER):
-                    await asyncio.gather(
-                        *(_change(engine, bulk, run, changed) for run in some[first : first + TOGETHER])
-                    )
-                    tell(changed)
+        with _progress(bulk, count, changed) as tell:
+            await change_all(engine, bulk, chosen, changed, tell)
     return changed
 
 
-async def _change(engine: sf.Engine, bulk: Bulk, run: RunInfo, changed: Changed) -> None:
-    try:
-        number = await bulk.change(engine, run)
-    except StandfastError as problem:
-        changed.failed[run.id] = f"{type(problem).__name__}: {problem}"
-    else:
-        changed.done += number  # not in one line with the wait: others add to it meanwhile
-
-
-async def _runs(engine: sf.Engine, chosen: dict[str, Any]) -> AsyncIterator[list[RunInfo]]:
-    """Yield the runs that are meant, each once, some at a time.
-
-    Those that are changed have another place, or none, from then on. Pages go on after the last run that was seen, so
-    that those that cannot be changed do not make it go on for ever. Runs that are started meanwhile are not meant.
-    """
-    seen: set[str] = set()
-    after, began = None, engine.runtime.now()
-    while True:
-        page = await engine.list(**chosen, limit=PAGE, after=after)
-        some = [run for run in page.runs if run.id not in seen and run.started_at <= began]
-        seen.update(run.id for run in some)
-        yield some
-        if page.next is None:
-            return
-        after = page.next
-
-
 @contextmanager
-def _progress(bulk: Bulk, count: RunCount) -> Generator[Callable[[Changed], None]]:
+def _progress(bulk: Bulk, count: RunCount, changed: Changed) -> Generator[Callable[[], None]]:
     """Tell a terminal how many runs were changed."""
     is_shown, has_told = sys.stderr.isatty(), False
 
-    def tell(changed: Changed) -> None:
+    def tell() -> None:
         nonlocal has_told
         if is_shown:
             failures = f", {len(changed.failed):,} failed" if changed.failed else ""
@@ -265,13 +195,7 @@ def cancel_run(target: Target, /, run_id: str | None, reason: str, *, force: boo
     input, is told nothing: end it with --force.
     """
     if is_bulk(run_id, options):
-
-        async def change(engine: sf.Engine, run: RunInfo) -> int:
-            await note_operator(engine.space, run.id, run.tags)
-            await engine.cancel(run.id, reason, force=force)
-            return 1
-
-        carry_out(target, Bulk("cancel", "cancelled", frozenset(STATUSES) - ENDED, change), options)
+        carry_out(target, cancel_many(reason, force=force), options)
         return
     name = one_line(run_id or "")
     confirm(f"{'End' if force else 'Cancel'} the run {name}?", yes=options["yes"])
@@ -298,8 +222,6 @@ def _tell(words: str, info: RunInfo, options: dict[str, Any]) -> None:
 
 # --- ``standfast runs retry`` --------------------------------------------------------------------------------------
 
-RETRIED: Final = (ENDED - {"completed"}) | {"quarantined"}
-
 
 @click.command("retry")
 @_run
@@ -316,14 +238,7 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
     is, since its caller was told: send it again.
     """
     if is_bulk(run_id, options):
-
-        async def change(engine: sf.Engine, run: RunInfo) -> int:
-            if run.has_ended and await is_over(engine.space, run.id, run.tags):
-                raise DeclarationError(f"retry {run.id!r}", "it is the run of a request that has ended; send it again")
-            await engine.retry(run.id, step=step)
-            return 1
-
-        carry_out(target, Bulk("retry", "retried", RETRIED, change), options)
+        carry_out(target, retry_many(step=step), options)
         return
     name = one_line(run_id or "")
     confirm(f"Let the run {name} go on?", yes=options["yes"])
@@ -363,15 +278,7 @@ def purge_run(target: Target, /, run_id: str | None, *, force: bool, **options: 
     Nothing of it remains but its idempotency key, so that what was done once is not done again. It cannot be undone.
     """
     if is_bulk(run_id, options):
-
-        async def change(engine: sf.Engine, run: RunInfo) -> int:
-            try:
-                return await engine.purge(run.id, force=force)
-            except RunNotFoundError:  # it went with the one that has started it
-                return 0
-
-        statuses = frozenset(STATUSES) if force else ENDED
-        carry_out(target, Bulk("purge", "purged", statuses, change), options)
+        carry_out(target, purge_many(force=force), options)
         return
     name = one_line(run_id or "")
     confirm(f"Delete the run {name} with everything that it has started?", yes=options["yes"])

@@ -15,7 +15,7 @@ from msgspec import Struct
 from standfast.clock import Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.locks.line import OfPresence, Until
-from standfast.locks.line_records import Leave, run_of
+from standfast.locks.line_records import Leave, name_of, run_of
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
@@ -139,3 +139,28 @@ async def read_history(scope: Scope, address: tuple[str, ...]) -> tuple[PastHold
     key = scope.key("past", *address)
     record = (await scope.read(key)).get(key)
     return () if record is None else HISTORIES.decode(record.value).holds
+
+
+class LostHold(Struct, frozen=True):
+    """A hold that its owner did not give back, and no operator took away: of which key, and how it ended."""
+
+    key: str
+    address: tuple[str, ...]
+    hold: PastHold
+
+
+async def lost_holds(scope: Scope, since: Instant, *, most: int) -> list[LostHold]:
+    """Return holds that ended by death or expiry since an instant, newest first.
+
+    Args:
+        scope: Where.
+        since: Those that ended later.
+        most: How many lines with a history are looked at.
+    """
+    page = await scope.scan(*scope.key("past").within(), limit=most)
+    found: list[LostHold] = []
+    for key, record in page.records.items():
+        address, holds = key.parts[3:], HISTORIES.decode(record.value).holds
+        lost = [each for each in holds if each.end in ("killed", "lost", "expired") and each.ended_at > since]
+        found += [LostHold(name_of(address), address, each) for each in lost]
+    return sorted(found, key=lambda each: -each.hold.ended_at)

@@ -172,6 +172,7 @@ class RateInfo(Struct, frozen=True):
         tokens: How many are there now.
         waiting: How many stand in line.
         closed_for: Seconds for which none passes, whatever tokens there are.
+        address: Where it lies, in parts.
     """
 
     key: str
@@ -180,6 +181,7 @@ class RateInfo(Struct, frozen=True):
     tokens: int
     waiting: int
     closed_for: float = 0.0
+    address: tuple[str, ...] = ()
 
 
 class RatePage(Struct, frozen=True):
@@ -202,8 +204,9 @@ async def read_rates(scope: Scope, *, limit: int) -> RatePage:
             bucket = settle(BUCKETS.decode(record.value), page.at)
             closed_for = max(0.0, seconds_between(page.at, bucket.closed_until))
             rate = bucket.rate
-            name = name_of(key.parts[3:])
-            found.append(RateInfo(name, rate.capacity, rate.seconds, bucket.tokens, len(bucket.waiters), closed_for))
+            address = key.parts[3:]
+            waiting, name = len(bucket.waiters), name_of(address)
+            found.append(RateInfo(name, rate.capacity, rate.seconds, bucket.tokens, waiting, closed_for, address))
         start = page.more
     return RatePage(tuple(found), start is not None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, structs
@@ -9,6 +10,7 @@ from msgspec import UNSET, Struct, structs
 from standfast.clock import Instant
 from standfast.errors import (
     DeclarationError,
+    InvalidArgumentError,
     RunNotFoundError,
     StandfastError,
     StoreBusyError,
@@ -41,6 +43,7 @@ from standfast.workflows.records import (
 from standfast.workflows.replay import chunks_of, cut_at, cut_for_retry, open_children
 from standfast.workflows.start import checked_id, start
 from standfast.workflows.termination import no_longer_listed
+from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -70,25 +73,32 @@ def code_of(runtime: Runtime, header: Header) -> Workflow[..., Any]:
     return found
 
 
-async def _remote_code(runtime: Runtime, header: Header) -> RemoteWorkflow:
+async def _remote_code(runtime: Runtime, header: Header, *, is_edited: bool) -> RemoteWorkflow:
     """Return what a start needs of a workflow whose code is elsewhere: the same input has the same limits as before."""
     declared = await find_declared(runtime.space, header.workflow, {name for name, _ in runtime.workflows})
     had = {each for worker in await list_workers(runtime.space, limit=PAGE) for each in worker.workflows}
     version = header.version if (header.workflow, header.version) in had else declared.version
+    declared = structs.replace(declared, version=version)
+    if is_edited:
+        return as_remote(declared)
     lines = tuple(structs.replace(line, entry="") for line in header.lines if line.kind == LIMIT)
-    return as_remote(structs.replace(declared, version=version), lambda _packed: lines)
+    return as_remote(declared, lambda _packed: lines)
 
 
-async def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: bool) -> Start:
+async def _again(
+    runtime: Runtime, run: Found, run_id: str | None, given: Mapping[str, Any] | None = None, *, drive: bool
+) -> Start:
     workflow: Startable
+    packed = bytes(run.header.input) if given is None else PLAIN.pack(_by_name(given))
     try:
         workflow = code = code_of(runtime, run.header)
-        code.signature.unpack(run.header.input)  # refused here if the code takes other arguments by now
+        code.signature.unpack(packed)  # refused here if the code takes other arguments by now
     except UnknownWorkflowError:
-        workflow, drive = await _remote_code(runtime, run.header), False
+        workflow, drive = await _remote_code(runtime, run.header, is_edited=given is not None), False
+        packed = packed if given is None else workflow.signature.pack((), given)
     return Start(
         workflow=workflow,
-        packed=bytes(run.header.input),
+        packed=packed,
         run_id=new_id() if run_id is None else checked_id("run id", run_id),
         tags=run.header.tags,
         forked_from=run.id,
@@ -97,9 +107,18 @@ async def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: boo
     )
 
 
-async def restart(runtime: Runtime, run_id: str, new_run_id: str | None, *, drive: bool) -> Started:
-    """Start a new run with the input of another one."""
-    return await start(runtime, await _again(runtime, await find(runtime.space, run_id), new_run_id, drive=drive))
+async def restart(
+    runtime: Runtime, run_id: str, new_run_id: str | None, given: Mapping[str, Any] | None = None, *, drive: bool
+) -> Started:
+    """Start a new run with the input of another one, or with another input."""
+    asked = await _again(runtime, await find(runtime.space, run_id), new_run_id, given, drive=drive)
+    return await start(runtime, asked)
+
+
+def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidArgumentError("input", "it must have the arguments by name", ascii(given)[:60])
+    return dict(given)
 
 
 # --- forks --------------------------------------------------------------------------------------------------------

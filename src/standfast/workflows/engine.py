@@ -738,15 +738,16 @@ class Engine:
 
     # --- starting again ------------------------------------------------------------------------------------------
 
-    async def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+    async def restart(self, run_id: str, *, id: str | None = None, input: Mapping[str, Any] | None = None) -> Run[Any]:  # noqa: A002 -- the words that users know
         """Start a new run with the input of another one, from its beginning. That one is left as it is.
 
         Args:
             run_id: The run to take the input from.
             id: The new run's id; by default a new one.
+            input: Another input: the arguments by name, JSON-shaped. By default the same.
         """
-        async with self.acts("run.restart", run_id) as told:
-            started = await admin.restart(self.runtime, run_id, id, drive=self.has_room)
+        async with self.acts("run.restart", run_id, edited=None if input is None else True) as told:
+            started = await admin.restart(self.runtime, run_id, id, input, drive=self.has_room)
             told.details["new_run"] = started.run_id
         return Run(self, started.run_id, None, is_new=started.is_new)
 
@@ -845,6 +846,11 @@ def _name_of(workflow: Any) -> str:  # noqa: ANN401 -- whatever a run can be sta
 def is_open(engine: Engine) -> bool:
     """Return True if an engine was opened, and not closed since."""
     return engine._runtime is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+def retention_of(engine: Engine) -> Retention | None:
+    """Return for how long an engine keeps runs that have ended; None: it deletes none."""
+    return engine._retention  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- a friend in the same module
 
 
 async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]]) -> None:

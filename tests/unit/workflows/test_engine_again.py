@@ -388,3 +388,17 @@ async def test_a_run_that_goes_on_waits_for_its_turn_again(url: str) -> None:
         assert await second.result() == "b"
         await first.signal("item")
         assert await first.result() == "a"
+
+
+async def test_a_run_is_restarted_with_another_input_that_fits_the_code() -> None:
+    """The arguments are given by name; what the code does not take is refused before anything is written."""
+    async with engine("memory://") as opened:
+        await (await opened.start(acts, ["a"], id="first")).result(timeout="10s")
+        again = await opened.restart("first", input={"names": ["b", "c"]})
+        assert await again.result(timeout="10s") == await (await opened.start(acts, ["b", "c"])).result(timeout="10s")
+        assert (await opened.get(again.id)).forked_from == "first"
+        for wrong in ({"other": 1}, {}, {"names": 7}):
+            with pytest.raises(sf.errors.StandfastError):
+                await opened.restart("first", id="never", input=wrong)
+        with pytest.raises(RunNotFoundError):
+            await opened.get("never")

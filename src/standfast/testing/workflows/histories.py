@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -12,7 +12,8 @@ from standfast.errors import DeclarationError, DecodeError, NondeterminismError
 from standfast.workflows.activation import Activation
 from standfast.workflows.context import Context
 from standfast.workflows.engine import Engine
-from standfast.workflows.records import HEADERS, Header, HistoryEvent, RunKeys, RunState, events_of, state_in
+from standfast.workflows.records import RunKeys
+from standfast.workflows.saved_history import SavedHistory, read_saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,26 +21,6 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.run import Run
     from standfast.workflows.runtime import Runtime
-
-FORMAT: Final = 1
-
-
-class SavedHistory(Struct, frozen=True, rename={"state": "life", "events": "marks"}):
-    """A run as it lies in a file.
-
-    Attributes:
-        format: The version of this layout.
-        run: Its id.
-        header: What it was started with.
-        state: How it was when it was saved.
-        events: Its history.
-    """
-
-    format: int
-    run: str
-    header: Header
-    state: RunState
-    events: tuple[HistoryEvent, ...]
 
 
 class Replayed(Struct, frozen=True):
@@ -67,11 +48,7 @@ async def save_history(run: Run[Any], path: str | Path | None = None) -> bytes:
         path: Where to write it.
     """
     space = run._engine.runtime.space  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- where the run lies
-    keys = RunKeys(space, run.id)
-    seen = await space.read(keys.header, keys.state)
-    state, header = state_in(seen, keys), seen.records[keys.header]
-    saved = SavedHistory(FORMAT, run.id, HEADERS.decode(header.value), state, tuple(await events_of(space, keys)))
-    text = msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
+    text = (await read_saved(space, run.id)).as_json()
     if path is not None:
         Path(path).write_bytes(text)  # noqa: ASYNC240 -- a small file, in a test or a script
     return text
@@ -95,7 +72,7 @@ async def replay_history(
 ) -> Replayed:
     """Replay a saved history against a workflow's code. Nothing is executed, and nothing is written.
 
-        @pytest.event.parametrize("path", Path("histories").glob("order-*.json"))
+        @pytest.mark.parametrize("path", Path("histories").glob("order-*.json"))
         async def test_orders_that_are_under_way_go_on_with_this_code(path):
             await replay_history(order, path)
 

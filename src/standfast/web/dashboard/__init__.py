@@ -15,12 +15,15 @@ from standfast.web.dashboard.access import default_access
 from standfast.workflows.engine import Engine, is_open
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from standfast.flows.flow import Flow
     from standfast.web.auth import Authenticate
     from standfast.web.dashboard.access import AccessOf
+    from standfast.web.dashboard.bulk import Jobs
     from standfast.web.dashboard.live import Watcher
 
 MOST_TENANTS: Final = 100
@@ -48,6 +51,7 @@ class Dashboard:
         secret: What forms are signed with. Give the same to all processes that serve one dashboard behind a load
             balancer; by default each process makes its own.
         hosts: The names that it is served under; empty: any.
+        flows: The flows of the application, so that the policy of each action is shown before its first request.
 
     Raises:
         DeclarationError: The store is none of these.
@@ -64,6 +68,7 @@ class Dashboard:
         title: str = "Standfast",
         secret: bytes | None = None,
         hosts: tuple[str, ...] = (),
+        flows: Iterable[Flow] = (),
     ) -> None:
         if not isinstance(store, str | Space | Engine):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise DeclarationError("Dashboard", f"it takes a URL, a space or an engine, not a {type(store).__name__}")
@@ -73,13 +78,16 @@ class Dashboard:
         self.access: Final = access
         self.secret: Final = secrets.token_bytes(32) if secret is None else secret
         self.hosts: Final = frozenset(host.lower() for host in hosts)
+        self.flows: Final = tuple(flows)
         self.authenticate: Final[Authenticate] = OwnToken() if authenticate is None else authenticate
         self.closing: Final = asyncio.Event()
         self._opened: Space | None = None
         self._engines: Final[OrderedDict[str, Engine]] = OrderedDict()
         self._lock: Final = asyncio.Lock()
         self.watchers: Final[dict[Space, Watcher]] = {}
-        self._pages: Final[ASGIApp] = _building().routes_of(self)
+        building = _building()
+        self.jobs: Final[Jobs] = building.Jobs()
+        self._pages: Final[ASGIApp] = building.routes_of(self)
 
     def __repr__(self) -> str:
         return f"<Dashboard {self.title!r}>"
@@ -103,12 +111,17 @@ class Dashboard:
     def drain(self) -> None:
         """Let streams end: what a server does first when it is to stop."""
         self.closing.set()
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let all pages look again."""
         for watcher in self.watchers.values():
             watcher.wake()
 
     async def aclose(self) -> None:
-        """End the streams, and close the store if it was given by its URL."""
+        """End the streams and the work on many runs, and close the store if it was given by its URL."""
         self.drain()
+        await self.jobs.aclose()
         self.watchers.clear()
         while self._engines:
             await self._close(self._engines.popitem()[1])
@@ -136,6 +149,10 @@ class Dashboard:
                 self.watchers.pop(oldest.space, None)
                 await self._close(oldest)
             return engine
+
+    async def engine_of_app(self) -> Engine:
+        """Return the engine in the space that the application serves from: requests of all tenants lie there."""
+        return await self.engine_of((await self._root()).tenant)
 
     async def _root(self) -> Space:
         match self._store:

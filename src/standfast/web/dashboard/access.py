@@ -30,16 +30,31 @@ ACTIONS: Final = {
     "run.restart": "Restart",
     "run.fork": "Fork from a step",
     "run.signal": "Send a signal",
+    "run.update": "Send an update",
+    "run.query": "Ask it",
+    "run.purge": "Delete",
+    "runs.cancel": "Cancel all of them",
+    "runs.retry": "Retry all of them",
+    "runs.purge": "Delete all of them",
+    "runs.stop": "Stop this",
     "lock.release": "Evict the holder",
     "lock.withdraw": "Cancel the waiter",
     "lock.resize": "Resize",
     "schedule.pause": "Pause",
     "schedule.resume": "Resume",
     "schedule.trigger": "Start a run now",
+    "schedule.backfill": "Make up for ticks",
     "limit.set": "Set the limit",
     "limit.clear": "Clear the limit",
+    "rate.close": "Close for a while",
+    "rate.open": "Open again",
+    "request.cancel": "Cancel",
 }
-"""What can be done in a dashboard, and what its button says. The names are those of the audit."""
+"""What can be done in a dashboard, and what its button says.
+
+The names are those of the audit. What begins with ``runs.`` is done to many runs at once, and is a right of its own;
+the audit has it as what is done to each. ``run.query`` changes nothing, and needs the right to see values too.
+"""
 
 Level: TypeAlias = "Literal['all', 'read'] | Collection[str] | None"
 """What a principal may do: all, read, some actions besides reading, or nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -10,23 +11,49 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from standfast.audit import Actor
+from standfast.clock import MICROSECONDS
 from standfast.errors import ForbiddenError, StandfastError
+from standfast.flows.request_list import cancel_request, read_request
+from standfast.flows.view import is_over, note_operator
 from standfast.keys import undeclared_key
-from standfast.locks.inspect import explain, length, one_line
+from standfast.locks.inspect import explain, length, moment, one_line
 from standfast.redaction import mask_text
+from standfast.web.dashboard import bulk
 from standfast.web.dashboard.access import ACTIONS, PageError, form_token, is_own_form
+from standfast.web.dashboard.run_pages import BULK
 from standfast.web.dashboard.screens import address_in
+from standfast.web.dashboard.values import json_in, masked, moment_in, pretty, shown, unmasked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.keys import Key
     from standfast.locks.inspect import ExplainedEntry, Explanation
+    from standfast.locks.rate_limiter import RateLimiter
+    from standfast.locks.survey import RateInfo
     from standfast.web.dashboard.pages import View
     from standfast.workflows.engine import Engine
 
 MOST_BODY: Final = 100_000
 MOST_FIELDS: Final = 20
+
+
+class FormField(Struct, frozen=True):
+    """Something that the operator still has to say.
+
+    Attributes:
+        name: The field of the form.
+        label: What it is called.
+        value: What is there already.
+        hint: What can be typed.
+        is_long: Whether it has several lines.
+    """
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+    is_long: bool = False
 
 
 class Preview(Struct, frozen=True, kw_only=True):
@@ -37,16 +64,20 @@ class Preview(Struct, frozen=True, kw_only=True):
         will: What will happen, in sentences.
         back: The page that it is about.
         fields: What the form carries on.
-        asks: What the operator still has to say: name, label, and what is there already.
+        asks: What the operator still has to say.
         is_harmless: Whether nothing is lost by it.
+        is_question: Whether it cannot be said yet what will happen: the operator has to say something first.
+        names: Some of those that it happens to, with their pages.
     """
 
     subject: str
     will: tuple[str, ...]
     back: str
     fields: tuple[tuple[str, str], ...]
-    asks: tuple[tuple[str, str, str], ...] = ()
+    asks: tuple[FormField, ...] = ()
     is_harmless: bool = False
+    is_question: bool = False
+    names: tuple[tuple[str, str], ...] = ()
 
 
 Fields: TypeAlias = dict[str, list[str]]
@@ -54,14 +85,14 @@ Fields: TypeAlias = dict[str, list[str]]
 
 @final
 class PageAction:
-    """How an action is shown before it is done, and how it is done; that returns the page to show then."""
+    """How an action is shown before it is done, and how it is done; that returns the next page."""
 
     __slots__ = ("perform", "preview")
 
     def __init__(
         self,
         preview: Callable[[View, Fields], Awaitable[Preview]],
-        perform: Callable[[View, Engine, Fields], Awaitable[str]],
+        perform: Callable[[View, Engine, Fields], Awaitable[str | Response]],
     ) -> None:
         self.preview, self.perform = preview, perform
 
@@ -88,6 +119,8 @@ async def perform(view: View) -> Response:
         back = await action.perform(view, view.engine.acting_as(actor), fields)
     except StandfastError as problem:
         raise PageError(409, "Nothing was done", mask_text(str(problem)), "Go back and look at it again.") from problem
+    if isinstance(back, Response):
+        return back
     mark = "&" if "?" in back else "?"
     return Response(None, 303, {"location": f"{back}{mark}done={name}", "cache-control": "no-store"})
 
@@ -142,10 +175,11 @@ async def _preview_cancel(view: View, fields: Fields) -> Preview:
         will = ["No worker drives it, so it ends at once."]
     if running:
         will.append(f"Its unfinished children are cancelled too: {', '.join(map(one_line, running))}.")
-    return await _about_run(view, fields, *will, asks=(("reason", "Why, for the record", ""),))
+    return await _about_run(view, fields, *will, asks=(FormField("reason", "Why, for the record"),))
 
 
 async def _cancel(view: View, engine: Engine, fields: Fields) -> str:
+    await note_operator(engine.space, _one(fields, "id"), (await engine.get(_one(fields, "id"))).tags)
     await engine.cancel(_one(fields, "id"), _one(fields, "reason").strip() or "cancelled in the dashboard")
     return view.url("run", id=_one(fields, "id"))
 
@@ -157,17 +191,38 @@ async def _preview_retry(view: View, fields: Fields) -> Preview:
 
 
 async def _retry(view: View, engine: Engine, fields: Fields) -> str:
+    info = await engine.get(_one(fields, "id"))
+    if info.has_ended and await is_over(engine.space, info.id, info.tags):
+        words = "It is the run of a request that has ended, and whose caller was told."
+        raise PageError(409, "Nothing was done", words, "Send the request again.")
     await engine.retry(_one(fields, "id"))
     return view.url("run", id=_one(fields, "id"))
 
 
 async def _preview_restart(view: View, fields: Fields) -> Preview:
-    will = "A new run with the same input is started from its beginning. This one is left as it is."
-    return await _about_run(view, fields, will, "Every step runs again, with effects of its own.", is_harmless=True)
+    info = await view.engine.get(_one(fields, "id"))
+    will = "A new run is started from its beginning. This one is left as it is."
+    asks: tuple[FormField, ...] = ()
+    if view.access.reveals:
+        hint = "The arguments by name. What is masked stays as it was, if it is left so."
+        asks = (FormField("input", "Input, as JSON", pretty(masked(info.input)), hint, is_long=True),)
+    else:
+        will = will.replace("is started", "with the same input is started")
+    shown = await _about_run(
+        view, fields, will, "Every step runs again, with effects of its own.", is_harmless=True, asks=asks
+    )
+    too_long = sum(len(each.value) for each in asks) > MOST_BODY // 4
+    return msgspec.structs.replace(shown, asks=()) if too_long else shown
 
 
 async def _restart(view: View, engine: Engine, fields: Fields) -> str:
-    return view.url("run", id=(await engine.restart(_one(fields, "id"))).id)
+    run_id = _one(fields, "id")
+    given: Any = None
+    if "input" in fields and view.access.reveals:
+        before = (await view.engine.get(run_id)).input
+        given = unmasked(json_in(_one(fields, "input"), "The input"), before)
+        given = None if given == before else given
+    return view.url("run", id=(await engine.restart(run_id, input=given)).id)
 
 
 async def _preview_fork(view: View, fields: Fields) -> Preview:
@@ -187,18 +242,131 @@ async def _fork(view: View, engine: Engine, fields: Fields) -> str:
 
 
 async def _preview_signal(view: View, fields: Fields) -> Preview:
-    asks = (("name", "The name that the run waits for", ""), ("value", "The value, as JSON", "null"))
+    name = _one(fields, "name")
+    asks = (
+        FormField("name", "The name that the run waits for", name),
+        FormField("value", "The value, as JSON", "null"),
+    )
     will = "The signal is durable when it is sent, and waits until the run takes it."
     return await _about_run(view, fields, will, asks=asks, is_harmless=True)
 
 
 async def _signal(view: View, engine: Engine, fields: Fields) -> str:
-    try:
-        value = msgspec.json.decode(_one(fields, "value") or "null")
-    except msgspec.DecodeError as problem:
-        raise PageError(400, "Nothing was done", "The value is no JSON.", "Text needs quotation marks.") from problem
+    value = json_in(_one(fields, "value") or "null", "The value")
     await engine.signal(_one(fields, "id"), _one(fields, "name"), value)
     return view.url("run", id=_one(fields, "id"))
+
+
+_ARGUMENTS: Final = FormField("arguments", "The arguments, as a JSON array", "[]")
+
+
+async def _preview_update(view: View, fields: Fields) -> Preview:
+    will = "A handler of its code is called, which may refuse it. What it changes is durable. Its answer is shown."
+    return await _about_run(view, fields, will, asks=(FormField("name", "The name of the update"), _ARGUMENTS))
+
+
+async def _update(view: View, engine: Engine, fields: Fields) -> Response:
+    return await _answer(view, engine, fields, engine.update)
+
+
+async def _preview_query(view: View, fields: Fields) -> Preview:
+    will = "Its history is replayed in this process, and its code is asked. Nothing is changed by that."
+    asks = (FormField("name", "The name of the query"), _ARGUMENTS)
+    return await _about_run(view, fields, will, asks=asks, is_harmless=True)
+
+
+async def _query(view: View, engine: Engine, fields: Fields) -> Response:
+    if not view.access.reveals:
+        raise PageError(403, "Nothing was done", "An answer is a value, and values are hidden from you.")
+    return await _answer(view, engine, fields, engine.query)
+
+
+async def _answer(view: View, engine: Engine, fields: Fields, ask: Callable[..., Awaitable[object]]) -> Response:
+    del engine
+    run_id, name = _one(fields, "id"), _one(fields, "name")
+    arguments = json_in(_one(fields, "arguments") or "[]", "What you gave")
+    if not isinstance(arguments, list):
+        raise PageError(400, "Nothing was done", "The arguments must be an array.", "Write [1, 2] for two arguments.")
+    answer = await ask(run_id, name, *cast("list[object]", arguments))
+    text = shown(msgspec.to_builtins(answer)) if view.access.reveals else ""
+    return view.page("answer.html", run_id=run_id, name=name, text=text)
+
+
+async def _preview_purge(view: View, fields: Fields) -> Preview:
+    will = "It is deleted with its history, and with everything that it has started. That cannot be undone."
+    kept = "Its idempotency key stays, so that what was done once is not done again."
+    return await _about_run(view, fields, will, kept)
+
+
+async def _purge(view: View, engine: Engine, fields: Fields) -> str:
+    await engine.purge(_one(fields, "id"))
+    return view.url("runs")
+
+
+# --- many runs --------------------------------------------------------------------------------------------------------
+
+
+def _preview_many(action: str) -> Callable[[View, Fields], Awaitable[Preview]]:
+    async def preview_many(view: View, fields: Fields) -> Preview:
+        query = {name: _one(fields, name) for name in fields}
+        counted = await bulk.count(view, action, query)
+        number = counted.count.number
+        back = view.url("runs", **{name: value for name, value in query.items() if name in counted.given})
+        if not number:
+            raise PageError(404, "There are none", f"No runs are like this that could be {counted.bulk.done}.")
+        some = "1 run is" if str(counted.count) == "1" else f"{counted.count} runs are"
+        will = [f"{some} {_MANY[action]}"]
+        if counted.count.has_more:
+            will.append(f"More than {number:,} were not counted; all of them are meant.")
+        will.append("Runs that are started from now on are not meant. It can be stopped before its end.")
+        asks = [FormField("number", f"To confirm, type the number: {number}", hint=str(number))]
+        if action == "runs.cancel":
+            asks.insert(0, FormField("reason", "Why, for the record"))
+        own = (*counted.given.items(), ("counted", str(number)))
+        names = tuple((each.id, view.url("run", id=each.id)) for each in counted.first)
+        return Preview(
+            subject=f"{counted.count} runs",
+            will=tuple(will),
+            back=back,
+            fields=own,
+            asks=tuple(asks),
+            is_harmless=action == "runs.retry",
+            names=names,
+        )
+
+    return preview_many
+
+
+_MANY: Final = {
+    "runs.cancel": "asked to stop, with their children.",
+    "runs.retry": "let go on from the step that failed. What was recorded is not done again.",
+    "runs.purge": "deleted, with everything that they have started. That cannot be undone.",
+}
+
+
+def _do_many(action: str) -> Callable[[View, Engine, Fields], Awaitable[str]]:
+    async def do_many(view: View, engine: Engine, fields: Fields) -> str:
+        typed = _one(fields, "number").strip().replace(",", "").rstrip("+")
+        if typed != _one(fields, "counted") or not typed:
+            raise PageError(400, "Nothing was done", "The number that was typed is not that of the runs.", "Go back.")
+        counted = await bulk.count(
+            view, action, {name: _one(fields, name) for name in fields}, _one(fields, "reason").strip()
+        )
+        return view.url("bulk", id=view.dashboard.jobs.start(view, engine, action, counted).id)
+
+    return do_many
+
+
+async def _preview_stop(view: View, fields: Fields) -> Preview:
+    job = view.dashboard.jobs.get(view, _one(fields, "id"))
+    will = f"No more runs are {job.counted.bulk.done}. What was done so far stays done: {job.changed.done:,} runs."
+    own = (("id", job.id),)
+    return Preview(subject="the work", will=(will,), back=view.url("bulk", id=job.id), fields=own, is_harmless=True)
+
+
+async def _stop(view: View, engine: Engine, fields: Fields) -> str:
+    del engine
+    return view.url("bulk", id=bulk.stop(view, _one(fields, "id")).id)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -285,7 +453,7 @@ async def _preview_resize(view: View, fields: Fields) -> Preview:
     used = sum(each.weight for each in told.holders)
     will = f"It has {told.permits} permits, of which {used} are in use; {told.waiting:,} wait."
     rest = "With more, waiters that fit hold it at once. With fewer, no holder is evicted."
-    return _about_line(view, address, told, will, rest, asks=(("permits", "Permits", str(told.permits)),))
+    return _about_line(view, address, told, will, rest, asks=(FormField("permits", "Permits", str(told.permits)),))
 
 
 async def _resize(view: View, engine: Engine, fields: Fields) -> str:
@@ -311,7 +479,7 @@ async def _about_schedule(view: View, fields: Fields, *will: str, **more: Any) -
 
 async def _preview_pause(view: View, fields: Fields) -> Preview:
     will = "It starts no more runs until it is resumed. Ticks that pass meanwhile are missed. Runs under way go on."
-    return await _about_schedule(view, fields, will, asks=(("note", "Why, for others", ""),))
+    return await _about_schedule(view, fields, will, asks=(FormField("note", "Why, for others"),))
 
 
 async def _pause(view: View, engine: Engine, fields: Fields) -> str:
@@ -340,6 +508,98 @@ async def _trigger(view: View, engine: Engine, fields: Fields) -> str:
     return view.url("run", id=(await engine.schedules.trigger(_one(fields, "id"))).id)
 
 
+async def _preview_backfill(view: View, fields: Fields) -> Preview:
+    start, end = (moment_in(_one(fields, name), name, view.now) for name in ("start", "end"))
+    asks = (
+        FormField("start", "From (UTC)", _one(fields, "start"), "2026-11-17 08:00, or 6 hours ago"),
+        FormField("end", "To (UTC); empty: now", _one(fields, "end"), "2026-11-17 09:00"),
+    )
+    if start is None:
+        will = "Runs are started for ticks that have passed. Ticks that have had their run do not get another one."
+        return await _about_schedule(view, fields, will, asks=asks, is_question=True, is_harmless=True)
+    end = end or datetime.fromtimestamp(view.now / MICROSECONDS, UTC)
+    ticks = await view.engine.schedules.ticks(_one(fields, "id"), start, end)
+    missing = [tick for tick in ticks if not tick.is_started]
+    if not missing:
+        raise PageError(404, "There is nothing to make up for", f"All {len(ticks):,} ticks have had their run.")
+    will = f"{len(missing):,} runs are started now, the oldest first; they wait for each other."
+    rest = f"{len(ticks) - len(missing):,} of {len(ticks):,} ticks have had their run already."
+    times = ", ".join([*(moment(tick.nominal_at) for tick in missing[:5]), *["..."][: len(missing[5:])]])
+    shown = await _about_schedule(
+        view,
+        fields,
+        will,
+        rest,
+        f"The ticks: {times}",
+        is_harmless=True,
+    )
+    own = (*shown.fields, ("start", start.isoformat()), ("end", end.isoformat()))
+    return msgspec.structs.replace(shown, fields=own)
+
+
+async def _backfill(view: View, engine: Engine, fields: Fields) -> str:
+    start, end = (moment_in(_one(fields, name), name, view.now) for name in ("start", "end"))
+    if start is None or end is None:
+        raise PageError(400, "Nothing was done", "It must be said from when to when.")
+    await engine.schedules.backfill(_one(fields, "id"), start, end)
+    return view.url("schedules")
+
+
+async def _rate_in(view: View, fields: Fields) -> RateInfo:
+    address = address_in(view, given=fields.get("at", []))
+    found = next((each for each in (await view.engine.space.rates(limit=1_000)).rates if each.address == address), None)
+    if found is None:
+        raise PageError(409, "Nothing was done", "The rate limiter is at rest: it is full and open.")
+    return found
+
+
+def _about_rate(view: View, rate: RateInfo, *will: str, **more: Any) -> Preview:  # noqa: ANN401 -- fields of Preview
+    own = tuple(("at", part) for part in rate.address)
+    return Preview(subject=f"rate limiter {rate.key}", will=will, back=view.url("limits"), fields=own, **more)
+
+
+def _limiter(engine: Engine, rate: RateInfo) -> RateLimiter:
+    key = _key_of(rate.address)
+    return engine.space.rate_limiter(key, interval=rate.interval, capacity=rate.capacity, follow=True)
+
+
+async def _preview_close(view: View, fields: Fields) -> Preview:
+    will = "Nothing passes for so long. Tokens are earned meanwhile, and waiters keep their places."
+    rest = "It opens again by itself. A cool-down that is under way is not made shorter."
+    asks = (FormField("length", "For how long", "30 seconds"),)
+    return _about_rate(view, await _rate_in(view, fields), will, rest, asks=asks)
+
+
+async def _close(view: View, engine: Engine, fields: Fields) -> str:
+    await _limiter(engine, await _rate_in(view, fields)).close_for(_one(fields, "length"))
+    return view.url("limits")
+
+
+async def _preview_open(view: View, fields: Fields) -> Preview:
+    return _about_rate(view, await _rate_in(view, fields), "Its cool-down ends now. What has tokens passes.")
+
+
+async def _open(view: View, engine: Engine, fields: Fields) -> str:
+    await _limiter(engine, await _rate_in(view, fields)).open_again()
+    return view.url("limits")
+
+
+async def _preview_cancel_request(view: View, fields: Fields) -> Preview:
+    found = await read_request(view.engine.space, view.access.principal.tenant, _one(fields, "id"))
+    will = f"It is {found.status} now, for {one_line(f'{found.flow}.{found.action}')}."
+    if found.has_ended:
+        raise PageError(409, "Nothing was done", "The request has ended already.")
+    stops = "It is asked to stop, wherever it waits or runs. Its caller is told."
+    own, asks = (("id", found.id),), (FormField("reason", "Why, for the record"),)
+    return Preview(subject=f"request {found.id}", will=(will, stops), back=view.url("flows"), fields=own, asks=asks)
+
+
+async def _cancel_request(view: View, engine: Engine, fields: Fields) -> str:
+    reason = _one(fields, "reason").strip() or "cancelled in the dashboard"
+    await cancel_request(engine, view.access.principal.tenant, _one(fields, "id"), reason)
+    return view.url("flows")
+
+
 def _about_limit(view: View, fields: Fields, *will: str, **more: Any) -> Preview:  # noqa: ANN401 -- fields of Preview
     workflow, key = _one(fields, "workflow"), _one(fields, "key")
     own = (("workflow", workflow), ("key", key), ("has_key", _one(fields, "has_key")))
@@ -350,7 +610,7 @@ def _about_limit(view: View, fields: Fields, *will: str, **more: Any) -> Preview
 async def _preview_set(view: View, fields: Fields) -> Preview:
     will = "So many runs may be unfinished at a time from now on, in all processes, until the limit is cleared."
     rest = "A larger number lets waiting runs begin at once; a smaller one ends none."
-    return _about_limit(view, fields, will, rest, asks=(("max", "How many runs", _one(fields, "max")),))
+    return _about_limit(view, fields, will, rest, asks=(FormField("max", "How many runs", _one(fields, "max")),))
 
 
 async def _set(view: View, engine: Engine, fields: Fields) -> str:
@@ -375,12 +635,21 @@ PERFORMED: Final[dict[str, PageAction]] = {
     "run.restart": PageAction(_preview_restart, _restart),
     "run.fork": PageAction(_preview_fork, _fork),
     "run.signal": PageAction(_preview_signal, _signal),
+    "run.update": PageAction(_preview_update, _update),
+    "run.query": PageAction(_preview_query, _query),
+    "run.purge": PageAction(_preview_purge, _purge),
+    **{name: PageAction(_preview_many(name), _do_many(name)) for name in BULK},
+    "runs.stop": PageAction(_preview_stop, _stop),
     "lock.release": PageAction(_preview_release, _release),
     "lock.withdraw": PageAction(_preview_withdraw, _withdraw),
     "lock.resize": PageAction(_preview_resize, _resize),
     "schedule.pause": PageAction(_preview_pause, _pause),
     "schedule.resume": PageAction(_preview_resume, _resume),
     "schedule.trigger": PageAction(_preview_trigger, _trigger),
+    "schedule.backfill": PageAction(_preview_backfill, _backfill),
     "limit.set": PageAction(_preview_set, _set),
     "limit.clear": PageAction(_preview_clear, _clear),
+    "rate.close": PageAction(_preview_close, _close),
+    "rate.open": PageAction(_preview_open, _open),
+    "request.cancel": PageAction(_preview_cancel_request, _cancel_request),
 }

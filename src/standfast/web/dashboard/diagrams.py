@@ -216,7 +216,7 @@ class WaitNode(Struct, frozen=True):
     """Something that waits, or is waited for."""
 
     id: str
-    kind: Literal["run", "line", "owner", "other"]
+    kind: Literal["run", "line", "owner", "request"]
     label: str
     detail: str = ""
     href: str = ""
@@ -316,3 +316,30 @@ def _circle(nodes: Sequence[WaitNode], edges: Sequence[WaitEdge]) -> tuple[str, 
                     seen.add(target)
                     paths.append([*path, target])
     return ()
+
+
+# --- counts over time -------------------------------------------------------------------------------------------------
+
+SPARK: Final = (300, 48)
+
+
+class Sparkline(Struct, frozen=True):
+    """Counts over time as bars: where each stands, how high it is, and what it counts. None: it was not counted."""
+
+    bars: tuple[tuple[float, float, float, float, int], ...]
+    width: int = SPARK[0]
+    height: int = SPARK[1]
+
+
+def sparkline(counts: Sequence[int | None]) -> Sparkline:
+    """Return counts as bars over the whole width, the highest as high as there is room."""
+    width, height = SPARK
+    step = width / max(1, len(counts))
+    most = max((each for each in counts if each is not None), default=0) or 1
+    bars: list[tuple[float, float, float, float, int]] = []
+    for place, each in enumerate(counts):
+        if each is None:
+            continue
+        high = max(1.0, round(each / most * (height - 2), 1)) if each else 1.0
+        bars.append((round(place * step, 1), round(height - high, 1), round(max(1.0, step - 2), 1), high, each))
+    return Sparkline(tuple(bars))

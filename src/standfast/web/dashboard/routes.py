@@ -25,6 +25,7 @@ from standfast.web.asgi import host_of
 from standfast.web.auth import OwnToken, identify
 from standfast.web.dashboard.access import OneTimeToken, PageError, access_of
 from standfast.web.dashboard.actions import perform, preview
+from standfast.web.dashboard.bulk import Jobs
 from standfast.web.dashboard.live import live
 from standfast.web.dashboard.pages import View, error_page, static_files
 from standfast.web.dashboard.screens import SCREENS
@@ -52,6 +53,7 @@ SECURITY: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+__all__ = ["Jobs", "routes_of", "screens"]
 _log: Final = logging.getLogger("standfast.dashboard")
 
 

@@ -2,150 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from standfast.audit import ACTIONS as AUDITED
 from standfast.locks.inspect import explain
 from standfast.locks.line_history import read_history as read_holds
 from standfast.locks.survey import read_lines
-from standfast.redaction import MASK, mask_text
 from standfast.web.dashboard.access import PageError
-from standfast.web.dashboard.diagrams import LOCKS, MOST_ROWS, draw, stretches_of
+from standfast.web.dashboard.bulk import progress
+from standfast.web.dashboard.flow_pages import flows
+from standfast.web.dashboard.run_pages import PAGE, as_test, compare, run, runs
+from standfast.web.dashboard.store_pages import now, store
 from standfast.web.dashboard.why import why
-from standfast.workflows.queries import entry_of
-from standfast.workflows.records import RunKeys, Status, events_of, find
-from standfast.workflows.timeline import WAITS, SpanKind, timeline_of
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from standfast.web.dashboard.pages import Screen, View
-    from standfast.workflows.queries import HistoryEntry, RunInfo
 
-PAGE: Final = 50
-MOST_CHILDREN: Final = 20
-MOST_SHOWN: Final = 20_000
-"""How many characters of a value are shown."""
-
-STATUSES: Final = cast("tuple[str, ...]", get_args(Status))
-NEEDS: Final = ("failed", "quarantined", "timed_out")
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
-async def runs(view: View) -> Response:
-    """Show runs, newest first, by what the address asks for."""
-    query = view.query
-    status, workflow, tag = query.get("status", ""), query.get("workflow", ""), query.get("tag", "")
-    if status and status not in STATUSES:
-        raise PageError(400, "This address is not right", "There is no such status.", f"Try {', '.join(STATUSES)}.")
-    if found := query.get("id", ""):
-        return await run(view, run_id=found)
-    chosen: dict[str, Any] = {"workflow": workflow or None, "tag": tag or None}
-    page = await view.engine.list(
-        status=status or None, newest_first=True, limit=PAGE, after=query.get("after") or None, **chosen
-    )
-    counts = {each: await view.engine.count(status=each, **chosen) for each in STATUSES}
-    return view.page(
-        "runs.html", runs=page.runs, next=page.next, counts=counts, status=status, workflow=workflow, tag=tag
-    )
-
-
-async def run(view: View, run_id: str = "") -> Response:
-    """Show one run: how it is, its timeline, its history, and what can be done to it."""
-    run_id = run_id or view.query.get("id", "")
-    found = await view.engine.get(run_id)
-    scope = view.engine.space
-    record, events = await find(scope, run_id), await events_of(scope, RunKeys(scope, run_id))
-    told = timeline_of(run_id, record.header, record.state, events, view.engine.runtime.now())
-    # A history may be long: of what is not shown only what its drawing needs is unpacked.
-    locks = [entry_of(number, each) for number, each in enumerate(events) if each.kind in LOCKS]
-    stretches = stretches_of(told, locks)
-    first = _number(view.query.get("from", ""), max(0, len(events) - MOST_ROWS))
-    history = [entry_of(number, each) for number, each in enumerate(events[first : first + MOST_ROWS], first)]
-    children = await view.engine.list(parent=run_id, limit=MOST_CHILDREN)
-    reveals = view.access.reveals and view.query.get("values") == "shown"
-    return view.page(
-        "run.html",
-        run=found,
-        history=history,
-        first=first,
-        total=len(events),
-        page=MOST_ROWS,
-        drawing=draw(stretches, first=_number(view.query.get("rows", ""), 0)),
-        spent=[(WAITS[cast("SpanKind", kind)], seconds) for kind, seconds in told.seconds.items()],
-        took=told.took,
-        children=children,
-        reveals=reveals,
-        shown=_shown,
-        failure=_failure(found),
-        words=_words,
-        actions=actions_for(found),
-    )
-
-
-def actions_for(found: RunInfo) -> list[str]:
-    """Return what can be done to a run as it is."""
-    if not found.has_ended:
-        return ["run.cancel", "run.signal", *(["run.retry"] if found.status == "quarantined" else [])]
-    return [*(["run.retry"] if found.status != "completed" else []), "run.restart"]
-
-
-def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else otherwise  # noqa: PLR2004 -- as many digits as a count may have
-
-
-def _shown(value: object) -> str:
-    """Return a value as JSON on several lines, bounded, without what looks like a secret in it."""
-    text = msgspec.json.format(msgspec.json.encode(_masked(value)), indent=2).decode()
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}\n... ({len(text):,} characters)"
-
-
-def _masked(value: object) -> object:
-    match value:
-        case str():
-            return mask_text(value) if len(value) <= MOST_SHOWN else f"{mask_text(value)}..."
-        case list() | tuple():
-            return [_masked(item) for item in cast("list[object]", value)]
-        case dict():
-            items = cast("dict[str, object]", value).items()
-            return {key: MASK if mask_text(f"{key}=x").endswith(f"={MASK}") else _masked(item) for key, item in items}
-        case _:
-            return value
-
-
-def _failure(found: RunInfo) -> list[tuple[str, str, list[str]]]:
-    """Return what a run raised, and what caused that: type, message, and the user's frames."""
-    causes: list[tuple[str, str, list[str]]] = []
-    failure = found.failure
-    while failure is not None and len(causes) < 5:  # noqa: PLR2004 -- causes that are shown
-        causes.append((failure.type, mask_text(failure.message), failure.trace.splitlines()))
-        failure = failure.cause
-    return causes
-
-
-_WORDS: Final = {
-    "began": "began",
-    "tried": "attempt failed",
-    "step": "step",
-    "slept": "slept",
-    "sleep": "sleeps until",
-    "waits": "waits",
-    "lock": "asks for a lock",
-    "held": "holds the lock",
-    "released": "released the lock",
-    "child": "started a child",
-    "child_done": "child ended",
-    "went_on": "went on",
-    "lost": "lost a lock",
-}
-
-
-def _words(entry: HistoryEntry) -> str:
-    return _WORDS.get(entry.kind, entry.kind.replace("_", " "))
+COLOURS: Final = 6
+"""How many colours modes have; with more of them, two share one. Each is named beside it."""
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -178,8 +54,18 @@ async def line(view: View) -> Response:
     address = address_in(view)
     told = await explain(view.engine.space, address, limit=100)
     past = await read_holds(view.engine.space, address)
-    facts = {"line": told, "address": address, "past": past, "is_lock": address[0].isdigit()}
-    return view.page("line.html", lease=view.engine.space.lease, **facts)
+    modes = sorted({each.mode for each in (*told.holders, *told.waiters) if each.mode})
+    return view.page(
+        "line.html",
+        line=told,
+        address=address,
+        past=past,
+        is_lock=address[0].isdigit(),
+        lease=view.engine.space.lease,
+        modes={mode: number % COLOURS for number, mode in enumerate(modes)},
+        used=sum(each.weight for each in told.holders),
+        furthest=max((each.estimate or 0.0 for each in told.waiters), default=0.0),
+    )
 
 
 def address_in(view: View, *, given: list[str] | None = None) -> tuple[str, ...]:
@@ -195,10 +81,10 @@ def address_in(view: View, *, given: list[str] | None = None) -> tuple[str, ...]
 
 async def why_page(view: View) -> Response:
     """Show why a run or an entry of a line waits: one sentence, and a drawing of who waits for whom."""
-    run_id, entry = view.query.get("run", ""), view.query.get("entry", "")
+    run_id, entry, request = (view.query.get(name, "") for name in ("run", "entry", "request"))
     address = address_in(view) if entry else ()
-    told = await why(view, run_id=run_id, address=address, entry=entry)
-    return view.page("why.html", told=told, run_id=run_id, address=address)
+    told = await why(view, run_id=run_id, address=address, entry=entry, request=request)
+    return view.page("why.html", told=told, run_id=run_id, address=address, request=request)
 
 
 async def schedules(view: View) -> Response:
@@ -226,42 +112,20 @@ async def audit(view: View) -> Response:
     return view.page("audit.html", page=page, known=AUDITED, **chosen)
 
 
-def _link(view: View, kind: str, name: str) -> tuple[str, str]:
-    """Return the page that shows what an example of something names that needs a person."""
-    if kind.endswith("-runs"):
-        return name, view.url("run", id=name)
-    places = {"late-schedules": "schedules", "stopped-schedules": "schedules", "dead-workers": "workers"}
-    return name, view.url(places.get(kind, "lines"), **({"prefix": name} if kind == "long-waits" else {}))
-
-
-async def now(view: View) -> Response:
-    """Show what needs a person, who works, and who waits longest."""
-    engine = view.engine
-    told = await engine.overview()
-    alive = sum(worker.is_alive for worker in told.workers)
-    concerns = [
-        (each.kind, each.words, [_link(view, each.kind, name) for name in each.examples]) for each in told.concerns
-    ]
-    return view.page(
-        "now.html",
-        counts=told.runs,
-        alive=alive,
-        concerns=concerns,
-        waits=told.lines[:8],
-        store=told.store,
-        ended=told.ended,
-    )
-
-
 SCREENS: Final[dict[str, Screen]] = {
     "": now,
     "runs": runs,
     "run": run,
+    "compare": compare,
+    "test": as_test,
+    "bulk": progress,
     "lines": lines,
     "line": line,
     "why": why_page,
     "schedules": schedules,
     "limits": limits,
     "workers": workers,
+    "flows": flows,
+    "store": store,
     "audit": audit,
 }

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from msgspec import Struct
 
+from standfast.errors import RequestNotFoundError
+from standfast.flows.records import RequestKeys
+from standfast.flows.view import look
 from standfast.locks.inspect import explain, length, one_line
 from standfast.locks.survey import addresses_awaited_by
 from standfast.web.dashboard.access import PageError
@@ -14,7 +17,9 @@ from standfast.web.dashboard.diagrams import WaitEdge, WaitGraph, WaitNode, grap
 from standfast.workflows.records import find
 
 if TYPE_CHECKING:
+    from standfast.flows.records import RequestRecord
     from standfast.locks.inspect import ExplainedEntry, Explanation
+    from standfast.space import Space
     from standfast.web.dashboard.pages import View
     from standfast.workflows.queries import HistoryEntry, RunInfo
 
@@ -32,15 +37,17 @@ class Why(Struct, frozen=True):
     more: bool = False
 
 
-async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str) -> Why:
-    """Say why a run waits, or an entry of a line.
+async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str, request: str = "") -> Why:
+    """Say why a run waits, or a request, or an entry of a line.
 
     Raises:
         PageError: The entry is in the line no more.
     """
-    search = _Search(view)
+    search = _Search(view, (await view.dashboard.engine_of_app()).space)
     if run_id:
         first = await search.run(run_id)
+    elif request:
+        first = await search.request(request)
     else:
         told = await search.explained(address)
         found = next((each for each in (*told.waiters, *told.holders) if each.entry == entry), None)
@@ -82,8 +89,9 @@ def _sentence(search: _Search, first: str, drawing: WaitGraph) -> str:
 class _Search:
     """A walk from what waits to what it waits for. What was found is followed breadth first, up to a bound."""
 
-    def __init__(self, view: View) -> None:
-        self._view, self._engine, self._scope = view, view.engine, view.engine.space
+    def __init__(self, view: View, app: Space) -> None:
+        self._view, self._engine, self._scope, self._app = view, view.engine, view.engine.space, app
+        self._tenant: Final = view.access.principal.tenant
         self.nodes: Final[dict[str, WaitNode]] = {}
         self.edges: Final[list[WaitEdge]] = []
         self.pending: Final[list[Any]] = []
@@ -104,6 +112,43 @@ class _Search:
             if not info.has_ended:
                 self.pending.append(self._waits_of(name, info))
         return name
+
+    async def request(self, request_id: str) -> str:
+        """Add a request of the caller's tenant, and note that what it waits for is still to be found.
+
+        One that is durable is a run too, and is told as that, if runs of that space are the caller's to see.
+        """
+        name = f"request {request_id}"
+        if name not in self.nodes:
+            record = (await look(self._app, RequestKeys(self._app, self._tenant, request_id))).record
+            if record.durable and self._app is self._scope and not record.has_ended:
+                return await self.run(request_id)
+            detail = f"{record.status}, {record.flow}.{record.action}"
+            href = self._view.url("flows", id=request_id)
+            self.nodes[name] = WaitNode(name, "request", one_line(request_id[:15]), one_line(detail), href)
+            self.pending.append(self._before(name, record))
+        return name
+
+    async def _before(self, name: str, record: RequestRecord) -> None:
+        """Find who has the key that a request waits for: requests of one key are of one tenant."""
+        if record.by and record.status in ("superseded", "collapsed"):
+            self.edges.append(WaitEdge(name, await self.request(record.by), record.status))
+        if record.status != "waiting" or record.address[:2] != ("request", self._tenant):
+            return
+        told = await explain(self._app, record.address, limit=100)
+        line = f"line {record.address}"
+        if line not in self.nodes:
+            detail = f"{len(told.holders)} holding, {told.waiting:,} waiting"
+            own = self._app is self._scope
+            href = self._view.url("line", at=list(record.address)) if own else ""
+            self.nodes[line] = WaitNode(line, "line", one_line(told.key), detail, href)
+            for holder in told.holders[:MOST_HOLDERS]:
+                held = f"for {length(max(0.0, holder.held_for))}"
+                try:
+                    self.edges.append(WaitEdge(line, await self.request(holder.owner), held))
+                except RequestNotFoundError:  # it ended meanwhile
+                    continue
+        self.edges.append(WaitEdge(name, line, "waits for its turn"))
 
     async def _waits_of(self, name: str, info: RunInfo) -> None:
         found = await find(self._scope, info.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx
 
@@ -80,3 +81,56 @@ async def test_a_waiter_is_cancelled_and_a_semaphore_resized() -> None:
             for each in waiting:
                 each.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_missed_ticks_are_made_up_for_after_it_was_said_which() -> None:
+    """First it is asked from when to when, then it is said what happens, then it is done."""
+    async with opened("all", limited) as made:
+        await made.engine.schedules.create(sf.Schedule(limited, id="hourly", cron="0 * * * *"))
+        question = (await made.get("act/schedule.backfill", id="hourly")).text
+        assert "Show what it will do" in question
+        assert "form_token" not in question
+        shown = (await made.get("act/schedule.backfill", id="hourly", start="3 hours")).text
+        assert "3 runs are started now" in shown
+        hidden = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', shown))
+        headers = {"origin": "http://ops.test", "sec-fetch-site": "same-origin"}
+        answer = await made.http.post("/act/schedule.backfill", data=hidden, headers=headers)
+        assert answer.status_code == 303
+        assert len((await made.engine.list(workflow="limited")).runs) == 3
+        again = await made.get("act/schedule.backfill", id="hourly", start=hidden["start"], end=hidden["end"])
+        assert again.status_code == 404
+        assert (await made.engine.audit()).records[0].action == "schedule.backfill"
+
+
+async def test_a_rate_is_closed_for_a_while_and_opened_again() -> None:
+    """A cool-down has an end, and can be ended."""
+    async with opened() as made:
+        limiter = made.engine.space.rate_limiter("mail", interval="1 hour", capacity=3)
+        await limiter.try_acquire()
+        assert "2 of 3" in (await made.get("limits")).text
+        address = ["1", "", "mail"]
+        await made.act("rate.close", at=address, length="5 minutes")
+        assert 299 < (await limiter.inspect()).closed_for <= 300
+        assert "Open again" in (await made.get("limits")).text
+        await made.act("rate.open", at=address)
+        assert not (await limiter.inspect()).closed_for
+        assert (await limiter.inspect()).tokens == 2
+        assert (await made.get("act/rate.open", at=["1", "", "none"])).status_code == 409
+
+
+async def test_a_run_that_has_ended_is_deleted() -> None:
+    """It is gone, and its page says so."""
+    async with opened("all", limited) as made:
+        await (await made.engine.start(limited, id="r1")).result(timeout="10s")
+        assert (await made.act("run.purge", id="r1")).headers["location"].startswith("/runs?")
+        assert (await made.get("run", id="r1")).status_code == 404
+
+
+async def test_a_line_tells_modes_apart_by_name_and_by_colour() -> None:
+    """Each mode is named beside its colour, and a weight is a number beside its blocks."""
+    async with opened() as made:
+        space = made.engine.space
+        async with space.semaphore("api", permits=5).hold(weight=3):
+            text = (await made.get("line", at=["1", "", "api"])).text
+        assert "3 of 5 in use" in text
+        assert text.count('<rect x="') >= 3

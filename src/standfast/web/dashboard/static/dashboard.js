@@ -76,6 +76,24 @@ function show() {
   sessionStorage.setItem("standfast-paused", isPaused ? "yes" : "no");
 }
 
+// Windows that are open count down between two looks at the store.
+setInterval(() => {
+  if (document.hidden || isPaused) return;
+  for (const each of main.querySelectorAll("[data-left]")) {
+    const left = Math.max(0, Number(each.dataset.left) - 1);
+    each.dataset.left = String(left);
+    each.textContent = `${left.toFixed(1)} s`;
+  }
+}, 1000);
+
+for (const each of document.querySelectorAll("[data-copy]")) {
+  each.hidden = !navigator.clipboard;
+  each.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(each.dataset.copy).textContent);
+    each.textContent = "Copied";
+  });
+}
+
 if (main !== null && button !== null && address) {
   button.addEventListener("click", () => {
     isPaused = !isPaused;
