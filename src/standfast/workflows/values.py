@@ -265,14 +265,23 @@ def signature_of(function: Callable[..., Any], *, skip_first: bool, stored: bool
                 f"stored arguments need names, so it cannot take {str(each).partition(':')[0]}; name them one by one",
             )
     hints = _hints(function, name, {each.name for each in parameters} | {"return"})
-    fields = [
-        (each.name, hints.get(each.name, Any))
-        if each.default is each.empty
-        else (each.name, hints.get(each.name, Any), msgspec.UNSET)
-        for each in parameters
-    ]
-    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    fields = tuple((each.name, hints.get(each.name, Any), each.default is not each.empty) for each in parameters)
+    try:
+        arguments = _cached_struct(fields)
+    except TypeError:  # a type cannot be hashed
+        arguments = _new_struct(fields)
     return Signature(name, inspect.Signature(parameters), arguments, _awaited(hints.get("return", Any)))
+
+
+def _new_struct(fields: tuple[tuple[str, Any, bool], ...]) -> type[msgspec.Struct]:
+    """Return a struct for arguments: their names and types, and which may be left out."""
+    found = [(name, kind, msgspec.UNSET) if is_optional else (name, kind) for name, kind, is_optional in fields]
+    return msgspec.defstruct("Arguments", found, kw_only=True, forbid_unknown_fields=True)
+
+
+# Functions that take the same, such as those of all durable actions, share a struct and so its codec: making them is
+# most of what a declaration costs.
+_cached_struct: Final = lru_cache(maxsize=1024)(_new_struct)
 
 
 def _hints(function: Callable[..., Any], name: str, wanted: set[str]) -> dict[str, Any]:

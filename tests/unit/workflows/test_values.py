@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
 from standfast.errors import DeclarationError, DecodeError, EncodeError
-from standfast.workflows.values import PLAIN, Typed
+from standfast.workflows.values import PLAIN, Typed, signature_of
 
 T = TypeVar("T")
 
@@ -271,3 +271,21 @@ def test_a_type_that_cannot_be_stored_is_refused_when_it_is_declared(annotation:
     """Before any step has run for nothing."""
     with pytest.raises(DeclarationError, match=r"the result of 'f'.*cannot be stored"):
         Typed(annotation, "the result of 'f'")
+
+
+def test_functions_that_take_the_same_share_what_reads_it() -> None:
+    """An application of a hundred actions makes one codec for them, not a hundred; a default makes a difference."""
+
+    async def first(number: int, names: list[str]) -> None: ...
+
+    async def second(number: int, names: list[str]) -> str: ...
+
+    async def third(number: int, names: list[str] | None = None) -> None: ...
+
+    async def unhashable(number: Annotated[int, {}]) -> None: ...
+
+    one, two, other, odd = (signature_of(each, skip_first=False) for each in (first, second, third, unhashable))
+
+    assert one.arguments is two.arguments
+    assert other.arguments is not one.arguments
+    assert odd.unpack(odd.pack((1,), {})) == ((), {"number": 1})
