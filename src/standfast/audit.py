@@ -249,7 +249,7 @@ class Audit:
         return AuditedAction(self._scope, record, ahead=ahead)
 
     async def keep(self, length: Duration) -> None:
-        """Keep records for so long from now on, whoever writes them. Those that are there keep the end they have."""
+        """Keep records for ``length`` from now on, in all processes. Those that are there keep the end they have."""
         kept, key = seconds(length, what="how long the audit is kept", minimum=SHORTEST), self._scope.key("audit-kept")
 
         def decide(seen: Snapshot) -> Decision[None]:

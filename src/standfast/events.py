@@ -210,7 +210,7 @@ class TickSkipped(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class TicksMissed(ScheduleEvent, frozen=True, kw_only=True):
-    """Nobody was there when ticks were due, and the schedule does not make up for them, or not for so many."""
+    """No worker was there when ticks were due, and the schedule does not make up for them, or not for all."""
 
     level: ClassVar[Level] = "warning"
 
@@ -219,7 +219,7 @@ class TicksMissed(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class SchedulePaused(ScheduleEvent, frozen=True, kw_only=True):
-    """A schedule fires no longer: somebody has paused it, or nobody here has its workflow."""
+    """A schedule fires no longer: a user has paused it, or no engine here has its workflow."""
 
     level: ClassVar[Level] = "warning"
 
@@ -488,7 +488,7 @@ class RateRefused(LockEvent, frozen=True, kw_only=True):
 
 
 class RateClosed(LockEvent, frozen=True, kw_only=True):
-    """A rate limiter lets nobody pass for ``seconds``: what it protects has asked for a pause."""
+    """A rate limiter lets no caller pass for ``seconds``: what it protects has asked for a pause."""
 
     level: ClassVar[Level] = "warning"
 
@@ -539,7 +539,7 @@ class EntriesFell(LockEvent, frozen=True, kw_only=True):
 
 
 class RunsSwept(Event, frozen=True, kw_only=True):
-    """So many runs of a workflow were deleted that the engine's retention does not keep any longer."""
+    """Runs of a workflow were deleted that the engine's retention does not keep any longer."""
 
     level: ClassVar[Level] = "debug"
 
@@ -560,7 +560,7 @@ class RunMoved(RunEvent, frozen=True, kw_only=True):
     status: str
     """How it is now: ``pending``, ``running``, ``suspended``, ``completed`` ..."""
     fence: int = 0
-    """The fence with which it is, or was, driven; 0: nobody drives it."""
+    """The fence with which it is, or was, driven; 0: no worker drives it."""
     waited: float = 0.0
     """How many seconds it was in the state before."""
     about: str = ""
@@ -733,7 +733,7 @@ class RunDeposed(RunEvent, frozen=True, kw_only=True):
 
 
 class RunQuarantined(RunEvent, frozen=True, kw_only=True):
-    """So many workers died with a run that it is not taken up again before somebody says so."""
+    """Too many workers died with a run: it is not taken up again before an operator says so."""
 
     level: ClassVar[Level] = "error"
 

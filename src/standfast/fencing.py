@@ -379,7 +379,7 @@ class SqlFenceGuard:
     >>> connection.close()
 
     Call :meth:`admit` first in the transaction that writes. It locks the row of the resource until that ends,
-    so nobody with a higher fence comes between, and rolling back takes the fence back, too. For SQLite from 3.24 and
+    so no writer with a higher fence comes between, and rolling back takes the fence back, too. For SQLite from 3.24 and
     PostgreSQL; a driver that commits each statement on its own must be told to begin a transaction.
 
     Args:

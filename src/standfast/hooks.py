@@ -20,7 +20,7 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """The root of all events. ``at`` is when it happened, by the clock of whoever tells."""
+    """The root of all events. ``at`` is when it happened, by the clock of the process that reports it."""
 
     level: ClassVar[Level] = "info"
     frequent: ClassVar[bool] = False
@@ -228,7 +228,7 @@ class Hooks:
 
 
 NO_HOOKS: Final = Hooks()
-"""Nobody listens."""
+"""No hook is called."""
 
 _logger: Final = logging.getLogger("standfast")
 

@@ -56,7 +56,7 @@ class LogBudget:
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Fact) -> None:
-        """Write what somebody should look at."""
+        """Write what a person should look at."""
         self._write(logging.WARNING, event, facts)
 
     def _write(self, level: int, event: str, facts: dict[str, Fact]) -> None:

@@ -92,7 +92,7 @@ class LogHook:
         style: ``"logfmt"`` or ``"json"``.
         show_keys: Show keys as they are. By default only the family's name and a digest of the rest are shown:
             keys often hold customers' names and numbers.
-        secret: Mixed into the digests, so that whoever reads the log cannot find a key by trying out likely ones.
+        secret: Mixed into the digests, so that a reader of the log cannot find a key by trying out likely ones.
             Use the same secret in all processes to follow a key from one log to another.
     """
 

@@ -204,7 +204,7 @@ _KEYS_OF_LIMITS: Final = (
 
 @final
 class Rate(Value):
-    """So many requests of an action in a while: in all, or for each value of a key. What is more is refused.
+    """A number of requests of an action in a while: in all, or for each value of a key. What is more is refused.
 
     It is refused with :class:`~standfast.errors.RateExceededError` (429), which says when to come again, before
     anything is written. It is the token bucket of :class:`~standfast.locks.rate_limiter.RateLimiter`: ``burst``
@@ -299,7 +299,7 @@ class Queue(PolicyValue):
 
 @final
 class Reject(PolicyValue):
-    """One at a time, and nobody waits: while a request has the key, others are refused.
+    """One at a time, and none waits: while a request has the key, others are refused.
 
     They get :class:`~standfast.errors.RequestRejectedError` (409) with the id of the one that runs, which can be
     followed instead. Nothing of them is kept.

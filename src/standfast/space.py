@@ -180,7 +180,7 @@ class Space(Scope):
         return await self._audit.page(action=action, subject=subject, actor=actor, limit=limit, after=after)
 
     async def keep_audit(self, length: Duration) -> None:
-        """Keep what operators do from now on for so long, whoever writes it; a year, if nothing was said."""
+        """Keep records of what operators do for ``length`` from now on, in all processes; a year by default."""
         await self._audit.keep(length)
 
     async def rates(self, *, limit: int = 1_000) -> RatePage:

@@ -1,4 +1,4 @@
-"""Trace contexts as W3C writes them, and ids of spans that follow from the run, whoever drives it.
+"""Trace contexts as W3C writes them, and ids of spans that follow from the run, whichever worker drives it.
 
 A run's spans have ids that are digests of its namespace, tenant, id and incarnation, and of the operation in its
 history. So a worker that takes a run over makes the same ids, and children can name a parent that is not exported yet.

@@ -92,7 +92,7 @@ class RequestRejectedError(FlowError):
 
 
 class QueueFullError(FlowError):
-    """So many requests wait for the key already that this one was not added. Send it again after a while.
+    """Too many requests wait for the key already: this one was not added. Send it again after a while.
 
     Attributes:
         retry_after: After how many seconds it is worth trying again, as far as can be told.
@@ -178,7 +178,7 @@ class TooManyRequestsError(FlowError):
 
 
 class TooManyQuarantinedError(TooManyRequestsError):
-    """So many durable requests of the tenant ended their servers that it gets no more for now; none was taken on.
+    """Too many durable requests of the tenant ended their servers: it gets no more for now, and none was taken on.
 
     They are quarantined, and stay so until an operator looks: find what they have in common, mend it, and let each go on
     (``standfast runs retry``), or cancel it. Requests whose callers wait for them are not concerned.
@@ -247,7 +247,7 @@ class AuthenticationError(FlowError):
 
 
 class ForbiddenError(FlowError, PermissionError):
-    """Who asks is known, and may not do this. Somebody who may has to do it, or to give the role that is needed."""
+    """The caller is known, and may not do this. Ask a user who may, or one who can give the role that is needed."""
 
     status = 403
     what: str
@@ -333,7 +333,7 @@ class RequestInterruptedError(FlowError):
 
 
 class RequestNotFoundError(FlowError, LookupError):
-    """There is no request with that id for whoever asks: never, or not any more. Records are kept for an hour."""
+    """There is no request with that id for the caller: never, or not any more. Records are kept for an hour."""
 
     status = 404
     request_id: str

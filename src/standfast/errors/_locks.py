@@ -42,7 +42,7 @@ class HoldTimeoutError(StandfastError, TimeoutError):
 
 
 class WouldWaitError(StandfastError):
-    """``try_hold`` found the key taken. Nothing is held and nobody waits; do something else or come back."""
+    """``try_hold`` found the key taken. Nothing is held and nothing waits; do something else or try again later."""
 
     key: str
     holders: tuple[str, ...]
@@ -122,7 +122,7 @@ class LeaseLostError(StandfastError):
 
 
 class WithdrawnError(StandfastError):
-    """An operator took this waiter out of the line. Nothing is held and nobody waits.
+    """An operator took this waiter out of the line. Nothing is held and nothing waits.
 
     Find out why before asking again: a program that asks again at once defeats the operator.
     """
@@ -162,7 +162,7 @@ class AtomicStateConflictError(StandfastError):
 class StaleWriteError(StandfastError):
     """What a write depends on is no longer so: the state has another version, or the lock is in other hands.
 
-    Nothing was written. Read again and decide anew; if it was a lock, stop: somebody else does the work now.
+    Nothing was written. Read again and decide anew; if it was a lock, stop: another process does the work now.
     """
 
     state_key: str
@@ -201,6 +201,6 @@ class RunHeldError(StandfastError):
 
 
 def _shown(instant: int) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415 -- only whoever prints it needs it
+    from datetime import UTC, datetime  # noqa: PLC0415 -- only needed to print it
 
     return datetime.fromtimestamp(instant / 1_000_000, UTC).isoformat(sep=" ", timespec="seconds")

@@ -115,7 +115,7 @@ class StoreNotEmptyError(StoreError):
 class StoreRewoundError(StoreError):
     """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
 
-    Nothing was written. Stop what rests on the lost data, look at the server, and open the store anew: whoever opens it
+    Nothing was written. Stop what rests on the lost data, look at the server, and open the store anew: opening it
     accepts what is there. Versions still grow, so what was fenced stays fenced.
     """
 
@@ -160,7 +160,7 @@ class UnknownSealingKeyError(StandfastError, LookupError):
 class BrokenSealError(StandfastError, ValueError):
     """A stored value cannot be trusted: it was changed, or moved from another place, or never sealed.
 
-    Somebody else writes to the store, or a backup was put together from several. Find out who before going on.
+    Another program writes to the store, or a backup was put together from several. Find out which before going on.
     """
 
     problem: str

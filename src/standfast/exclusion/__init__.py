@@ -52,7 +52,7 @@ class Exclusion:
         async with exclusion.hold(REPO("/srv/site")):
             ...  # one task at a time for this repository; others go on with theirs
 
-    A key is handed directly to the task that has waited longest, so nobody can slip in between. A holder that fails
+    A key is handed directly to the task that has waited longest, so no other can slip in between. A holder that fails
     or is cancelled frees the key; a waiter that is cancelled or runs out of time leaves the line, and what was handed
     to it in that very moment goes to the next one. Not re-entrant: a task that asks for a key it holds is refused at
     once, and so is a wait that could never end.
@@ -82,7 +82,7 @@ class Exclusion:
             key: What is to be held, made by a :class:`~standfast.KeyFamily`.
             mode: In which of the family's modes; for a family that declares modes it must be given. Tasks share a key
                 in the same mode, and exclude each other in different ones and in those that the family lists as
-                ``alone``. Nobody passes a task that asked earlier, not even one of the same mode as the holders.
+                ``alone``. No task passes one that asked earlier, not even in the same mode as the holders.
             timeout: How long to wait at most: ``"5 seconds"``, a ``timedelta`` or a number of seconds. The time for
                 which the key is then held is not limited.
 
@@ -112,7 +112,7 @@ class Exclusion:
         return hold
 
     def try_hold(self, key: Key, mode: str | None = None) -> Hold:
-        """Hold ``key`` like :meth:`hold` if that can be had at once; never wait.
+        """Hold ``key`` like :meth:`hold` if it is available at once; never wait.
 
             try:
                 async with exclusion.try_hold(REPO(path)):
@@ -120,10 +120,10 @@ class Exclusion:
             except WouldWaitError as busy:
                 print(busy.holders)
 
-        A key is not to be had if it is held in a way that excludes ``mode``, or if anybody waits for it.
+        A key is not available if it is held in a way that excludes ``mode``, or if a task waits for it.
 
         Raises:
-            WouldWaitError: On entering: the key is taken. Nothing is held and nobody waits.
+            WouldWaitError: On entering: the key is taken. Nothing is held and nothing waits.
         """
         hold = self.hold(key, mode=mode)
         frame = _frame(1)
@@ -137,7 +137,7 @@ class Exclusion:
     def inspect(self, key: Key | None = None) -> KeyState | tuple[KeyState, ...]:
         """Return who holds and who waits, in order: for one key, or for all that are in use, sorted.
 
-        The picture is frozen: it does not change when the exclusion does. Taking it costs those who hold and wait
+        The picture is frozen: it does not change when the exclusion does. Taking it costs holders and waiters
         nothing.
         """
         table = self._table
@@ -281,7 +281,7 @@ class KeyWaiter(Struct, frozen=True):
 
 
 class KeyState(Struct, frozen=True):
-    """Who holds a key and who waits for it, in order. A key that nobody wants has neither."""
+    """Who holds a key and who waits for it, in order. A key that is not wanted has neither."""
 
     key: Key
     holders: tuple[KeyHolder, ...]

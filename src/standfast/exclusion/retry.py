@@ -97,7 +97,7 @@ async def attempt_under(
         async def push(attempt: Attempt) -> str:
             with temporary_clone() as clone:
                 change(clone)
-                return clone.push()  # raises PushError when somebody else was faster
+                return clone.push()  # raises PushError when another process was faster
 
         commit = await attempt_under(exclusion.hold(REPO(path)), push, retry_on=PushError)
 

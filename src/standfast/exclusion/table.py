@@ -67,7 +67,7 @@ class _Done:
 
 
 class _NoLoop:
-    """All that a future asks of its loop when nobody ever waits for it."""
+    """All that a future asks of its loop when it is never awaited."""
 
     def get_debug(self) -> bool:
         return False
@@ -103,12 +103,12 @@ class TaskEntry:
     """Seconds that it may wait; None is for ever, ``NEVER_WAITS`` is not at all."""
     code: CodeType
     offset: int
-    """Where it was asked for: kept raw, made readable only when somebody reads it."""
+    """Where it was asked for: kept raw, made readable only when it is read."""
     task: Task
     at: float
     """When the task took the key or, while it waits, when it asked."""
     line: KeyLine | None
-    """The line that it waits in or holds from; None as long as nobody else is concerned with its key."""
+    """The line that it waits in or holds from; None as long as no other task is concerned with its key."""
     future: asyncio.Future[bool]
     """How its wait ended; unset if it has never waited."""
     alone: bool | None
@@ -128,7 +128,7 @@ class TaskEntry:
 # --- which holders may share a key: the whole algebra of modes, as functions of values -----------------------------
 #
 # A family declares its modes. Holders share a key only in one and the same mode, and only if that mode is not one
-# of those that stand ``alone``. A family without modes knows the one mode ``None``, which nobody shares.
+# of those that stand ``alone``. A family without modes knows the one mode ``None``, which is never shared.
 
 
 def require_mode(family: KeyFamily, mode: str | None) -> None:
@@ -194,7 +194,7 @@ class WaitQueue(Generic[QueuedT]):
                 self._gone -= 1
                 continue
             except RuntimeError:
-                if not member.future.get_loop().is_closed():  # on a closed loop nobody is left to be told
+                if not member.future.get_loop().is_closed():  # on a closed loop no task is left to be told
                     raise
             return member
         return None
@@ -209,7 +209,7 @@ class WaitQueue(Generic[QueuedT]):
         return future
 
     def leave(self) -> None:
-        """Note that a member is gone. They are swept out when they outnumber those who stay."""
+        """Note that a member is gone. They are swept out when they outnumber those that stay."""
         self._gone += 1
         if self._gone * 2 > len(self._members):
             self._members = deque(self)
@@ -226,9 +226,9 @@ def expire(future: asyncio.Future[bool]) -> None:
 
 
 class KeyLine:
-    """Those who hold a key, all in one mode, and those who wait for it, in order of arrival.
+    """The holders of a key, all in one mode, and its waiters, in order of arrival.
 
-    Nearly always one holds it, so that one has a place of its own; those who share the key with it are in ``others``.
+    Nearly always one holds it, so that one has a place of its own; those that share the key with it are in ``others``.
     """
 
     __slots__ = ("can_be_shared", "holder", "key", "others", "waiters")
@@ -241,7 +241,7 @@ class KeyLine:
         self.waiters: WaitQueue[TaskEntry] = WaitQueue()
 
     def holders(self) -> list[TaskEntry]:
-        """Return those who hold the key."""
+        """Return the holders of the key."""
         return [] if self.holder is None else [self.holder, *self.others.values()]
 
     def held_by(self, task: Task) -> TaskEntry | None:
@@ -251,11 +251,11 @@ class KeyLine:
         return self.others.get(task)
 
     def admits(self, entry: TaskEntry) -> bool:
-        """Return True if a newcomer may enter at once: nobody waits, and there is room for it."""
+        """Return True if a newcomer may enter at once: none waits, and there is room for it."""
         return self.waiters.first() is None and self.has_room_for(entry)
 
     def has_room_for(self, entry: TaskEntry) -> bool:
-        """Return True if nobody holds the key, or all who do share it with ``entry``."""
+        """Return True if the key has no holder, or all holders share it with ``entry``."""
         return self.holder is None or share(self.key.family, self.holder.mode, entry.mode)
 
     def add(self, entry: TaskEntry) -> None:
@@ -276,7 +276,7 @@ class KeyLine:
 
 # --- the state of one exclusion: who holds what, and who waits for what --------------------------------------------
 #
-# A key that nobody wants has no entry. One that a single task holds maps to that task's entry itself, and only a
+# A key that is not wanted has no entry. One that a single task holds maps to that task's entry itself, and only a
 # second task that asks for it makes a :class:`KeyLine` of it. All changes happen on one event loop, between two awaits,
 # so they need no lock; what another thread or loop does here is refused.
 
@@ -354,7 +354,7 @@ class Table:
     # --- letting go ---------------------------------------------------------------------------------------------
 
     def leave(self, entry: TaskEntry) -> None:
-        """Let go of a key, for all but the simplest case, and hand it over to whoever comes next.
+        """Let go of a key, for all but the simplest case, and hand it over to the next waiter.
 
         Written in one piece, because each call of a function would cost two hundredths of a hand-over.
         """
@@ -399,7 +399,7 @@ class Table:
         return self.entries.get(entry.key.encoded) is entry
 
     def _let_in_sharers(self, line: KeyLine) -> None:
-        """Let in the waiters at the head that share the key with those who hold it."""
+        """Let in the waiters at the head that share the key with its holders."""
         while (waiter := line.waiters.first()) is not None and line.has_room_for(waiter):
             line.waiters.let_in()
             line.others[waiter.task] = waiter
@@ -448,7 +448,7 @@ class Table:
             self.held[entry.task] = others
 
     def _refuse_cycle(self, entry: TaskEntry) -> None:
-        """Refuse a wait that could never end, because those who hold the key wait for the one who asks."""
+        """Refuse a wait that could never end, because the holders of the key wait for the task that asks."""
         trail: list[list[TaskEntry]] = [[holder] for holder in self.holders_of(entry.key)]
         seen: set[Task] = set()
         while trail:

@@ -58,8 +58,8 @@ FIRST: Final = b"sealed1:"
 
 LONGEST_NAME: Final = 32
 MOST_VALUES: Final = 2**64
-"""How many values a key may seal. Each is sealed with a key of its own, derived from it and 128 random bits: after so
-many, the chance that two of them have the same key and nonce is below 2**-96."""
+"""How many values a key may seal. Each is sealed with a key of its own, derived from it and 128 random bits: after that
+number, the chance that two of them have the same key and nonce is below 2**-96."""
 
 _BOUND: Final = struct.Struct(">Qq")
 _NEVER: Final = -1

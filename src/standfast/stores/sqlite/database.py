@@ -655,7 +655,7 @@ class Database:
             raise translate(error, self._file.path) from error
 
     def give_back(self, connection: SqliteConnection, pages: int) -> None:
-        """Cut up to so many free pages off the file over another connection, with the turn.
+        """Cut up to ``pages`` free pages off the file over another connection, with the turn.
 
         A file from before free pages could be cut off keeps them for records to come.
         """
