@@ -1,8 +1,9 @@
 """Plain technical English: no words that make people of processes; part of ``make check``.
 
 A process is not *somebody*, and "tell whether" is "return True if". Scanned are the README and the documentation,
-without the records of decisions; ``words.py src/standfast/cli`` lists what strings and comments of modules have. A line
-that needs such a word says why: ``<!-- word: the reason -->`` in Markdown, ``# word: the reason`` in code.
+without the records of decisions, and the strings and comments of the package, without what `NOT_YET` lists;
+``words.py src/standfast/cli`` lists those of one folder. A line that needs such a word says why:
+``<!-- word: the reason -->`` in Markdown, ``# word: the reason`` in code.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ BANNED = re.compile(rf"(?<![\w/-])(?:{'|'.join(INSTEAD)})(?![\w-])".replace(" ",
 QUOTES = ("whoever has this token may do everything", "cannot be had with the policy")
 # Written by a tool from the docstrings of the suites.
 GENERATED = {"conformance.md"}
+# Packages whose modules have such words still; none may be added, and the list is to become empty.
+NOT_YET = ("blocking", "cli", "flows", "locks", "telemetry", "web/dashboard")
 REASON = re.compile(r"(?:<!--|#) word: \S+")
 STRINGS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
@@ -77,11 +80,18 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted(docs)]
 
 
+def modules() -> list[Path]:
+    """Return the modules of the package that are plain already."""
+    package = ROOT / "src" / "standfast"
+    left_out = {package / folder for folder in NOT_YET}
+    return [path for path in sorted(package.rglob("*.py")) if not left_out & {*path.parents}]
+
+
 def problems(folders: list[str]) -> Iterator[str]:
-    """Yield every banned word of the documentation, or of the modules in folders, and what to write instead."""
-    modules = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    for path in modules if folders else pages():
-        words = (words_of_module if folders else words_of_page)(path.read_text(encoding="utf-8"))
+    """Yield every banned word of the documentation and the package, or of folders, and what to write instead."""
+    chosen = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    for path in chosen if folders else [*pages(), *modules()]:
+        words = (words_of_module if path.suffix == ".py" else words_of_page)(path.read_text(encoding="utf-8"))
         yield from (f"{path.relative_to(ROOT)}:{number}: {word!r}: write {instead_of(word)}" for number, word in words)
 
 

@@ -55,7 +55,7 @@ __all__ = [
     "open",
 ]
 
-# Whoever only takes locks does not load workflows. A fixed table, never data.
+# A program that only takes locks does not load workflows. A fixed table, never data.
 _HOMES = {
     "Engine": "standfast.blocking.engine",
     "Run": "standfast.blocking.run",

@@ -168,7 +168,7 @@ class EngineLink:
 
 
 def _close(running: Running, grace: Duration) -> None:
-    """Hand all runs back. Whoever is interrupted meanwhile waits no longer for steps to end."""
+    """Hand all runs back. A caller that is interrupted meanwhile waits no longer for steps to end."""
     here, engine = running.background, running.engine
     worker = engine.worker
     asked = BackgroundCall(here, lambda: engine.aclose(grace=grace), shielded=True)

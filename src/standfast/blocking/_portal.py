@@ -174,7 +174,7 @@ class BackgroundCall(Generic[T]):
 
     # --- in the thread -------------------------------------------------------------------------------------------
 
-    # An interruption can come between any two steps. So whoever makes a call has it in hand before it is begun.
+    # An interruption can come between any two steps. So the caller has a call in hand before it is begun.
 
     def begin(self) -> Self:
         """Ask."""
@@ -182,7 +182,7 @@ class BackgroundCall(Generic[T]):
         return self
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is over, for so many seconds at most; tell whether it is."""
+        """Wait until it is over, for ``seconds`` at most; return True if it is."""
         deadline = float("inf") if seconds is None else monotonic() + seconds
         while not self._over.acquire(timeout=max(0.0, min(WAKES_EVERY, deadline - monotonic()))):
             if monotonic() >= deadline:

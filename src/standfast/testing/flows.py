@@ -1,4 +1,4 @@
-"""A request that is only played: nothing is stored, nobody is waited for, and everything can be looked at."""
+"""A request that is only played: nothing is stored or waited for, and everything can be looked at."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Rehearsal:
     Attributes:
         request: What to call the action with.
         session: The state of the conversation, as the action sees it.
-        events: What the action has told those who follow it.
+        events: What the action has told its followers.
         started: The workflows that it has started.
     """
 
@@ -117,7 +117,7 @@ class Rehearsal:
         self.events.append(EmittedEvent(len(self.events) + 1, name, checked_value("event", data)))
 
     def signed(self, address: Address) -> Address:
-        """Sign a key, for nobody."""
+        """Sign a key, for no caller."""
         return (SIGNED, "", *address)
 
     async def start(

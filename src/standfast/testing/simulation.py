@@ -414,7 +414,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return future
 
     def _write_to_self(self) -> None:
-        """Wake nobody: a simulated loop never sleeps, so ``call_soon_threadsafe`` has nothing more to do."""
+        """Do nothing: a simulated loop never sleeps, so ``call_soon_threadsafe`` need not wake it."""
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 def _tell(future: asyncio.Future[T], task: asyncio.Task[T]) -> None:
-    """Let a future have what became of a task, unless nobody waits for it any more."""
+    """Let a future have what became of a task, unless it is not awaited any more."""
     if future.done():
         return
     if task.cancelled():

@@ -214,7 +214,7 @@ class App:
         return self._dispatcher.dispatch(arrival, here=here)
 
     def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Take a request on that whoever asks runs itself; None: it is to be dispatched."""
+        """Take a request on that the caller runs itself; None: it is to be dispatched."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.begin(action, arrival)
@@ -233,7 +233,7 @@ class App:
         """What callers send as ``Authorization: Bearer`` if there is no ``authenticate``; nothing if there is.
 
         It is made anew with every application, and can be set before it serves: to one that several processes share.
-        Whoever has it is an operator.
+        A caller that shows it is an operator.
         """
         return "" if self.is_guarded else cast("OwnToken", self._authenticate).token
 
@@ -244,7 +244,7 @@ class App:
         cast("OwnToken", self._authenticate).token = token
 
     async def serve_tools(self, principal: Principal) -> None:
-        """Serve its tools over stdin and stdout, to whoever has started this process: what ``standfast mcp`` does.
+        """Serve its tools over stdin and stdout, to the program that started this process: as ``standfast mcp``.
 
         Args:
             principal: For whom tools are called; there are no credentials.

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 
-# --- names of this machine. They say where a server listens; nobody is let in because of one -----------------------
+# --- names of this machine. They say where a server listens; no caller is let in because of one --------------------
 
 
 @lru_cache(maxsize=1_024)
 def is_loopback(address: str) -> bool:
-    """Tell whether an address, or the name of a host, is this machine's own. A unix socket has no address."""
+    """Return True if an address, or the name of a host, is this machine's own. A unix socket has no address."""
     if address == "localhost" or address.endswith(".localhost"):
         return True
     try:
@@ -41,7 +41,7 @@ def host_of(header: str) -> str:
 
 @final
 class Alarm:
-    """Calls back after so many seconds, unless it is told not to.
+    """Calls back after a number of seconds, unless it is told not to.
 
     A timer of the event loop for each request would cost more than all else that is done to read one.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # --- who asks: credentials become a principal before anything else is read -----------------------------------------
 
 Authenticate: TypeAlias = "Callable[[HTTPConnection], Principal | Awaitable[Principal | None] | None]"
-"""Turns a request, or a WebSocket, into whoever sends it; ``None`` if that is not known. It never reads the body."""
+"""Turns a request, or a WebSocket, into the principal that sends it; ``None`` if unknown. It never reads the body."""
 
 MARK: Final = "sha256:"
 """What the digest of a token begins with."""
@@ -59,8 +59,8 @@ class BearerTokens:
 
     Args:
         tokens: Who has which token, by :func:`token_digest`.
-        failures: How many tokens that nobody has are answered with 401 for one address in a minute; after that it is
-            429. A token that holds is taken in any case, so nobody can lock others out.
+        failures: How many unknown tokens are answered with 401 for one address in a minute; after that it is
+            429. A token that holds is taken in any case, so no caller can lock others out.
     """
 
     def __init__(self, tokens: Mapping[str, Principal], *, failures: int = 20) -> None:
@@ -90,7 +90,7 @@ class BearerTokens:
 
 @final
 class _Failures:
-    """Counts failures by address: so many in a minute, each forgotten on its own."""
+    """Counts failures by address: a number in a minute, each forgotten on its own."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -120,10 +120,10 @@ async def identify(authenticate: Authenticate, connection: HTTPConnection) -> Pr
 # --- the token of an application that has no authentication of its own ---------------------------------------------
 #
 # Where a request comes from is no credential: any proxy on this machine sends its requests from this machine. So
-# whoever uses such an application shows a token, which is made when it starts and is shown to whoever started it.
+# a user of such an application shows a token, which is made when it starts and is shown to the user who started it.
 
 OWNER: Final = Principal(roles=frozenset({OPERATOR}))
-"""Who has the token: whoever started the application, and so everything in it."""
+"""Who has the token: the user who started the application, and so everything in it."""
 
 SHORTEST: Final = 20
 """Characters that a token has at least: one that can be guessed is none."""
@@ -134,7 +134,7 @@ QUERY: Final = "token"
 
 @final
 class OwnToken:
-    """Lets in whoever shows the token: as ``Authorization: Bearer``, or as the cookie that a browser gets for it.
+    """Lets in a caller that shows the token: as ``Authorization: Bearer``, or as the cookie that a browser gets for it.
 
     A browser that opens an address with ``?token=...`` gets the cookie, and is sent on to the address without it. The
     cookie is sent by pages of the same site only, and no script can read it.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.web.asgi import Headers, Rest
 
 
-# --- which keys are held by those who wait for a request, as a header: so nobody waits for itself across servers ---
+# --- which keys are held by callers that wait for a request, as a header: so none waits for itself across servers --
 
 HEADER: Final = "Standfast-Chain"
 LONGEST: Final = 8_192
@@ -46,7 +46,7 @@ def chain_headers(request: Request) -> dict[str, str]:
 
     With it, a request that would wait for a key that one of its callers holds is refused at once, with
     :class:`~standfast.errors.WaitsForItselfError`, and does not wait for its time to run out. Keys are signed: those of
-    another store, and those that somebody has made up, refuse nothing.
+    another store, and those that are made up, refuse nothing.
     """
     if not request.chain:
         return {}
@@ -169,12 +169,12 @@ def content_type(headers: Headers) -> str:
 
 
 def is_json(kind: str) -> bool:
-    """Tell whether a content type stands for JSON."""
+    """Return True if a content type stands for JSON."""
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 async def read_json(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
-    """Return what JSON says; what is large is read beside the loop, so that nobody else waits for it.
+    """Return what JSON says; what is large is read beside the loop, so that no other request waits for it.
 
     Raises:
         UnsupportedBodyError: It is no JSON, or nested too deeply.
@@ -400,7 +400,7 @@ class HandleLike(Protocol):
         ...
 
     def abandon(self, reason: str) -> None:
-        """Stop it because its caller has gone away; that is tried until it is known, and nobody waits for it."""
+        """Stop it because its caller has gone away; that is tried until it is known, and not waited for."""
         ...
 
     async def cancel(self, reason: str, cancelled_by: str = "") -> None:
@@ -409,7 +409,7 @@ class HandleLike(Protocol):
 
 
 class Simple(Protocol):
-    """A request that whoever asks runs itself. It may turn out on the way that it is refused."""
+    """A request that the caller runs itself. It may still be refused on the way."""
 
     @property
     def id(self) -> str:
@@ -438,16 +438,16 @@ class Dispatching(Protocol):
     """Where every request goes, whatever it came by."""
 
     def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Take a request on that whoever asks runs itself; None: it is not as simple as that, and to be dispatched.
+        """Take a request on that the caller runs itself; None: it is not as simple as that, and to be dispatched.
 
-        It has no idempotency key, and whoever asks waits for the result.
+        It has no idempotency key, and the caller waits for the result.
         """
         ...
 
     def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
         """Take a request on, or raise why not.
 
-        With ``here``, whoever asks will wait for the result and do nothing else, so that may come out only then.
+        With ``here``, the caller will wait for the result and do nothing else, so that may come out only then.
         """
         ...
 

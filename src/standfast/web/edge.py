@@ -282,7 +282,7 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _counted(address: str) -> str:
-    """Return what is counted as one address: whoever has one of IPv6 has 2^64 of them."""
+    """Return what is counted as one address: a host that has one of IPv6 has 2^64 of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

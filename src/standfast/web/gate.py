@@ -56,7 +56,7 @@ class Gate:
         authenticate: Says who asks.
         hosts: The names that the application is served under; ``*.example.com`` stands for all below it.
         origins: The pages besides its own that may use it.
-        open_paths: The paths that take no credentials, each in full. They look after themselves.
+        open_paths: The paths that take no credentials, each in full. What serves them checks by itself.
         fast_path: Answers plain calls of actions, once they are let in; all else goes to ``app``.
     """
 

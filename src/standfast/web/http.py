@@ -156,7 +156,7 @@ class RequestEndpoint:
         """Ask a request to stop. One that has ended stays as it is."""
         try:
             handle, principal = await self._found(scope), scope[PRINCIPAL]
-            await handle.cancel("somebody asked for it over HTTP")  # who, its record says to those who may know
+            await handle.cancel("it was asked for over HTTP")  # by whom, its record says to callers that may know
             if OPERATOR in principal.roles:
                 self._log.info("operator-cancelled", request=handle.id, tenant=principal.tenant, user=principal.user)
             info = await handle.info()

@@ -69,7 +69,7 @@ def time(name: str, given: Duration) -> Duration:
     return given
 
 
-# --- how many streams are open, in all and of one user: nobody can take the places of everybody --------------------
+# --- how many streams are open, in all and of one user: none can take the places of all others ---------------------
 
 Caller: TypeAlias = tuple[str, str, str]
 """The tenant, the user, and the address of a user who has no name."""

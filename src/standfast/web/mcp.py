@@ -71,7 +71,7 @@ class ToolCalls:
         toolbox: The tools.
         dispatching: Where calls go.
         who: Who calls, and with which headers.
-        closing: Set when the server stops; whoever waits for a durable request then is told to ask again.
+        closing: Set when the server stops; a caller that waits for a durable request then is told to ask again.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ def _refusal(problem: StandfastError) -> MCPError:
     return MCPError(BUSY, str(problem), problem_of(problem))
 
 
-# --- how many sessions of the protocol each user has open: nobody can take those of everybody ----------------------
+# --- how many sessions of the protocol each user has open: none can take those of all others -----------------------
 
 MANY: Final = 1_000
-"""Sessions from which it is looked, each time there are twice as many, which of them nobody uses any more."""
+"""From this many sessions on, each time there are twice as many, those that are not used any more are looked for."""
 
 
 @final
@@ -195,7 +195,7 @@ class Sessions:
     Args:
         most: How many one user may have.
         in_all: How many there may be. Tenants share them: one gets no more while as many are left to others.
-        idle: Seconds after which the library lets go of a session that nobody uses.
+        idle: Seconds after which the library lets go of a session that is not used.
         now: Seconds by some clock.
     """
 
@@ -207,7 +207,7 @@ class Sessions:
 
     @contextmanager
     def opening(self, who: Caller) -> Generator[None]:
-        """Note that somebody is about to open one.
+        """Note that a user is about to open one.
 
         Raises:
             TooManyRequestsError: They have as many as there may be, or their tenant has its share.
@@ -234,7 +234,7 @@ class Sessions:
             del self._known[session]
 
     def opened(self, session: str, who: Caller) -> None:
-        """Note that somebody has one; the library names it in every answer."""
+        """Note that a user has one; the library names it in every answer."""
         if session not in self._known:
             self._known[session] = _Session(who, self._now())
             if len(self._known) > self._many:  # most clients leave without a word
@@ -265,7 +265,7 @@ class Sessions:
 PATH: Final = "/mcp"
 SESSION_HEADER: Final = "mcp-session-id"
 IDLE: Final = 1_800.0
-"""Seconds after which a session that nobody uses is let go."""
+"""Seconds after which a session that is not used is let go."""
 
 
 def tool_server(
@@ -284,7 +284,7 @@ def tool_server(
 class ToolEndpoint:
     """The ASGI application behind ``/mcp``. Host, origin and credentials were checked by the door.
 
-    A session of the protocol can be used by the principal who opened it, and by nobody else.
+    A session of the protocol can be used by the principal who opened it, and by no other.
 
     Args:
         name: What the application is called.
@@ -427,13 +427,13 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _may_open_one(scope: Scope) -> bool:
-    """Tell whether a message can be of a version of the protocol that has sessions."""
+    """Return True if a message can be of a version of the protocol that has sessions."""
     version = headers_of(scope).get(MCP_PROTOCOL_VERSION_HEADER)
     return scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, principal: Principal) -> None:
-    """Serve tools over stdin and stdout, to whoever has started this process, until stdin ends."""
+    """Serve tools over stdin and stdout, to the program that has started this process, until stdin ends."""
     server = tool_server(name, toolbox, dispatching, lambda _context: (principal, {}), asyncio.Event())
     async with stdio_server() as (incoming, outgoing):
         with contextlib.suppress(asyncio.CancelledError):

@@ -44,7 +44,7 @@ FRESH: Final = 600.0
 """Seconds after which keys are looked at again; meanwhile those that are known count."""
 
 COOLDOWN: Final = 60.0
-"""Seconds between two looks, whoever asks for a key that is not known, and however often."""
+"""Seconds between two looks, however often a key is asked for that is not known."""
 
 SOON: Final = 5.0
 """Seconds between two looks while no key is known at all."""
@@ -68,7 +68,7 @@ SUITED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""Which algorithms a kind of key is for. Secrets are none: whoever can check with one could sign with it too."""
+"""Which algorithms a kind of key is for. Secrets are none: a program that checks with one could sign with it too."""
 
 SAFE: Final = frozenset(name for names in SUITED.values() for name in names)
 
@@ -174,7 +174,7 @@ class FetchedKeys:
             HttpError: The issuer does not answer, and nothing is known from before.
         """
         if self._now() - self._read_at >= FRESH:
-            self._look()  # whoever asks now need not wait for it, if the key is known
+            self._look()  # a caller that asks now need not wait for it, if the key is known
         known = self._current()
         found = None if known is None else known.get(key_id, algorithm)
         if found is None and (known is None or key_id):
@@ -189,7 +189,7 @@ class FetchedKeys:
         return self._keys if self._now() - self._read_at < KEPT else None
 
     async def _looked(self) -> None:
-        """Wait for the look that is under way, or is to be had."""
+        """Wait for the look that is under way, or begin one."""
         reading = self._look()
         if reading is not None:
             await asyncio.shield(reading)
@@ -240,7 +240,7 @@ def keys_from(given: Mapping[str, Any] | str, algorithms: Collection[str], where
 
 
 def checked_address(url: str, where: str, what: str) -> str:
-    """Return an address that nobody in between can change what is said at.
+    """Return an address whose answers cannot be changed on the way.
 
     Raises:
         DeclarationError: It is not https, and not on this machine; or has something in it that does not belong there.
@@ -259,7 +259,7 @@ def checked_address(url: str, where: str, what: str) -> str:
 
 @final
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An address stands in the declaration. Nobody else says where it is to be asked instead."""
+    """An address stands in the declaration. Nothing else says where it is to be asked instead."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         """Follow none."""
@@ -434,7 +434,7 @@ class OAuthTokens:
         Raises:
             AccessTokenError: There is none, or it does not hold.
             InsufficientScopeError: It holds, and lacks a scope.
-            HttpError: Nobody can tell now whether it holds.
+            HttpError: It cannot be found out now whether it holds.
         """
         where = address(self.audience, connection.scope.get("root_path", ""))
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")

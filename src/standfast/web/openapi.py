@@ -33,7 +33,7 @@ _ANSWERS: Final = {
     "429": "Too many requests wait already",
     "431": "The headers are too large, or too many",
     "500": "The action failed",
-    "503": "The turn did not come in time, or nobody can decide now who may run",
+    "503": "The turn did not come in time, or it cannot be decided now who may run",
 }
 _EXPLANATION: Final = {
     "type": "object",

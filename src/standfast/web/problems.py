@@ -60,7 +60,7 @@ def shown_explanation(explanation: RequestExplanation) -> dict[str, Any]:
 
 
 def shown_handle(handle: HandleLike) -> dict[str, Any]:
-    """Return what whoever sent a request is told before it has ended."""
+    """Return what the sender of a request is told before it has ended."""
     shown: dict[str, Any] = {"requestId": handle.id, "status": handle.status}
     if handle.position is not None:
         shown["position"] = handle.position
@@ -91,7 +91,7 @@ def shown_instant(microseconds: int) -> str:
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-# --- when those who were refused come again: not all at the same moment --------------------------------------------
+# --- when callers that were refused come again: not all at the same moment -----------------------------------------
 
 LEAST: Final = 2.0
 """Seconds over which those are spread who may come again at once."""
@@ -116,7 +116,7 @@ _KEPT_BACK: Final = (RequestFailedError, RequestKeyError, DeclarationError)
 
 
 def problem_response(error: BaseException, request_id: str = "", headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as the answer to whoever asked."""
+    """Return an error as the answer to the caller."""
     facts = problem_of(error, request_id)
     told = dict(headers or {}) | {"Cache-Control": "no-store"}
     if (seconds := facts.get("retryAfter")) is not None:

@@ -242,7 +242,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer it, if nobody can read it in another way."""
+        """Begin to answer it, if it cannot be read in another way."""
         self._stop_timer()
         _check(self.headers, self._parser.get_http_version())
         if len(self.pipeline) >= PIPELINED:

@@ -152,7 +152,7 @@ def telemetry_routes(app: App) -> list[BaseRoute]:
 
     async def ready(scope: Scope, receive: Receive, send: Send) -> None:
         found = await app.health.ready()
-        shown = {"status": "ok" if found.is_ready else "not ready"}  # why is for those who may know more
+        shown = {"status": "ok" if found.is_ready else "not ready"}  # why is for callers that may know more
         await Response(as_json(shown), found.status, media_type=JSON)(scope, receive, send)
 
     async def scale(scope: Scope, receive: Receive, send: Send) -> None:
@@ -273,7 +273,7 @@ def behind_the_door(
     hosts: Sequence[str],
     origins: Sequence[str],
 ) -> ASGIApp:
-    """Return what a server calls: it lets in whoever is known."""
+    """Return what a server calls: it lets in callers that are known."""
     open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(

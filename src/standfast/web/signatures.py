@@ -43,7 +43,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A delivery that nobody with a secret has signed, or not recently. The reason is for logs alone."""
+    """A delivery that was not signed with a secret, or not recently. The reason is for logs alone."""
 
     reason: Literal["unsigned", "malformed", "stale", "mismatch", "not-local"]
 
@@ -58,7 +58,7 @@ class Verifier(Protocol):
 
     Attributes:
         provider: Its name. Deliveries with the same id from the same provider are one delivery.
-        signs_time: Whether the time is signed. If not, an old delivery that somebody has kept can be sent again once
+        signs_time: Whether the time is signed. If not, an old delivery that was kept can be sent again once
             its id is forgotten.
     """
 
@@ -80,7 +80,7 @@ class Verifier(Protocol):
         ...
 
     def greeting(self, payload: Any) -> dict[str, str] | None:  # noqa: ANN401 -- whatever JSON can be
-        """Return what to answer if this delivery only asks whether somebody is there."""
+        """Return what to answer if this delivery only asks whether the address answers."""
         ...
 
 
@@ -125,7 +125,7 @@ def read_seconds(text: str) -> int | None:
 
 
 def is_timely(sent_at: int, now: Instant, tolerance: float) -> bool:
-    """Tell whether a signature is neither too old nor from too far ahead."""
+    """Return True if a signature is neither too old nor from too far ahead."""
     return abs(now / MICROSECONDS - sent_at) <= tolerance
 
 
@@ -174,7 +174,7 @@ def read_secrets(where: str, given: Secrets | None, as_key: Callable[[str], byte
     """
     by_id = {"default": given} if isinstance(given, str) else dict(given or {})
     if not by_id or len(by_id) > MOST:
-        problem = f"at most {MOST} secrets can be active" if by_id else "without a secret nobody can tell who sends"
+        problem = f"at most {MOST} secrets can be active" if by_id else "without a secret the sender cannot be known"
         raise DeclarationError(where, problem)
     return tuple(_secret(where, name, text, as_key) for name, text in by_id.items())
 
@@ -364,7 +364,7 @@ def _at(verdict: Verdict, sent_at: int) -> Verdict:
     return Verified(verdict.secret_id, verdict.signature, sent_at)
 
 
-# --- providers that sign the body and not the time; and nobody, who signs nothing ----------------------------------
+# --- providers that sign the body and not the time; and none, which signs nothing ----------------------------------
 
 
 @final
@@ -372,8 +372,8 @@ class BodySignature:
     """A signature of the body in one header: GitHub, Shopify and many others.
 
     Neither time nor id is signed. An id that was seen is not taken again for as long as idempotency keys are kept;
-    whoever has kept a delivery can send it again after that, or under another id. Let the action be harmless when it
-    is done twice.
+    a program that has kept a delivery can send it again after that, or under another id. Let the action be harmless
+    when it is done twice.
 
     Args:
         secrets: One secret, or several by ids of your own.
@@ -447,7 +447,7 @@ def GitHub(secrets: Secrets | None) -> BodySignature:  # noqa: N802 -- it makes 
 
 @final
 class Unsigned:
-    """Nobody signs, so whoever sends has to show the credentials that every other address of the application needs.
+    """Nothing is signed, so the sender has to show the credentials that every other address of the application needs.
 
     For trying something out: without ``authenticate``, that is the token that ``standfast serve`` shows.
     """

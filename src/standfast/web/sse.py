@@ -51,7 +51,7 @@ class EventStream:
 
     Args:
         chunks: What to send.
-        limits: After how long a silence something is sent, so that nobody in between hangs up; and how long a caller
+        limits: After how long a silence something is sent, so that no proxy in between hangs up; and how long a caller
             may take to read.
         closing: Set when the application closes: callers are told so and let go, and come back with the last number
             that they saw. None: the stream ends by itself before that, with its request.

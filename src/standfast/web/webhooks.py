@@ -126,7 +126,7 @@ class Webhook:
         if not _NAME.fullmatch(name):
             raise DeclarationError(self.where, "a name has small letters, digits, - and _, and at most 64 of them")
         if not hasattr(verifier, "verify"):
-            raise DeclarationError(self.where, "without a verifier nobody can tell who sends; see sf.web.webhooks")
+            raise DeclarationError(self.where, "without a verifier the sender cannot be known; see sf.web.webhooks")
         self.verifier: Final = verifier
         self._to: Final = self._checked(to)
         self._inputs, self._session, self._event_time = inputs, session, event_time

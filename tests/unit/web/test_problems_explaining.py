@@ -114,7 +114,7 @@ async def test_who_has_cancelled_a_request_is_written_down(who: str, said: str) 
             await client.get(f"{sent.headers['location']}/events", headers=own)
             info = (await client.get(sent.headers["location"], headers=own)).json()
     assert (info["status"], info["cancelledBy"]) == ("cancelled", said)
-    assert info["error"] == "somebody asked for it over HTTP"
+    assert info["error"] == "it was asked for over HTTP"
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class ScriptCaller:
         if waits and status == 0:
             self._check_replicas(answer[1], once=once)
             self.seen.note(names, version)
-        elif not self._replicas:  # else it may be of a write that no replica has yet, and that nobody was promised
+        elif not self._replicas:  # else it may be a write that no replica has yet, and that was not acknowledged
             self.seen.note(names, version)
         reply: list[Any] = answer[0]
         return reply

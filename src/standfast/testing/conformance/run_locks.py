@@ -120,7 +120,7 @@ class LeasingCases(RunLockGround):
     """Taking, keeping and giving up a run."""
 
     async def test_a_free_run_is_leased(self, two: Two) -> None:
-        """Whoever comes first has it, until an instant of the store's time."""
+        """The first that asks has it, until an instant of the store's time."""
         lease = await taken(two.here.run_locks, lease=20)
 
         assert (lease.workflow, lease.run_id) == (FLOW, RUN)
@@ -209,7 +209,7 @@ class TokenCases(RunLockGround):
         assert seconds_between(first.since, first.expires_at) >= 60
 
     async def test_a_token_counts_in_every_process(self, two: Two) -> None:
-        """Whoever has the token goes on with the lease: with the same fence, and able to release."""
+        """A process with the token goes on with the lease: with the same fence, and able to release."""
         first = await two.here.run_locks.try_acquire(FLOW, RUN, token=OWNER)
         second = await two.there.run_locks.try_acquire(FLOW, RUN, token=OWNER)
 
@@ -273,7 +273,7 @@ class LapsingCases(RunLockGround):
     """Leases that end, and what their holders can still do."""
 
     async def test_a_lapsed_run_is_taken_over_with_a_higher_fence(self, two: Two) -> None:
-        """Whoever comes first after the end has it."""
+        """The first that asks after the end has it."""
         old = await two.lapsed(always=True)
         new = await taken(two.there.run_locks)
 
@@ -359,7 +359,7 @@ class LapsingCases(RunLockGround):
         assert await two.there.run_locks.try_acquire(FLOW, RUN) is not None
 
     async def test_nothing_is_left_after_a_take_over_and_release(self, two: Two) -> None:
-        """A lease that a dead process has left is swept up by whoever takes over."""
+        """A lease that a dead process has left is swept up by the process that takes over."""
         await two.lapsed()
         await (await taken(two.there.run_locks)).release()
 
@@ -430,7 +430,7 @@ class InspectionCases(RunLockGround):
         assert info.backend == two.there.store.capabilities.backend
 
     async def test_nobody_holds_a_lapsed_run(self, two: Two) -> None:
-        """What is over is not shown, also before somebody sweeps it up."""
+        """What is over is not shown, also before it is swept up."""
         await two.lapsed()
 
         assert await two.there.run_locks.get(FLOW, RUN) is None
@@ -458,7 +458,7 @@ class RunLockHoldingCases(RunLockGround):
         assert (error.holder, error.expires_at) == (lease.holder, lease.expires_at)
 
     async def test_a_run_that_is_held_is_not_held_again(self, two: Two) -> None:
-        """Neither by the same task nor by another process; whoever holds it is named."""
+        """Neither by the same task nor by another process; the holder is named."""
         async with two.here.run_locks.hold(FLOW, RUN, owner="worker-7"):
             for locks in (two.here.run_locks, two.there.run_locks):
                 with pytest.raises(RunHeldError) as refused:
@@ -697,7 +697,7 @@ class DrivenRunCases(RunLockGround):
         assert dock.shipped == [run.id] * 2
 
     async def test_of_a_worker_and_a_lock_one_has_the_run(self, two: Two, dock: Dock) -> None:
-        """Whoever comes first, the other one waits: no run is driven while its lock is held."""
+        """Whichever comes first, the other one waits: no run is driven while its lock is held."""
         dock.may_end.set()
         async with dock.engine(two.here, drive=False) as client, dock.engine(two.there):
 

@@ -127,7 +127,7 @@ class WorkflowEnvironment:
             await asyncio.gather(self._recovery, return_exceptions=True)
         if self._process is not None:
             process, self._process = self._process, None
-            process.life.dies = None  # it would never be buried
+            process.life.dies = None  # it would never be reclaimed
             await (process.bury() if process.life.is_dead else process.close())
         if self._client is not None:
             await self._client.close()
@@ -328,7 +328,7 @@ class WorkflowEnvironment:
         raise RunStuckError(run.id, info.status, info.waits_for)
 
     async def _has_ended(self, run_id: str) -> bool:
-        """Tell whether a run has ended, and did not only go on as a new one, which has not."""
+        """Return True if a run has ended, and did not only go on as a new one, which has not."""
         keys = RunKeys(self.client.space, run_id)
         life = state_in(await self.client.space.read(keys.state), keys)
         return await self._has_ended(next_id(run_id)) if life.continues else life.has_ended
@@ -344,7 +344,7 @@ class WorkflowEnvironment:
             return None
         runtime, now, space = self._process.engine.runtime, await self._now(), self.client.space
         found = [alarm] if (alarm := runtime.next_alarm()) is not None else []
-        # By a real clock something may have become due that nobody has looked at yet; otherwise what is, was done.
+        # By a real clock something may have become due that no worker has looked at yet; otherwise what is, was done.
         first = Instant(now + 1 if self._time is self.clock else 0)
         page = await space.scan(timer_key(space, first, ""), space.key("timer").within()[1], limit=1)
         found += [max(first, Instant(int(key.parts[-2]))) for key in page.records]

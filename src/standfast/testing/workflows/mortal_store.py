@@ -72,7 +72,7 @@ class Mortality:
         return self.name in self._dead
 
     def knows_as_dead(self, lifeline: str) -> bool:
-        """Tell whether the process with that lifeline has died."""
+        """Return True if the process with that liveness token has died."""
         return lifeline in self._dead
 
     def die(self) -> None:
@@ -89,7 +89,7 @@ class Mortality:
             self._grave.set_result(None)
 
     async def check(self) -> None:
-        """Go on, if it lives; else never, or until it is buried."""
+        """Go on, if it lives; else never, or until it is reclaimed."""
         if not self.is_dead:
             return
         if asyncio.get_running_loop() is self._loop:
@@ -212,7 +212,7 @@ class MortalStore:
         return self._life.name
 
     def is_dead(self, token: str) -> bool:
-        """Tell whether the process of that name has died."""
+        """Return True if the process of that name has died."""
         return self._life.knows_as_dead(token) or self._store.is_dead(token)
 
     async def aclose(self) -> None:

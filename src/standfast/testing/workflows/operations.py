@@ -80,14 +80,14 @@ async def _locks(engine: Engine) -> AsyncIterator[tuple[Mutex, Explanation]]:
 
 
 async def _release(engine: Engine, _run_id: str) -> None:
-    """Release every lock by force, from those who hold it, and from those to whom it is handed over then."""
+    """Evict the holders of every lock, and those to which it is handed over then."""
     async for lock, told in _locks(engine):
         for each in (*told.holders, *told.waiters):
             await lock.force_release(each.entry)
 
 
 async def _withdraw(engine: Engine, _run_id: str) -> None:
-    """Turn out everybody who waits for a lock."""
+    """Cancel every waiter of every lock."""
     async for lock, told in _locks(engine):
         for each in told.waiters:
             await lock.withdraw(each.entry)
@@ -127,7 +127,7 @@ async def operate_everywhere(  # noqa: PLR0913 -- keyword options, as those of i
 
     Each operation is done after each commit that the undisturbed run made: once while the process lives, before it
     learns that the commit was made, and once when it has died right there. Whatever the operation did, every run must
-    end, or wait for somebody and then end when it is cancelled; histories must replay; a step that was recorded must
+    end, or wait for a signal and then end when it is cancelled; histories must replay; a step that was recorded must
     not run again; nothing must stay held; and the workflow must go through when it is started anew.
 
     Args:
@@ -218,13 +218,13 @@ class OperatedTrial:
         self._executed = len(env.effects.executions)
 
     async def _all_end(self, env: WorkflowEnvironment) -> None:
-        """Let every run come to its end; those that wait for somebody are cancelled, by force if that is not enough."""
+        """Let every run come to its end; those that wait for a signal are cancelled, by force if that is not enough."""
         for force in (False, True):
             for run_id in await _unfinished(env):
                 await self._ended(env, run_id)
             for run_id in await _unfinished(env):
                 with suppress(RunNotFoundError):
-                    await env.client.cancel(run_id, "nobody comes", force=force)
+                    await env.client.cancel(run_id, "no signal comes", force=force)
         for run_id in await _unfinished(env):
             await self._ended(env, run_id)
         left = [(await env.client.get(run_id)) for run_id in await _unfinished(env)]

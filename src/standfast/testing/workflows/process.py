@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Store
 
 LEASE: Final = "30000 days"
-"""Longer than any test skips: deaths are seen at once, so nobody ever waits for it."""
+"""Longer than any test skips: deaths are seen at once, so it is never waited for."""
 
 ENDS_WITHIN: Final = 1.0
 """Seconds that the tasks of a dead process get to end."""

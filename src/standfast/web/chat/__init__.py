@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # --- how an application says that a flow is a chat -----------------------------------------------------------------
 
 TEXT: Final = "text"
-"""The parameter of an action that gets what somebody wrote."""
+"""The parameter of an action that gets what a user wrote."""
 
 
 @final
@@ -36,11 +36,11 @@ class ChatLimits:
         rate: How many messages a second are taken in the long run.
         burst: How many may come at once.
         connections: How many connections are open at the same time, in one process.
-        idle: After how long a connection is closed on which nobody writes and nothing is answered.
+        idle: After how long a connection is closed on which nothing is written or answered.
         heartbeat: After how long without a word a client is asked whether it is still there. One that says nothing
             three times as long is let go.
         patience: How long a client may take to read what it is sent. What waits for it meanwhile is bounded.
-        keep: For how long a message can be told again to somebody who comes back.
+        keep: For how long a message can be told again to a user who comes back.
     """
 
     __slots__ = ("burst", "connections", "heartbeat", "idle", "keep", "message", "patience", "rate")
@@ -110,7 +110,7 @@ class Chat:
         self.says_text: Final = _takes_text(flow.actions[respond])
         """Whether the answering action is given the message."""
         if append is None and not self.says_text:
-            raise DeclarationError(flow.actions[respond].where, f"nobody gets the message; let it take {TEXT!r}")
+            raise DeclarationError(flow.actions[respond].where, f"no action gets the message; let it take {TEXT!r}")
 
     def __repr__(self) -> str:
         return f"Chat({self.flow!r}, append={self.append!r}, respond={self.respond!r})"
@@ -141,7 +141,7 @@ def _found(flow: Flow, name: str) -> Action[..., Any]:
 
 
 def _takes_text(action: Action[..., Any]) -> bool:
-    """Tell whether an action takes text; refuse one that needs something else."""
+    """Return True if an action takes text; refuse one that needs something else."""
     schema = action.input_schema()
     if needed := set(schema.get("required", ())) - {TEXT}:
         raise DeclarationError(action.where, f"a chat cannot give it {', '.join(map(repr, sorted(needed)))}")
@@ -157,7 +157,7 @@ def _count(what: str, given: int, most: int) -> int:
 # --- how much each user takes of a chat in this process: open connections, and messages a second -------------------
 
 REMEMBERED: Final = 10_000
-"""How many users are remembered that have no connection open; those who wrote last."""
+"""How many users are remembered that have no connection open; the ones that wrote last."""
 
 
 @final

@@ -42,15 +42,15 @@ PAGE: Final = 100
 """How many messages are read at once."""
 
 TOLD_AGAIN: Final = 200
-"""How many messages somebody is told who comes without having read any."""
+"""How many messages a user is told who comes without having read any."""
 
 
 class ChatEntry(Struct, frozen=True, omit_defaults=True):
     """One message.
 
     Attributes:
-        text: What somebody wrote.
-        message: Its id, made by whoever sent it.
+        text: What the user wrote.
+        message: Its id, made by its sender.
         request: The request that answers it; empty if that was refused.
         problem: Why it was, as a problem for callers.
     """
@@ -131,7 +131,7 @@ class Conversation:
         return self._scope.watch(self._said)
 
     async def beginning(self) -> int:
-        """Return the number before the first message that somebody is told who has read none."""
+        """Return the number before the first message that a user is told who has read none."""
         page = await self._scope.scan(*self._said.within(), limit=TOLD_AGAIN, reverse=True)
         return min((_number(key) for key in page.records), default=1) - 1
 
@@ -209,7 +209,7 @@ class FeedCursor:
         return self._heard.get(message, 0)
 
     def is_over(self, message: int) -> bool:
-        """Tell whether the answer to a message was read to its end."""
+        """Return True if the answer to a message was read to its end."""
         return message <= self.base or any(first <= message <= last for first, last in self._ended)
 
     def _add(self, first: int, last: int) -> None:
@@ -358,7 +358,7 @@ class Open(Struct, frozen=True, tag="open"):
 
 
 class Say(Struct, frozen=True, tag="message"):
-    """Somebody wrote something. With the same id it may be sent again: it is taken once."""
+    """A user wrote something. With the same id it may be sent again: it is taken once."""
 
     text: str
     id: str = ""
@@ -423,7 +423,7 @@ def checked_message(said: Say, most: int) -> Say:
 
 
 def message_frame(number: int, entry: ChatEntry) -> Frame:
-    """Tell what somebody wrote, and which request answers it."""
+    """Tell what a user wrote, and which request answers it."""
     body: dict[str, Any] = {"type": "message", "message": entry.message, "text": entry.text}
     if entry.request:
         return Frame(body | {"request": entry.request}, number)
@@ -520,7 +520,7 @@ class Feed:
         task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Whoever waits for a frame is told if there will be none any more."""
+        """A task that waits for a frame is told if there will be none any more."""
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
@@ -555,7 +555,7 @@ class Feed:
                 try:
                     async for number, entry in self._party.conversation.after(after):
                         if is_first:
-                            await self._party.check()  # it was nobody's when this began, perhaps
+                            await self._party.check()  # it had no owner when this began, perhaps
                             self._seen.skip(number - 1)  # what was before has gone with time
                         is_first, after = False, number
                         await self._meet(number, entry)
@@ -599,7 +599,7 @@ class Feed:
                             await self._frames.put(frame)
                 if not (earlier := await self._ends.before(request)):
                     break
-                end = None  # it is read again: whoever reads slowly has nothing kept for it
+                end = None  # it is read again: nothing is kept for a slow reader
                 for each in earlier:
                     await each.wait()
             except RequestNotFoundError:

@@ -70,7 +70,7 @@ class Posted(Struct, frozen=True):
 
 @final
 class Party:
-    """Somebody in a conversation.
+    """A user in a conversation.
 
     Args:
         chat: What was declared.
@@ -86,10 +86,10 @@ class Party:
         self.conversation: Final = Conversation(scope, principal.tenant, chat.flow, session, chat.limits.keep)
 
     async def check(self) -> None:
-        """Refuse somebody who is not the owner of the session.
+        """Refuse a user who is not the owner of the session.
 
         Raises:
-            ForbiddenError: It has got another owner since it was checked, when nobody had it.
+            ForbiddenError: It has got another owner since it was checked, when it had none.
         """
         await self._owners.check(self.principal, self.session)
 
@@ -186,7 +186,7 @@ class Serving:
 
         Raises:
             InvalidArrivalError: The id of the session cannot be one.
-            ForbiddenError: It is somebody else's.
+            ForbiddenError: It is another user's.
         """
         principal: Principal = connection.scope[PRINCIPAL]
         space = self._space()

@@ -123,7 +123,7 @@ class Talk:
             if silent >= SILENT:
                 raise _LeaveError(NO_ANSWER, "the client is silent")
             if feed.is_quiet and monotonic() - self._used_at >= self._limits.idle:
-                raise _LeaveError(IDLE, "nobody has written for a while")
+                raise _LeaveError(IDLE, "nothing was written for a while")
             await feed.tell({"type": "ping"})
 
     async def _hear(self, said: str, party: Party, feed: Feed) -> None:

@@ -40,7 +40,7 @@ def test_a_chat_is_named_by_its_flow_alone() -> None:
         ({"append_message": _only_text}, {}, "there is no action 'respond'"),
         ({"append_message": _nothing, "respond": _nothing}, {}, "a chat gives it 'text'"),
         ({"append_message": _only_text, "respond": _a_number}, {}, "a chat cannot give it 'number'"),
-        ({"respond": _nothing}, {"append": None}, "nobody gets the message"),
+        ({"respond": _nothing}, {"append": None}, "no action gets the message"),
     ],
 )
 def test_a_chat_that_cannot_work_is_refused_where_it_is_declared(

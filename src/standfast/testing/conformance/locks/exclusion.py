@@ -64,7 +64,7 @@ class ExclusionCases(LockGround):
         await waiter.leave()
 
     async def test_as_many_as_fit_hold_together(self, space: Space, other: Space, kind: Kind) -> None:
-        """Nobody waits while there is room, and one more than fits does."""
+        """None waits while there is room, and one more than fits does."""
         holders = [await entered(kind.one((space, other)[n % 2])) for n in range(kind.width)]
 
         with pytest.raises(WouldWaitError) as caught:
@@ -122,14 +122,14 @@ class ExclusionCases(LockGround):
         assert await leftovers(space) == []
 
     async def test_try_hold_does_not_wait(self, space: Space, other: Space, kind: Kind) -> None:
-        """It says who is in the way, and leaves nobody in the line."""
+        """It says who is in the way, and leaves no entry in the line."""
         async with kind.alone(space, owner="the holder"):
             with pytest.raises(WouldWaitError, match="the holder"):
                 await passes(kind.try_one(other))
         assert await leftovers(space) == []
 
     async def test_keys_are_independent(self, space: Space, kind: Kind) -> None:
-        """Who holds one key keeps nobody from another, nor from the same text in a family."""
+        """A holder of one key keeps no one from another, nor from the same text in a family."""
         async with kind.alone(space, "a"), kind.alone(space, "b"), space.mutex(REPO("a")).hold():
             await passes(kind.alone(space, "a:b"))
             await passes(space.mutex(REPO("a", "b")).hold())
@@ -217,7 +217,7 @@ class ExclusionCases(LockGround):
             await passes(kind.one(space))
 
     async def test_a_space_that_is_closed_keeps_nobody_waiting(self, space: Space, other: Space, kind: Kind) -> None:
-        """Those who wait in it are told, and are not in the line any more."""
+        """Its waiters are told, and are not in the line any more."""
         holder = await entered(kind.alone(other))
         waiter = await waiting(space, kind.one(space))
 
@@ -245,7 +245,7 @@ class ExclusionCases(LockGround):
             for n in range(50):
                 await stack.enter_async_context(space.mutex(f"key-{n}").hold())
             with pytest.raises(WouldWaitError):
-                await passes(other.mutex("key-49").try_hold(owner="somebody else"))
+                await passes(other.mutex("key-49").try_hold(owner="another owner"))
         assert await leftovers(other) == []
 
 
@@ -325,7 +325,7 @@ class ModeCases(LockGround):
         await all_of([writer])
 
     async def test_one_who_reads_may_read_again(self, space: Space) -> None:
-        """With nobody in between it need not wait."""
+        """With no one in between it need not wait."""
         async with read_write(space).hold("read"):
             await passes(read_write(space).hold("read"))
         assert await leftovers(space) == []
@@ -350,9 +350,9 @@ class WeightCases(LockGround):
     async def test_weights_add_up(self, space: Space, other: Space) -> None:
         """Two and one fit into three, two and two do not."""
         async with three(space).hold(2):
-            await passes(three(other).try_hold(1, owner="somebody else"))
+            await passes(three(other).try_hold(1, owner="another owner"))
             with pytest.raises(WouldWaitError):
-                await passes(three(other).try_hold(2, owner="somebody else"))
+                await passes(three(other).try_hold(2, owner="another owner"))
 
     async def test_never_more_weight_is_held_than_there_is(self, space: Space, other: Space) -> None:
         """Whatever the mixture, and however many processes."""
@@ -408,7 +408,7 @@ class ResizingCases(LockGround):
     """A number of permits that is changed, or that call sites do not agree about."""
 
     async def test_fewer_permits_turn_nobody_out(self, space: Space, other: Space) -> None:
-        """Those who hold go on; there are no new grants until enough of them have left."""
+        """Holders go on; there are no new grants until enough of them have left."""
         holders = [await entered(three(space).hold()) for _ in range(3)]
         await three(other).resize(1)
         waiter = await waiting(other, three(other).hold())
@@ -434,12 +434,12 @@ class ResizingCases(LockGround):
         await all_of(waiters)
 
     async def test_a_size_that_was_set_counts_for_everybody(self, space: Space, other: Space) -> None:
-        """Also when nobody uses the semaphore meanwhile, whatever call sites say."""
+        """Also when the semaphore is not used meanwhile, whatever call sites say."""
         await three(space).resize(1)
 
         async with three(other).hold():
             with pytest.raises(WouldWaitError):
-                await passes(three(space).try_hold(owner="somebody else"))
+                await passes(three(space).try_hold(owner="another owner"))
 
     async def test_a_size_can_be_forgotten(self, space: Space, other: Space) -> None:
         """From then on call sites say the number again, and nothing is left of it."""
@@ -486,7 +486,7 @@ class ResizingCases(LockGround):
         await holder.leave()
 
     async def test_an_idle_semaphore_takes_the_next_number(self, space: Space, other: Space) -> None:
-        """With nobody in the line there is nothing to disagree with."""
+        """With an empty line there is nothing to disagree with."""
         await passes(three(space).hold(3))
         await passes(other.semaphore(KEY, permits=5).hold(5))
         assert await head_of(space) is None

@@ -115,7 +115,7 @@ class LockExpiryCases(LockGround):
         await holder.leave()
 
     async def test_a_lease_is_not_over_early(self, open_space: OpenSpace, other: Space, kind: Kind, wire: Wire) -> None:
-        """Right after a process was cut off, nobody gets what it holds."""
+        """Right after a process was cut off, no other gets what it holds."""
         space = await open_space(through=wire.around, lease=10)
         holder = await entered(kind.alone(space))
         wire.cut()
@@ -210,7 +210,7 @@ class LockExpiryCases(LockGround):
 
             hold.check()
             with pytest.raises(WouldWaitError):
-                await passes(other.mutex(KEY).try_hold(owner="somebody else"))
+                await passes(other.mutex(KEY).try_hold(owner="another owner"))
 
     async def test_a_stopped_process_knows_when_it_wakes(self, open_space: OpenSpace, other: Space, wire: Wire) -> None:
         """Neither its loop nor its heartbeat went on for a lease: the first check after it fails."""
@@ -297,7 +297,7 @@ class LockExpiryCases(LockGround):
         await usual.leave()
 
     async def test_one_who_is_closed_keeps_nobody_waiting(self, space: Space, other: Space, kind: Kind) -> None:
-        """What a closed space held is free at once: nobody waits for its lease."""
+        """What a closed space held is free at once, before its lease is over."""
         holder = await entered(kind.alone(space))
         waiter = await waiting(other, kind.one(other))
 
@@ -339,7 +339,7 @@ async def _store_time_ahead(space: Space) -> float:
 
 
 async def _comes_after(space: Space, seen: Waiter) -> bool:
-    """Tell whether a waiter has another ticket than it had, and is anchored to a presence that is there.
+    """Return True if a waiter has another ticket than it had, and is anchored to a presence that is there.
 
     With the old presence it may have joined just before it noticed that that is gone; then it joins once more.
     """
@@ -358,7 +358,7 @@ async def _is_renewed(renewed: bool) -> bool:  # noqa: FBT001 -- a condition for
 
 
 async def turn_out(space: Space, kind: Kind, key: str = KEY) -> None:
-    """Release whoever holds, by force."""
+    """Evict the holder."""
     head = await head_of(space, key)
     assert head is not None
     for holder in head.holders:
@@ -373,7 +373,7 @@ async def for_ever() -> None:
 async def losing(
     holding: Holding, loss: Coroutine[Any, Any, None], body: Callable[[], Awaitable[None]] = for_ever
 ) -> None:
-    """Hold, while somebody else sees to it that it is lost."""
+    """Hold, while another task sees to it that it is lost."""
     operator: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(SOON), holding:
@@ -413,7 +413,7 @@ class LosingCases(LockGround):
             await asyncio.sleep(0)
 
     async def test_the_block_is_told_if_it_wants_to(self, space: Space, other: Space, kind: Kind) -> None:
-        """With "tell" nobody is cancelled: the block hears of it, and leaves in peace."""
+        """With "tell" the block is not cancelled: it hears of the loss, and leaves in peace."""
         async with asyncio.timeout(SOON), kind.alone(space, on_lost="tell") as hold:
             assert not hold.lost.is_set()
             await turn_out(other, kind)
@@ -471,7 +471,7 @@ class LosingCases(LockGround):
             await losing(kind.alone(space), turn_out(other, kind), body)
 
     async def test_a_cancellation_by_others_wins(self, space: Space, other: Space, kind: Kind) -> None:
-        """A task that is cancelled by somebody else while it loses its lock ends as cancelled."""
+        """A task that is cancelled from outside while it loses its lock ends as cancelled."""
 
         async def body() -> None:
             task = asyncio.current_task()
@@ -544,7 +544,7 @@ class LosingCases(LockGround):
         assert await leftovers(other) == []
 
     async def test_one_who_lost_it_does_not_release_the_next(self, space: Space, other: Space, kind: Kind) -> None:
-        """Leaving late gives back nothing that somebody else has by now."""
+        """Leaving late gives back nothing that another one has by now."""
         late = await entered(kind.alone(space, on_lost="tell"))
         await turn_out(other, kind)
         successor = await entered(kind.alone(other))
@@ -556,7 +556,7 @@ class LosingCases(LockGround):
         await successor.leave()
 
     async def test_a_forced_release_lets_the_next_in(self, space: Space, other: Space, kind: Kind) -> None:
-        """Whoever waits moves up at once; turning out the same one again does nothing."""
+        """The next waiter moves up at once; evicting the same holder again does nothing."""
         late = await entered(kind.alone(space, on_lost="tell"))
         waiter = await waiting(other, kind.one(other))
         lock, head = kind.make(other, KEY), await head_of(space)

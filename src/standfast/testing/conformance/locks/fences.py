@@ -40,7 +40,7 @@ class FenceCases(LockGround):
         await at_rest(space)
 
     async def test_fences_grow_through_a_line(self, space: Space, other: Space, kind: Kind) -> None:
-        """Those who waited have larger fences than those who were in front of them."""
+        """Waiters have larger fences than those that were in front of them."""
         fences: list[int] = []
 
         async def work(n: int) -> None:
@@ -51,7 +51,7 @@ class FenceCases(LockGround):
         assert fences == sorted(set(fences))
 
     async def test_fences_grow_across_a_forced_release(self, space: Space, other: Space, kind: Kind) -> None:
-        """Whoever comes after one that was turned out has a larger fence."""
+        """The next holder after one that was evicted has a larger fence."""
         late = await entered(kind.alone(space, on_lost="tell"))
         await turn_out(other, kind)
         assert await passes(kind.alone(other)) > await late.leave()
@@ -116,7 +116,7 @@ class FenceCases(LockGround):
         """The guard of one permit does not fail because another changes hands."""
         async with space.semaphore(KEY, permits=3).hold() as hold:
             for _ in range(3):
-                await passes(other.semaphore(KEY, permits=3).hold(owner="somebody else"))
+                await passes(other.semaphore(KEY, permits=3).hold(owner="another owner"))
                 assert isinstance(await space.commit(hold.guard), Commit)
 
     async def test_holders_of_one_semaphore_have_grants_of_their_own(self, space: Space) -> None:

@@ -80,7 +80,7 @@ class Kind(Struct, frozen=True):
         return holding
 
     def try_one(self, space: Space, key: str = KEY, **options: Any) -> Holding:
-        """Hold a part if it can be had at once."""
+        """Hold a part if it is available at once."""
         holding: Holding = self.make(space, key).try_hold(*self.part, **options)
         return holding
 
@@ -178,7 +178,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def head_of(space: Space, key: str = KEY) -> Head | None:
-    """Return the head of a line; None: nobody holds and nobody waits."""
+    """Return the head of a line; None: it has neither holders nor waiters."""
     keys = LineKeys(space, address_of(key))
     record = (await space.read(keys.head)).get(keys.head)
     return None if record is None else HEADS.decode(record.value)
@@ -198,13 +198,13 @@ async def leftovers(space: Space) -> list[str]:
 
 
 async def look_after(space: Space, key: str = KEY) -> None:
-    """Let a space look at a line now, as it does by itself while somebody waits in it."""
+    """Let a space look at a line now, as it does by itself while the line has a waiter."""
     lines = space._lines  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- it has no reason to look on request
     await lines.reap(lines.line(address_of(key)))
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], within: float = SOON) -> None:
-    """Return when ``holds`` does, for what is done in the background and tells nobody."""
+    """Return when ``holds`` does, for what is done in the background and not reported."""
     deadline = monotonic() + within
     while not await holds():
         if monotonic() > deadline:
@@ -222,7 +222,7 @@ async def at_rest(space: Space) -> None:
 
 
 async def queued(space: Space, count: int, key: str = KEY) -> None:
-    """Return when so many wait."""
+    """Return when ``count`` wait."""
 
     async def are_there() -> bool:
         return len(await waiters_of(space, key)) == count

@@ -55,7 +55,7 @@ def stuttering(store: Store) -> Store:
 
 
 class OrderCases(LockGround):
-    """In which order those who wait get in, and how they hear of it."""
+    """In which order waiters get in, and how they hear of it."""
 
     async def test_the_first_to_come_is_the_first_to_be_served(self, space: Space, kind: Kind) -> None:
         """Many tasks of one process that ask one after the other get in one after the other."""
@@ -74,7 +74,7 @@ class OrderCases(LockGround):
     async def test_processes_are_served_in_the_order_of_their_commits(
         self, space: Space, other: Space, kind: Kind
     ) -> None:
-        """Whoever joined the line first gets in first, whichever process it is of."""
+        """The waiter that joined the line first gets in first, whichever process it is of."""
         served: list[int] = []
 
         async def work(n: int) -> None:
@@ -175,7 +175,7 @@ class OrderCases(LockGround):
     async def test_a_hand_over_in_one_process_needs_no_wake(
         self, open_space: OpenSpace, kind: Kind, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Who waits in the same process is told directly, though no hint arrives and nobody looks."""
+        """A waiter in the same process is told directly, though no hint arrives and none polls."""
         monkeypatch.setattr(LOOK, 3_600.0)
         wire = Wire()
         space = await open_space(through=lambda store: wire.around(deaf(store)))
@@ -424,7 +424,7 @@ class DeadlockCases(LockGround):
         await inside.leave()
 
     async def test_with_all_holders_in_the_circle_one_is_told(self, space: Space, other: Space) -> None:
-        """Both permits are held by owners who wait for the third: nobody would ever let go."""
+        """Both permits are held by owners who wait for the third: none would ever let go."""
         semaphore = space.semaphore(KEY, permits=2)
         holders = [await entered(semaphore.hold(owner=owner)) for owner in ("first", "second")]
         third = await entered(other.mutex("m").hold(owner="third"))

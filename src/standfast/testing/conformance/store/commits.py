@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class CommitCases(Ground):
-    """What one commit does, with nobody else around."""
+    """What one commit does, with no other around."""
 
     async def test_what_was_created_is_read_back(self, store: Store, key: MakeKey) -> None:
         """A created record has the value that was put, the version that was answered, and no expiry."""
@@ -124,7 +124,7 @@ class CommitCases(Ground):
         assert (await store.read(key("a"))).version(key("a")) == version
 
     async def test_a_commit_may_only_check(self, store: Store, key: MakeKey) -> None:
-        """A commit that writes nothing tells whether its guards held."""
+        """A commit that writes nothing says if its guards held."""
         version = await create(store, key("a"))
 
         assert (await committed(store, Check(key("a"), expected=version))).versions == {}

@@ -40,7 +40,7 @@ NONSENSE = (
 )
 
 
-"""Texts that are nobody's lifeline."""
+"""Texts that are the liveness token of no process."""
 
 
 @contextlib.asynccontextmanager
@@ -466,7 +466,7 @@ class SettlingCases(Ground):
     async def test_an_attempt_can_be_closed_from_another_handle(
         self, store: Store, key: MakeKey, open_another: OpenAnother, attempt: str
     ) -> None:
-        """Whoever settles it first, it can land no more."""
+        """Whichever side settles it first, it can land no more."""
         async with another(open_another) as other:
             assert await backend_of(other).settle(attempt) is None
 

@@ -119,7 +119,7 @@ class RaceCases(Ground):
                 assert [type(answer) for answer in answers].count(Commit) == 1
 
     async def test_a_sum_over_two_records_is_kept(self, store: Store, key: MakeKey, open_another: OpenAnother) -> None:
-        """Updates that move something from one record to another make and lose nothing, whoever looks when."""
+        """Updates that move something from one record to another make and lose nothing, whenever they are read."""
         accounts = [key(name) for name in "abcd"]
         await committed(store, *(Put(each, b"10") for each in accounts))
 
@@ -181,7 +181,7 @@ class Client:
         self._name = seed
 
     async def act(self, times: int) -> None:
-        """Do so many random things."""
+        """Do a number of random things."""
         for _ in range(times):
             await self._random.choice((self._read, self._commit, self._commit, self._update))()
             await asyncio.sleep(0)
@@ -351,7 +351,7 @@ class CancellationCases(Ground):
         assert await value_of(store, key("a")) == b"value"
 
     async def test_a_cancelled_wait_loses_no_hint(self, store: Store, key: MakeKey) -> None:
-        """Whoever gives up waiting may wait again on the same watch."""
+        """A task that gives up waiting may wait again on the same watch."""
         if store.capabilities.wakes == "poll":
             pytest.skip("this store sends no hints")
         async with store.watch(key("a")) as watch:

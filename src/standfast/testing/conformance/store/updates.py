@@ -117,7 +117,7 @@ class UpdateCases(Ground):
         assert await value_of(store, key("a")) == b"value"
 
     async def test_a_decision_cannot_change_what_it_saw(self, store: Store, key: MakeKey) -> None:
-        """A function that is not pure deceives nobody but itself, and nobody else suffers for it."""
+        """A function that is not pure deceives only itself, and no other update suffers for it."""
         await create(store, key("a"), b"value")
 
         def forget(snapshot: Snapshot) -> Decision[None]:
@@ -136,7 +136,7 @@ class UpdateCases(Ground):
         assert await value_of(store, key("a")) == b"value"
 
     async def test_a_decision_that_raises_no_exception_is_refused(self, store: Store, key: MakeKey) -> None:
-        """What asyncio uses for its own purposes fails its own update, and nobody waits for ever."""
+        """What asyncio uses for its own purposes fails its own update, and no other waits for ever."""
 
         def decide(_: Snapshot) -> Decision[None]:
             raise asyncio.CancelledError

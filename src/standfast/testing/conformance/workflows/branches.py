@@ -163,7 +163,7 @@ class ChildCases(WorkflowGround):
         assert await result_of(run) == ["news"]
 
     async def test_a_cancelled_parent_cancels_its_children(self, engine: sf.Engine) -> None:
-        """Nobody is left who waits for them."""
+        """Nothing is left that waits for them."""
         run = await engine.start(guardian)
         await waits(run)
         [child] = (await engine.list(parent=run.id)).runs
@@ -203,7 +203,7 @@ class ContinuingCases(WorkflowGround):
         assert sorted(await result_of(run)) == list(range(6))
 
     async def test_a_start_with_the_id_of_one_that_went_on_is_the_same(self, engine: sf.Engine) -> None:
-        """The chain is one run to whoever starts it."""
+        """The chain is one run to the caller that starts it."""
         run = await engine.start(counts_down, 1, id="count")
         await result_of(run)
         again = await engine.start(counts_down, 1, id="count")

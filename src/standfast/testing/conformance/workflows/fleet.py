@@ -51,7 +51,7 @@ class FleetCases(WorkflowGround):
     """Processes that work together."""
 
     async def test_a_run_is_driven_by_one_who_drives(self, engine: sf.Engine, client: sf.Engine) -> None:
-        """Whoever started it, it is taken up, and its result is told to whoever waits for it."""
+        """Whichever process started it, it is taken up, and its result reaches the caller that waits for it."""
         run = await client.start(acts, ["a"])
 
         assert await result_of(run) == ["did a"]
@@ -68,7 +68,7 @@ class FleetCases(WorkflowGround):
         assert sorted(done) == sorted(map(str, range(20)))
 
     async def test_a_signal_reaches_a_run_elsewhere(self, open_engine: OpenEngine, client: sf.Engine) -> None:
-        """Also one that is in nobody's memory."""
+        """Also one that is in no worker's memory."""
         engine = await open_engine(linger=0)
         run = await engine.start(collects, 2)
         await waits(run)
@@ -93,7 +93,7 @@ class FleetCases(WorkflowGround):
     async def test_a_run_that_slept_while_nobody_was_there_goes_on(
         self, engine: sf.Engine, open_engine: OpenEngine, done: list[str]
     ) -> None:
-        """Whoever comes next takes up what is due."""
+        """The next worker takes up what is due."""
         run = await engine.start(sleeps, 0.02)
         await until(run, "suspended", "running")
         await engine.aclose(grace=0)
@@ -172,7 +172,7 @@ class TakingOverCases(WorkflowGround):
     async def test_an_interrupted_step_of_at_most_once_is_not_run_again(
         self, open_engine: OpenEngine, short_lived: Doomed, done: list[str]
     ) -> None:
-        """Nobody knows whether it happened; the run is told."""
+        """It is unknown whether it happened; the run is told."""
         short_lived.engine.register(dares)
         run = await short_lived.engine.start(dares)
         await eventually(lambda: _is(done == ["risky"]))
@@ -185,7 +185,7 @@ class TakingOverCases(WorkflowGround):
     async def test_locks_and_slots_outlive_a_lost_worker(
         self, short_lived: Doomed, open_engine: OpenEngine, done: list[str]
     ) -> None:
-        """They belong to the runs: nobody gets in before those have ended."""
+        """They belong to the runs: no other gets in before those have ended."""
         first = await short_lived.engine.start(enters, "k", "a")
         await waits(first)
         slot = await short_lived.engine.start(takes_turns, "t")

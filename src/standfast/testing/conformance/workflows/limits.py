@@ -85,7 +85,7 @@ class StartLimitCases(WorkflowGround):
         await ended(*started)
 
     async def test_each_key_has_a_limit_of_its_own(self, engine: sf.Engine) -> None:
-        """One of a key is in nobody else's way."""
+        """One of a key is in the way of no other key."""
         runs = [await engine.start(BY_NAME, name) for name in ("a1", "b1")]
         with pytest.raises(WorkflowConcurrencyLimitExceededError) as caught:
             await engine.start(BY_NAME, "a2")

@@ -118,7 +118,7 @@ class HoldingCases(WorkflowGround):
     """Locks that runs hold while they sleep."""
 
     async def test_runs_hold_a_mutex_one_after_the_other(self, engine: sf.Engine, done: list[str]) -> None:
-        """In the order in which they asked, whoever is in memory."""
+        """In the order in which they asked, whichever of them are in memory."""
         runs = [await engine.start(enters, "k", "a", id="a")]
         await until(runs[0], "suspended")
         for name in "bc":
@@ -141,7 +141,7 @@ class HoldingCases(WorkflowGround):
         assert await waiting > 0
 
     async def test_a_run_that_sleeps_holds_on(self, open_engine: OpenEngine, client: sf.Engine) -> None:
-        """It is in nobody's memory, and still nobody else gets in."""
+        """It is in no worker's memory, and still no other gets in."""
         engine = await open_engine(linger=0)
         run = await engine.start(enters, "k", "a")
         await waits(run)
@@ -201,7 +201,7 @@ class HoldingCases(WorkflowGround):
         assert sorted(done) == ["+a", "+b", "+c"]
 
     async def test_readers_share_and_a_writer_is_alone(self, open_engine: OpenEngine, done: list[str]) -> None:
-        """Those who read are inside together; who writes waits for all of them."""
+        """Readers are inside together; a writer waits for all of them."""
         engine = await open_engine(reads)
         runs = [await engine.start(reads, mode) for mode in ("read", "read")]
         for run in runs:

@@ -157,7 +157,7 @@ class AgainCases(WorkflowGround):
         assert done == ["a", "b", "c", "b", "c"]
 
     async def test_everything_unfinished_is_recovered(self, client: sf.Engine, open_engine: OpenEngine) -> None:
-        """Whoever asks is told what was found."""
+        """The caller is told what was found."""
         runs = [await client.start(collects, 1) for _ in range(3)]
         engine = await open_engine()
         recovered = await engine.recover_all()

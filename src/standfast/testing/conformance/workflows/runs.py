@@ -128,7 +128,7 @@ class RunningCases(WorkflowGround):
         assert done == ["it"] * (failures + 1)
 
     async def test_a_step_that_keeps_failing_fails_the_run(self, engine: sf.Engine, done: list[str]) -> None:
-        """After its last attempt what it raised is raised in the run, and told whoever asks for the result."""
+        """After its last attempt what it raised is raised in the run, and where its result is asked for."""
         with pytest.raises(RunFailedError) as caught:
             await result_of(await engine.start(persists, 99))
         assert isinstance(caught.value.__cause__, ConnectionError)
@@ -140,7 +140,7 @@ class RunningCases(WorkflowGround):
         assert await result_of(await engine.start(gives_up)) == "StepTimeoutError"
 
     async def test_a_run_that_raises_has_failed(self, engine: sf.Engine) -> None:
-        """What it raised comes back as itself, each time that somebody asks."""
+        """What it raised comes back as itself, each time that it is asked for."""
         run = await engine.start(fails, "no luck")
         for _ in range(2):
             with pytest.raises(RunFailedError) as caught:
@@ -239,7 +239,7 @@ class StartingCases(WorkflowGround):
 
     async def test_a_run_that_is_not_there_is_not_found(self, engine: sf.Engine) -> None:
         """Whatever is asked of it."""
-        missing = engine.run("nobody")
+        missing = engine.run("not-there")
         for ask in (missing.info, missing.history, missing.result):
             with pytest.raises(RunNotFoundError):
                 await ask()
@@ -280,7 +280,7 @@ class CancellingCases(WorkflowGround):
 
     @pytest.mark.parametrize("linger", [0, 60], ids=["out of memory", "in memory"])
     async def test_a_cancelled_run_cleans_up(self, open_engine: OpenEngine, done: list[str], linger: float) -> None:
-        """Its code is told where it waits; whoever asks for its result is told, too."""
+        """Its code is told where it waits; a caller that asks for its result is told, too."""
         engine = await open_engine(linger=linger)
         run = await engine.start(cleans_up)
         await until(run, "suspended" if linger == 0 else "running", "suspended")
@@ -333,7 +333,7 @@ class CancellingCases(WorkflowGround):
         assert done == []
 
     async def test_a_run_that_takes_too_long_is_stopped(self, open_engine: OpenEngine, done: list[str]) -> None:
-        """It can clean up, and whoever asks is told."""
+        """It can clean up, and a caller that asks is told."""
         engine = await open_engine(takes_too_long, linger=0)
         run = await engine.start(takes_too_long)
 
@@ -376,7 +376,7 @@ async def delegates(ctx: sf.Context) -> list[Any]:
 
 
 async def send(_env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
-    """Send a signal, as somebody outside does."""
+    """Send a signal, as a caller outside does."""
     await run.signal("item", "x", signal_id="once")
 
 

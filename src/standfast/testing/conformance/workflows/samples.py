@@ -28,7 +28,7 @@ def act_in_a_thread(name: str) -> str:
 
 @sf.step(retry=QUICKLY)
 async def act_at_last(name: str, failures: int) -> str:
-    """Fail so many times before it works."""
+    """Fail a number of times before it works."""
     DONE.append(name)
     if DONE.count(name) <= failures:
         raise ConnectionError(name)
@@ -64,7 +64,7 @@ async def sleeps(ctx: sf.Context, seconds: float) -> str:
 
 @sf.workflow
 async def collects(ctx: sf.Context, count: int) -> list[Any]:
-    """Take so many signals."""
+    """Take a number of signals."""
     return [await ctx.wait_signal("item") for _ in range(count)]
 
 

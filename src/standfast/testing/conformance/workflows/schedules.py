@@ -1,4 +1,4 @@
-"""Schedules: each tick starts one run, however many processes there are, and whoever was away."""
+"""Schedules: each tick starts one run, however many processes there are, and whichever were away."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TickingCases(WorkflowGround):
     """Schedules whose time comes. Where the clock is a real one, they wait for a second or two."""
 
     async def test_each_tick_starts_one_run(self, open_engine: OpenEngine, clock: VirtualClock | None) -> None:
-        """Though two processes look after the schedule; and it says which was last."""
+        """Though two processes poll the schedule; and it says which was last."""
         engines = [await open_engine(), await open_engine()]
         every = sf.Schedule(acts, ["tick"], id="every", every="1 second", overlap="allow")
         await engines[0].schedules.create(every)

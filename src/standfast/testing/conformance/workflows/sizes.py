@@ -21,7 +21,7 @@ OVERHEAD = 12_000
 
 
 async def make(size: int) -> str:
-    """Return so many characters."""
+    """Return a text of that length."""
     return "x" * size
 
 

@@ -1,4 +1,4 @@
-"""Waking: a run that waits costs nothing, and goes on when its time has come or somebody brings news."""
+"""Waking: a run that waits costs nothing, and goes on when its time has come or news arrives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @sf.workflow
 async def naps(ctx: sf.Context, count: int) -> int:
-    """Sleep so many times."""
+    """Sleep a number of times."""
     for _ in range(count):
         await ctx.sleep(0.01)
     return count
@@ -98,7 +98,7 @@ class SleepingCases(WorkflowGround):
             assert await result_of(slow) == "did after"
 
     async def test_a_sleeping_run_says_until_when(self, engine: sf.Engine) -> None:
-        """Whoever looks knows when it goes on."""
+        """A caller that looks knows when it goes on."""
         run = await engine.start(sleeps, 3_600)
         info = await waits(run)
 
@@ -126,7 +126,7 @@ class SignalCases(WorkflowGround):
         assert await result_of(run) == [0, 1, 2, 3, 4]
 
     async def test_a_signal_can_come_before_it_is_waited_for(self, engine: sf.Engine, client: sf.Engine) -> None:
-        """It is kept until the run takes it, also while nobody drives the run."""
+        """It is kept until the run takes it, also while no worker drives the run."""
         run = await client.start(collects, 2, delay=0.01)
         await client.signal(run.id, "item", "early")
         await engine.signal(run.id, "item", "late")
@@ -167,14 +167,14 @@ class SignalCases(WorkflowGround):
         assert isinstance(caught.value.__cause__, SignalTimeoutError)
 
     async def test_a_run_that_has_ended_takes_no_signals(self, engine: sf.Engine) -> None:
-        """Whoever sends one is told."""
+        """The sender is told."""
         run = await engine.start(acts, ["a"])
         await result_of(run)
         with pytest.raises(WorkflowTerminalError):
             await run.signal("item", 1)
 
     async def test_a_run_is_started_or_signalled(self, engine: sf.Engine, client: sf.Engine) -> None:
-        """Both in one step: nobody who does so too is lost."""
+        """Both in one step: no signal of another caller is lost."""
         sent = await asyncio.gather(
             *((engine, client)[n % 2].start_or_signal(collects, 6, id="cart", signal="item", value=n) for n in range(6))
         )
@@ -209,7 +209,7 @@ class RunUpdateCases(WorkflowGround):
         assert await result_of(run) == 22
 
     async def test_an_update_of_another_process_is_answered(self, engine: sf.Engine, client: sf.Engine) -> None:
-        """Whoever asks need not drive the run."""
+        """A process that asks need not drive the run."""
         run = await engine.start(account, 1)
         assert await client.update(run.id, "deposit", 1, timeout=15) == 2
 
