@@ -55,6 +55,7 @@ RARE_MUTANTS: Final = frozenset(
 STRIKES: Final = tuple(
     f"tests/integration/{folder}/"
     for folder in [
+        "cloudflare",
         "dynamodb",
         "failover",
         "faults",

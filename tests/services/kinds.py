@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # A module is imported only when its server is wanted: each brings a driver, which takes its time.
 MODULES = {
+    "cloudflare": "workerd",
     "dynamodb": "http",
     "haproxy": "proxies",
     "libsql": "http",

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
+def cloudflare_url() -> str:
+    """Our worker on Cloudflare's runtime, ``workerd``: ``cloudflare://:secret@127.0.0.1:port?tls=false``."""
+    return services.url("cloudflare")
+
+
+@pytest.fixture(scope="session")
 def dynamodb_url() -> str:
     """An emulator of DynamoDB: ``dynamodb://key:secret@127.0.0.1:port/table?region=us-east-1&tls=false``."""
     return services.url("dynamodb")

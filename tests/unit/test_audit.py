@@ -289,6 +289,7 @@ AUDITED_COMMANDS = {
 }
 OTHER_COMMANDS = {
     *("completion", "run", "serve", "worker", "mcp", "dashboard"),  # programs, and not what is done to others
+    "cloudflare init",  # files, and no store
     *("locks list", "locks inspect", "locks explain", "runs list", "runs show", "runs tail"),  # only look
     *("runs query", "limits show", "limits rates", "schedules list", "schedules show", "workers"),
     *("status", "top", "audit", "requests list", "requests show"),

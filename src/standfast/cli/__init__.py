@@ -19,6 +19,7 @@ from standfast.errors import StandfastError
 # A fixed table, never data. What they need would delay every ``standfast run``.
 _LOADED_LATER: Final = {
     "audit": ("standfast.cli.audit", "audit"),
+    "cloudflare": ("standfast.cli.cloudflare", "cloudflare"),
     "dashboard": ("standfast.cli.dashboard", "dashboard"),
     "export": ("standfast.cli.store", "export_all"),
     "fence": ("standfast.cli.store", "fence_all"),

@@ -39,6 +39,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "mongodb": "mongodb://host/database",
     "dynamodb": "dynamodb:///table?region=eu-central-1",
     "libsql": "libsql://host",
+    "cloudflare": "cloudflare://host",
 }
 """The schemes that can be opened, each with something to type."""
 
@@ -55,6 +56,7 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "mongodb+srv": ("mongodb", "mongodb", "pymongo"),
     "dynamodb": ("dynamodb", "dynamodb", "aiobotocore"),
     "libsql": ("libsql", "libsql", "aiohttp"),
+    "cloudflare": ("cloudflare", "cloudflare", "aiohttp"),
 }
 """The schemes of servers: the module that opens them, the extra that installs the driver, and the driver."""
 
@@ -83,7 +85,7 @@ async def open_store(
     Args:
         url: ``sqlite:///standfast.db`` (relative to the working folder), ``sqlite:////srv/standfast.db`` (absolute),
             ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
-            ``mongodb://``, ``dynamodb://``, ``libsql://``.
+            ``mongodb://``, ``dynamodb://``, ``libsql://``, ``cloudflare://``.
         clock: Where the store's time comes from; for tests. A server's time is its own.
         credentials: For a server: its password and TLS context, where they are not to stand in the URL.
         hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.

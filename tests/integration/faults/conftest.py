@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.services.server import Server
 
-SERVERS = ["postgresql", "pgbouncer", "redis", "mysql", "mongodb", "libsql", "dynamodb"]
+SERVERS = ["postgresql", "pgbouncer", "redis", "mysql", "mongodb", "libsql", "dynamodb", "cloudflare"]
 """What is struck at. Of the pooler in front of a PostgreSQL it is the pooler."""
 
 

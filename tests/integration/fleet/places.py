@@ -7,7 +7,7 @@ from typing import Final
 from standfast.ids import new_id
 from tests import services
 
-_OPTION: Final = {"postgresql": "schema", "pgbouncer": "schema", "redis": "prefix", "mysql": "prefix"}
+_SCHEMAS: Final = ("postgresql", "pgbouncer")
 
 
 def place(kind: str) -> str:
@@ -17,4 +17,5 @@ def place(kind: str) -> str:
 
 def place_on(url: str, kind: str) -> str:
     """Return the URL of a fresh place on a server."""
-    return f"{url}{'&' if '?' in url else '?'}{_OPTION[kind]}=f{new_id().replace('-', '')[-16:]}"
+    option = "schema" if kind in _SCHEMAS else "prefix"
+    return f"{url}{'&' if '?' in url else '?'}{option}=f{new_id().replace('-', '')[-16:]}"

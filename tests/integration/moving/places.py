@@ -10,7 +10,7 @@ from tests import services
 if TYPE_CHECKING:
     from pathlib import Path
 
-SERVERS = ("postgresql", "redis", "mysql", "mongodb", "libsql", "dynamodb")
+SERVERS = ("postgresql", "redis", "mysql", "mongodb", "libsql", "dynamodb", "cloudflare")
 KINDS = ("sqlite", *SERVERS)
 
 

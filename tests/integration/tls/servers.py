@@ -30,6 +30,7 @@ FORMS: Final = {
     "mongodb": "mongodb://app{password}@{place}/standfast?prefix={name}&directConnection=true",
     "dynamodb": "dynamodb://AKIASTANDFAST{password}@{place}/{name}?create=true",
     "libsql": "libsql://{password}@{place}?prefix={name}",
+    "cloudflare": "cloudflare://{password}@{place}?prefix={name}",
 }
 
 
@@ -108,6 +109,13 @@ def _libsql(authority: Authority) -> Iterator[Guarded]:
         yield Guarded("libsql", 0, tokens.token(a="rw"), server.url)
 
 
+@contextlib.contextmanager
+def _cloudflare(_authority: Authority) -> Iterator[Guarded]:
+    """The runtime that all tests share; here it speaks no TLS."""
+    url = services.url("cloudflare")
+    yield Guarded("cloudflare", 0, urlsplit(url).password or "", url)
+
+
 STARTED: Final[dict[str, Callable[[Authority], AbstractContextManager[Guarded]]]] = {
     "postgresql": _postgresql,
     "redis": _redis,
@@ -115,4 +123,5 @@ STARTED: Final[dict[str, Callable[[Authority], AbstractContextManager[Guarded]]]
     "mongodb": _mongodb,
     "dynamodb": _dynamodb,
     "libsql": _libsql,
+    "cloudflare": _cloudflare,
 }

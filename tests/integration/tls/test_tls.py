@@ -33,8 +33,8 @@ pytestmark = pytest.mark.services
 KEY: Final = RecordKey("n", "t", "k")
 CANARY: Final = "canary-hunter2-canary"
 LEASE: Final = {"dynamodb": 10.0}
-PUSHES: Final = ["postgresql", "redis", "mongodb"]
-ASKS: Final = ["postgresql", "redis", "mysql", "mongodb", "libsql"]
+PUSHES: Final = ["postgresql", "redis", "mongodb", "cloudflare"]
+ASKS: Final = ["postgresql", "redis", "mysql", "mongodb", "libsql", "cloudflare"]
 """Those that ask for a password; the emulator of DynamoDB takes any key."""
 
 IMPATIENT: Final = "&timeout=1&connect_timeout=1"
@@ -119,7 +119,7 @@ async def test_a_wrong_password_is_told_at_once_and_shown_nowhere(
     """Not by the error, its causes and their tracebacks, and not by what the driver logs."""
     caplog.set_level(logging.DEBUG)
     begun = time.monotonic()
-    with pytest.raises(StoreError, match=r"password|token") as refused:
+    with pytest.raises(StoreError, match=r"password|token|secret") as refused:
         await open_store(url_beside(server, authority), credentials=given_to(server, authority, CANARY))
 
     shown = "".join(traceback.format_exception(refused.value)) + caplog.text + repr(refused.value)
