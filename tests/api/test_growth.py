@@ -47,6 +47,7 @@ TIMES: Final = 9.0
 # What each pattern finds hard: texts that repeat what its parts have in common, and end in something that fits none.
 HARD: Final[dict[str, tuple[str, ...]]] = {
     "cli.target._ROLE": (":a:`a.", ":a", "a.", ":a:`~a"),
+    "cli.cloudflare._NAME": ("a", "-", "a-"),
     "codec._NAME": ("a", "_a1"),
     "codec._NUMBER": ("1", "1:"),
     "codec._QUOTE": ("'", "unknown field ", "unknown field `"),

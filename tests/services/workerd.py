@@ -41,7 +41,7 @@ const main :Workerd.Worker = (
 class Workerd:
     """The worker with objects that are kept in a folder."""
 
-    orderly = signal.SIGTERM
+    orderly = signal.SIGINT  # at SIGTERM it waits until the last WebSocket is closed by the other end
 
     def program(self) -> Path:
         """Return the server."""

@@ -197,7 +197,7 @@ def unpack(data: bytes) -> tuple[int, Reply]:
         (length,) = _LENGTH.unpack_from(data)
         end = _LENGTH.size + length
         number, status, *fields = _decode(data[_LENGTH.size : end])
-    except (struct.error, msgspec.DecodeError, TypeError) as error:
+    except (struct.error, ValueError, TypeError) as error:
         raise ValueError("not a message of a Standfast worker") from error
     return int(number), Reply(str(status), fields, data, end)
 

@@ -65,7 +65,7 @@ class CloudflareServer(ServerDefaults):
         self.name = options.name
         self.capabilities: Final = structs.replace(CAPABILITIES, sees_process_death=options.lifeline)
         self.batching: Final = BATCHING
-        self._topics: Final = Topics()
+        self._topics: Final = ObjectTopics()
         self._sockets: Final = ObjectSockets(options, self._topics.take, self._topics.lose)
         self._topics.sockets = self._sockets
         self._liveness: SessionLiveness | None = None
@@ -251,7 +251,7 @@ def _record(key: RecordKey, place: Sequence[Any], reply: Reply) -> Record | None
 
 
 @final
-class Topics:
+class ObjectTopics:
     """What one handle listens to, and what it knows of others.
 
     Attributes:
