@@ -35,6 +35,7 @@ CAPABILITIES: Final = Capabilities(
     durable=True,
     reach="network",
     wakes="push",
+    max_commit_bytes=16_000_000,
     clock_resolution=0.001,
     shortest_lease=0.5,
 )
