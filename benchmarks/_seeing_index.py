@@ -16,8 +16,8 @@ import standfast as sf
 from benchmarks.harness import Row, at_most, plainly_at_most
 from standfast.clock import Instant
 from standfast.locks.run_locks import LISTING
+from standfast.workflows.lanes import INDEXINGS, Indexing
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
-from standfast.workflows.run_index import INDEXINGS, Indexing
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import _seeing_index, _seeing_metrics, _seeing_retention, _seeing_traces
+from benchmarks import _seeing_index, _seeing_metrics, _seeing_requests, _seeing_retention, _seeing_traces
 from benchmarks.harness import Subject, finish
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ limit is the rate of those made that had to be gone by the end. Live data is wha
 PARTS: Final[dict[str, Callable[[contextlib.ExitStack, Path], Iterator[Row]]]] = {
     "index": _seeing_index.rows,
     "metrics": _seeing_metrics.rows,
+    "requests": _seeing_requests.rows,
     "retention": _seeing_retention.rows,
     "traces": _seeing_traces.rows,
 }

@@ -119,9 +119,9 @@ def whatever_was_written(outcomes: DurableCommits, record: Any, operations: Any)
 
     def decide(_: int, seen: Any) -> tuple[Any, ...]:
         found = seen.get(keys.record)
-        return () if found is None else (viewing.final_put(keys, record, found.version, seen.at),)
+        return () if found is None else tuple(keys.end(record, found.version, seen))
 
-    return ExtraChanges((keys.record,), decide)
+    return ExtraChanges(keys.ending(record), decide)
 
 
 async def without_a_second_try(performing: DurableExecution) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from standfast.cli.output import json_option, print_json, print_table
 from standfast.cli.runs import masked, shown, talking
 from standfast.cli.target import (
+    MOMENT,
     MOST_COMPLETED,
     NOT_THERE,
     Target,
@@ -21,7 +22,15 @@ from standfast.cli.target import (
     yes_option,
 )
 from standfast.clock import seconds_between
-from standfast.flows.request_list import MOST_LISTED, STATUSES, cancel_request, list_requests, read_request
+from standfast.flows.request_list import (
+    MOST_LISTED,
+    STATUSES,
+    VERDICTS,
+    cancel_request,
+    count_requests,
+    list_requests,
+    read_request,
+)
 from standfast.locks.inspect import length, moment, one_line
 from standfast.redaction import mask_text
 
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.request import RequestInfo
     from standfast.flows.request_list import RequestPage
+    from standfast.workflows.run_index import RunCount
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -50,26 +60,37 @@ def _of(command: F) -> F:
 
 @click.command("list")
 @click.option("--status", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
+@click.option("--verdict", type=click.Choice(VERDICTS), help="Only those about which this was decided when they came.")
 @click.option("--flow", metavar="NAME", help="Only requests of this flow.")
 @click.option("--action", metavar="NAME", help="Only requests of this action.")
 @click.option("--user", metavar="NAME", help="Only those that this user has sent.")
+@click.option("--received-after", type=MOMENT, metavar="MOMENT", help="Only those that came at this moment or later.")
+@click.option("--received-before", type=MOMENT, metavar="MOMENT", help="Only those before, or so long ago: '2 hours'.")
 @_of
+@click.option("--count", "counting", is_flag=True, help="Only say how many there are, up to 1,000.")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="How many to list.")
 @click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
 @json_option
 @target_options
 @click.pass_obj
-def show_list(target: Target, /, sender: str, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
     """List requests, the newest first, while they wait and run and for an hour after their end.
 
     One that runs in the process of its caller, and needs no turn, leaves no record and is not listed.
     """
+    if counting:
+        count = carried_out(_count(target, sender, options))
+        if as_json:
+            print_json({"count": count.number, "more": count.has_more})
+        else:
+            click.echo(str(count))
+        return
     page = carried_out(_read_page(target, sender, options))
     if as_json:
         print_json({"requests": [_data(each) for each in page.requests], "next": page.next})
         return
     if page.requests:
-        titles = ("REQUEST", "ACTION", "USER", "RECEIVED", "WAITED", "TOOK", "STATUS")
+        titles = ("REQUEST", "ACTION", "USER", "RECEIVED", "VERDICT", "WAITED", "TOOK", "STATUS")
         print_table(titles, [_row(each) for each in page.requests])
     elif page.next is None:
         click.echo("there are no such requests")
@@ -82,9 +103,16 @@ async def _read_page(target: Target, sender: str, options: dict[str, Any]) -> Re
         return await list_requests(space, sender, **options)
 
 
+async def _count(target: Target, sender: str, options: dict[str, Any]) -> RunCount:
+    filters = {name: value for name, value in options.items() if name not in ("limit", "after")}
+    async with target.opened() as space:
+        return await count_requests(space, sender, **filters)
+
+
 def _data(info: RequestInfo) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins({name: getattr(info, name) for name in info.__struct_fields__})
-    return told | {"result": masked(info.result), "error": mask_text(info.error)}
+    waited = seconds_between(info.received_at, info.started_at) if info.started_at else None
+    return told | {"waited": waited, "result": masked(info.result), "error": mask_text(info.error)}
 
 
 def _row(info: RequestInfo) -> tuple[str, ...]:
@@ -95,6 +123,7 @@ def _row(info: RequestInfo) -> tuple[str, ...]:
         one_line(f"{info.flow}.{info.action}"),
         one_line(info.user),
         moment(info.received_at),
+        info.verdict,
         waited,
         took,
         _status(info),
@@ -119,6 +148,8 @@ def show_request(target: Target, request_id: str, sender: str, *, as_json: bool)
         return
     click.echo(click.style(f"{info.id}: {_status(info)}", bold=True))
     click.echo(f"action:    {one_line(f'{info.flow}.{info.action}')}, by {info.transport}")
+    if info.policy:
+        click.echo(f"policy:    {one_line(info.policy)}{f', {info.verdict}' if info.verdict else ''}")
     session = f", session {one_line(info.session)}" if info.session else ""
     click.echo(f"user:      {one_line(info.user) or 'nobody by name'}{session}")
     for title, at in (("received", info.received_at), ("started", info.started_at), ("ended", info.ended_at)):

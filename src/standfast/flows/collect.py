@@ -104,7 +104,7 @@ async def _collect(server: RequestServer, task: Task, plan: Plan, packed: bytes,
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
 
     def opening(at: Instant) -> Sequence[Change]:
-        record = task.record(at, "waiting", durable=True)
+        record = task.record(at, "waiting", durable=True, verdict="collected")
         return keys.first(record, at)
 
     def always(run_id: str, at: Instant) -> Sequence[Change]:

@@ -41,7 +41,8 @@ from standfast.flows.idempotency import IdempotentReplay, RacedError, resolve
 from standfast.flows.inline import CLOSING, InlineRequest
 from standfast.flows.records import RequestKeys, StoredCall, StoredRequest, name_of, new_request_id, tags_of
 from standfast.flows.request import address_of, label_of
-from standfast.flows.server import RequestServer, sweep_for_ever
+from standfast.flows.request_list import begin_index
+from standfast.flows.server import RequestServer, keep_index, sweep_for_ever
 from standfast.flows.storage import SMALL
 from standfast.flows.task import CHAIN, Task
 from standfast.flows.tenants import SPEAKS_FOR_ITSELF, TenantLimits
@@ -269,7 +270,7 @@ class RequestAdmission:
         """Start a durable request: record, run and place are one commit."""
         server = self.server
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
-        record = task.record(at, "waiting", durable=True)
+        record = task.record(at, "waiting", durable=True, verdict="started")
         workflow = self._workflows[name_of(task.action)]
         changes = [*keys.first(record, at)]
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
@@ -367,7 +368,7 @@ class DispatcherLifecycle:
         self._space: Space | None = None
         self._opened: Engine | None = None
         self._server: RequestServer | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Future[tuple[None, None]] | None = None
         self.is_closing = False
 
     def serving(self) -> RequestServer:
@@ -394,7 +395,7 @@ class DispatcherLifecycle:
             raise
         engine.runtime.kept_elsewhere.update(self._workflows)
         sweeping = sweep_for_ever(engine, self._workflows, self._tenants.session_kept)
-        self._sweeping = asyncio.get_running_loop().create_task(sweeping)
+        self._sweeping = asyncio.gather(sweeping, keep_index(engine, self._workflows))
 
     async def _begin(self, schedules: Sequence[Schedule]) -> Engine:
         given = self._given
@@ -432,6 +433,7 @@ class DispatcherLifecycle:
             if self._kind == "shared"
             else LocalArbiter(space, stop_run=stop_run, **options)
         )
+        await begin_index(space)
         chains = await ChainSigner.load(space)
         await arbiter.__aenter__()
         self._server = RequestServer(engine, arbiter, chains, self._tenants)

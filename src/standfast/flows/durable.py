@@ -34,7 +34,7 @@ from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall,
 from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
-from standfast.flows.view import ended, final_put
+from standfast.flows.view import ended
 from standfast.locks.entry import ExtraChanges
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Check, Delete
@@ -187,7 +187,7 @@ class DurableCommits:
                 return ()
             told = structs.replace(record, cancelled_by=record.cancelled_by or there.cancelled_by)
             over = told if record.status == "cancelled" else record
-            changes: list[Change] = [final_put(keys, over, found.version, seen.at)]
+            changes: list[Change] = keys.end(over, found.version, seen)
             for key in claim:
                 changes += kept_until_end(key, keys.id, record.keep, seen)
             if version := seen.version(keys.unfinished):
@@ -195,7 +195,7 @@ class DurableCommits:
             changes += [session_put(session, operations, seen, kept)] if operations else []
             return changes if newest is None else [*changes, newest_put(newest, self._last.at, keys.id, seen)]
 
-        named = (keys.record, keys.unfinished, *claim, session if operations else None, newest)
+        named = (*keys.ending(record), keys.unfinished, *claim, session if operations else None, newest)
         return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
 

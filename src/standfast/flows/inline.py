@@ -38,7 +38,7 @@ from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, name_o
 from standfast.flows.request import Address, Principal, Transport, label_of
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
-from standfast.flows.view import CALLER, ended, final_put
+from standfast.flows.view import CALLER, ended
 from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Check, Put
 from standfast.workflows.failures import describe, log_failure
@@ -153,9 +153,9 @@ async def write_late_end(
             return ()
         there[:] = [record]
         key = () if claim is None else kept_until_end(claim.key, keys.id, record.keep, seen)
-        return (final_put(keys, record, found.version, seen.at), *key)
+        return (*keys.end(record, found.version, seen), *key)
 
-    named = (keys.record,) if claim is None else (keys.record, claim.key)
+    named = keys.ending(record) if claim is None else (*keys.ending(record), claim.key)
     pause = FIRST_PAUSE
     while True:
         try:
@@ -372,20 +372,22 @@ def with_its_place(
         keys: Where its records lie.
         note: Told the record before it is written; from then on it may be there.
     """
-    claim = task.claim
+    claim, came_at = task.claim, server.now()  # where it is listed is named before the store says what time it is
 
     def decide(position: int, seen: Snapshot) -> Sequence[Change]:
         if seen.version(keys.record):
             return ()  # it was written, and the answer got lost
-        begins = {} if position else {"started_at": seen.at, "attempt": 1}
+        begins = {} if position else {"started_at": max(came_at, seen.at), "attempt": 1}
         status: Status = "waiting" if position else "running"
-        record = task.record(seen.at, status, owner=server.owner, server=server.name, **begins)
+        verdict: Verdict = "queued" if position else "run"
+        record = task.record(came_at, status, owner=server.owner, server=server.name, verdict=verdict, **begins)
         put = Put(keys.record, REQUESTS.encode_own(record))
-        changes = (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+        changes = (put, *keys.listing(record), *(() if claim is None else claim.put_over(keys.id, seen)))
         note(record)
         return changes
 
-    return ExtraChanges((keys.record, *(() if claim is None else (claim.key,))), decide)
+    listed = keys.listed(task.record(came_at, "waiting"))
+    return ExtraChanges((keys.record, *listed, *(() if claim is None else (claim.key,))), decide)
 
 
 def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> ExtraChanges[int]:
@@ -417,7 +419,7 @@ def with_its_end(
     """
     session, claim = session_key(server.space, keys.tenant, task.arrival.session), task.claim
     kept = server.tenants.limits.session_kept
-    named = (*(() if record is None else (keys.record,)), *((session,) if operations else ()))
+    named = (*(() if record is None else keys.ending(record)), *((session,) if operations else ()))
 
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
         changes: list[Change] = []
@@ -430,7 +432,7 @@ def with_its_end(
                 return ()  # it was written, and the answer got lost
             if there.has_ended:  # others took this server for dead, and have said so
                 raise RequestInterruptedError(keys.id)
-            changes.append(final_put(keys, record, found.version, seen.at))
+            changes += keys.end(record, found.version, seen)
             if claim is not None:
                 changes += kept_until_end(claim.key, keys.id, record.keep, seen)
         if operations:
@@ -780,8 +782,9 @@ class InlineRequest(Concluding, eq=False):
             room.give_back()
 
     async def _show(self, status: Status) -> None:
-        at = self._server.now() if status == "running" else Instant(0)
-        self._record = structs.replace(self.record, status=status, started_at=at)
+        is_waiting = status == "waiting"
+        at, verdict = (Instant(0), "queued") if is_waiting else (self._server.now(), self.record.verdict)
+        self._record = structs.replace(self.record, status=status, started_at=at, verdict=verdict)
         if self.is_stored:
             await (self._update if self._turn is None else self._turn.update)(as_it_is_now(self.keys, self._record))
 

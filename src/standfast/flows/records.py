@@ -6,6 +6,7 @@ tenant cannot be named, so it is absent.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -16,7 +17,8 @@ from standfast.codec import Codec
 from standfast.flows.request import ENDED, Address, Call, Principal, Status
 from standfast.flows.shares import sharer_of
 from standfast.ids import new_id
-from standfast.stores.protocol import Put
+from standfast.keys import MAX_KEY_BYTES, RecordKey, encode_parts
+from standfast.stores.protocol import Delete, Put
 from standfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
     from standfast.flows.flow import Action
     from standfast.flows.task import Task
-    from standfast.keys import RecordKey
     from standfast.scope import Scope
+    from standfast.stores.protocol import Change, Snapshot
 
 
 # --- what lies in the store of a request: its record, its events, its session's state, and what speaks for its key -
@@ -38,6 +40,9 @@ UNFINISHED_FOR: Final = 31 * 86_400.0
 
 NOTHING: Final = b"1:{}"
 """The value of a record that says something by being there."""
+
+OPEN: Final = "open"
+"""How a request that has not ended is listed: whether it waits or runs, its record or its run says."""
 
 KEPT: Final = 3_600.0
 """Seconds for which a request can be asked about after its end."""
@@ -74,6 +79,8 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
         failure: What it raised.
         by: The request that took its place.
         cancelled_by: Who asked for it to stop, see :mod:`standfast.flows.view`; empty: not known.
+        verdict: What was decided when it came: ``run``, ``queued``, ``started`` or ``collected``, see
+            :class:`~standfast.events.RequestDecided`; empty: it was written before that was kept.
         superseded: The requests whose place it took.
         overlap: One of those had not ended when it began.
         retryable: If it was interrupted, another one with the same idempotency key is run.
@@ -106,6 +113,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
     keep: float = KEPT
     inputs: Raw | UnsetType = UNSET
     cancelled_by: str = ""
+    verdict: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -191,11 +199,41 @@ class RequestKeys:
         """Where it lies that it is durable and has not ended, to be counted."""
         return unfinished_of(self._scope, self.tenant).child(self.id)
 
-    def first(self, record: RequestRecord, at: Instant) -> tuple[Put, Put]:
+    def first(self, record: RequestRecord, at: Instant) -> tuple[Put, ...]:
         """Return what is written when a durable request is taken on, besides its run."""
         sharer = UNFINISHED.encode_own(UnfinishedRecord(sharer_of(record.user, record.transport)))
         unfinished = Put(self.unfinished, sharer, expires_at=later(at, UNFINISHED_FOR))
-        return Put(self.record, REQUESTS.encode_own(record)), unfinished
+        return Put(self.record, REQUESTS.encode_own(record)), unfinished, *self.listing(record)
+
+    def listed(self, record: RequestRecord, state: str = "") -> tuple[RecordKey, ...]:
+        """Return where the request is in the index of requests, see :mod:`standfast.flows.request_list`.
+
+        A key that no store would take is left out: a request must be able to end, whatever its tenant is called.
+
+        Args:
+            record: How it is.
+            state: Among which requests, if not among those that are as the record says.
+        """
+        state = state or (record.status if record.has_ended else OPEN)
+        where = (self._scope.namespace, self._scope.tenant, "requests", self.tenant)
+        lane = _lane(*where, state, record.flow, record.action, "" if state == OPEN else record.verdict)
+        key = lane + b"%016d\x00\x01" % record.received_at + encode_parts((self.id,))
+        return (RecordKey.from_encoded(key),) if len(key) <= MAX_KEY_BYTES else ()
+
+    def listing(self, record: RequestRecord) -> list[Put]:
+        """Return what lists a request that has just come."""
+        return [Put(key, NOTHING) for key in self.listed(record)]
+
+    def ending(self, record: RequestRecord) -> tuple[RecordKey, ...]:
+        """Return what is read and written when a request ends as its record says."""
+        return (self.record, *self.listed(record, OPEN), *self.listed(record))
+
+    def end(self, record: RequestRecord, version: int, seen: Snapshot) -> list[Change]:
+        """Return the changes that write down how a request has ended; its records go by themselves after a while."""
+        until = later(seen.at, record.keep)
+        put = Put(self.record, REQUESTS.encode_own(record), version, expires_at=until)
+        gone = [Delete(key, there) for key in self.listed(record, OPEN) if (there := seen.version(key))]
+        return [put, *gone, *(Put(key, NOTHING, seen.version(key), expires_at=until) for key in self.listed(record))]
 
     @property
     def sharers(self) -> RecordKey:
@@ -209,6 +247,11 @@ class RequestKeys:
     def once(self, name: str) -> RecordKey:
         """Return where the result of a call lies that is made once."""
         return self._scope.key("onced", self.tenant, self.id, name)
+
+
+@lru_cache(maxsize=10_000)
+def _lane(*parts: str) -> bytes:
+    return encode_parts(parts)
 
 
 def unfinished_of(scope: Scope, tenant: str) -> RecordKey:

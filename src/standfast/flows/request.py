@@ -289,6 +289,9 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
             (at the command line), ``"caller"`` (it went away), ``"server"`` (it is stopping); empty if not known.
         superseded: The requests whose place it took.
         overlap: A request that it superseded had not ended when it began: their effects on the outside may overlap.
+        policy: How requests of one key are kept apart: ``queue``, ``reject``, ``debounce`` ...
+        verdict: What was decided when it came, if it has a record: ``run`` (at once), ``queued`` (it had to wait),
+            ``started`` (as a durable run), ``collected`` (into a burst or a batch).
     """
 
     id: str
@@ -311,6 +314,8 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancelled_by: str = ""
     superseded: tuple[str, ...] = ()
     overlap: bool = False
+    policy: str = ""
+    verdict: str = ""
 
     @property
     def has_ended(self) -> bool:

@@ -64,7 +64,7 @@ async def take_on(
         await server.owners.claim_for(task.arrival)
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     at = server.now()
-    first = keys.first(task.record(at, "waiting", durable=True), at)
+    first = keys.first(task.record(at, "waiting", durable=True, verdict="started"), at)
     packed = asked.workflow.signature.pack((StoredCall.of(task),), {})
     extra_changes = (*asked.extra_changes, *first)
     asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), extra_changes=extra_changes)

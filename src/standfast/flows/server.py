@@ -16,6 +16,7 @@ from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
 from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.request_list import UnseenEnds, index_existing
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
 from standfast.flows.view import look, settle
 from standfast.locks.heartbeat import remove
@@ -28,7 +29,7 @@ from standfast.workflows.retention import purge
 from standfast.workflows.worker import tell_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Coroutine, Mapping
+    from collections.abc import Collection, Container, Coroutine, Mapping
 
     from standfast.errors import FlowError
     from standfast.events import Verdict
@@ -441,6 +442,23 @@ async def sweep_for_ever(engine: Engine, workflows: Container[str], session_kept
             if not have_an_end:
                 await give_an_end(engine.space, session_kept)
                 have_an_end = True
+
+
+SETTLE_EVERY: Final = 5.0
+"""Seconds between two looks for durable requests whose runs were ended from outside."""
+
+
+async def keep_index(engine: Engine, workflows: Collection[str]) -> None:
+    """Index what the store had before it had an index of requests, then write down the ends that no server wrote."""
+    space = engine.space
+    ends, is_indexed = UnseenEnds(space, workflows, engine.runtime.now()), False
+    while True:
+        with suppress(StandfastError):  # the next round finds what is left
+            if not is_indexed:
+                await index_existing(space)
+                is_indexed = True
+            await ends.settle()
+        await asyncio.sleep(SETTLE_EVERY)
 
 
 async def give_an_end(scope: Scope, kept: float) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record, Snapshot
 
-KINDS: Final = ("request", "event", "session", "owner", "idempotency", "onced", "sharer", "newest")
+KINDS: Final = ("request", "requests", "event", "session", "owner", "idempotency", "onced", "sharer", "newest")
 """The records that have the tenant in their keys; the runs of its durable requests are found by the first."""
 
 SMALL: Final = 500

@@ -352,11 +352,6 @@ def ended(
     return structs.replace(record, **changes)
 
 
-def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instant) -> Put:
-    """Return the change that writes down how a request has ended; the record goes by itself after a while."""
-    return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))
-
-
 async def settle(scope: Scope, keys: RequestKeys, view: RequestView) -> bool:
     """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing.
 
@@ -370,9 +365,9 @@ async def settle(scope: Scope, keys: RequestKeys, view: RequestView) -> bool:
             return Decision(answer=False)
         counted = seen.version(keys.unfinished)
         changes = () if not counted else (Delete(keys.unfinished, counted),)
-        return Decision(answer=True, changes=(final_put(keys, view.record, view.version, view.at), *changes))
+        return Decision(answer=True, changes=(*keys.end(view.record, view.version, seen), *changes))
 
-    return (await scope.update((keys.record, keys.unfinished), decide)).answer
+    return (await scope.update((*keys.ending(view.record), keys.unfinished), decide)).answer
 
 
 # --- durable requests -----------------------------------------------------------------------------------------------
@@ -467,6 +462,8 @@ def info_of(request_id: str, record: RequestRecord, explanation: RequestExplanat
         flow=record.flow,
         action=record.action,
         status=record.status,
+        policy=record.policy,
+        verdict=record.verdict,
         user=record.user,
         session=record.session,
         transport=record.transport or "local",

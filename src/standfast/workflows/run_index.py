@@ -14,16 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, Unpack, final, get_args
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, get_args
 
 from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant, later
-from standfast.codec import Codec
 from standfast.errors import DeclarationError, InvalidArgumentError
-from standfast.keys import RecordKey, decode_parts, encode_parts
+from standfast.keys import RecordKey, encode_parts
 from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Conflict, Put
+from standfast.workflows.lanes import (
+    ALWAYS,
+    BATCH,
+    LAST,
+    PAGE,
+    PAUSE,
+    IndexMarker,
+    LaneMerge,
+    Position,
+    count_lane,
+    cursor_at,
+    cursor_by_id,
+    parts_below,
+    position_in,
+    position_of,
+)
 from standfast.workflows.queries import Page, RunInfo, info_of
 from standfast.workflows.records import (
     ENDED,
@@ -45,12 +60,6 @@ if TYPE_CHECKING:
 
 STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
 
-BATCH: Final = 50
-"""How many runs are read together: two records each, and the event loop is given back between two batches."""
-
-PAGE: Final = 500
-"""How many records of the index are read at once."""
-
 MOST_PASSED: Final = 2_000
 """How many runs that are not meant a page passes over; then it ends, and the next one goes on from there."""
 
@@ -59,11 +68,6 @@ MOST_COUNTED: Final = 1_000
 
 _SLACK: Final = 60.0
 """Seconds by which a run may seem to have changed before it started, by the clocks of two processes."""
-
-_LAST: Final = Instant(10**16 - 1)
-
-Position: TypeAlias = tuple[int, str]
-"""Where a run stands in a list: since when it is as it is, and its id."""
 
 
 # --- which runs are meant -------------------------------------------------------------------------------------------
@@ -109,7 +113,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         """From when and before when a run that is meant can have come to be as it is."""
         earliest = Instant(0) if self.started_after is None else later(self.started_after, -_SLACK)
         low = max(Instant(0), earliest, self.ended_after or Instant(0))
-        return low, _LAST if self.ended_before is None else self.ended_before
+        return low, LAST if self.ended_before is None else self.ended_before
 
     @property
     def is_indexed(self) -> bool:
@@ -173,75 +177,7 @@ def _is_within(at: Instant, first: Instant | None, end: Instant | None) -> bool:
     return (first is None or at >= first) and (end is None or at < end)
 
 
-# --- where a page ended ---------------------------------------------------------------------------------------------
-
-
-def _cursor(position: Position) -> str:
-    return f"{position[0]}/{position[1]}"
-
-
-def _cursor_by_id(run_id: str) -> str:
-    return f"@{run_id}"
-
-
-def _position(after: str) -> Position | str:
-    """Return where a page goes on: a position, or the id of a run where a list is in the order of ids."""
-    if after.startswith("@"):
-        return after[1:]
-    at, slash, run_id = after.partition("/")
-    if not slash or not at.isdecimal() or int(at) > _LAST:
-        raise InvalidArgumentError("after", "give what the page before has as its next", f"{after!r:.100}")
-    return int(at), run_id
-
-
-# --- ranges of the index, and their merge ---------------------------------------------------------------------------
-
-
-@final
-class _Lane:
-    """One range of the index, read in order."""
-
-    def __init__(self, scope: Scope, lane: RecordKey, times: tuple[Instant, Instant], after: Position | None) -> None:
-        self._scope, self._lane = scope, lane
-        self._start, self._end = self._at(times[0]), self._at(times[1])
-        self._after = after
-        self.last: Position | None = None
-        self.has_more = True
-
-    def _at(self, at: int, run_id: str | None = None) -> RecordKey:
-        rest = (f"{at:016d}",) if run_id is None else (f"{at:016d}", run_id)
-        return RecordKey.from_encoded(self._lane + encode_parts(rest))
-
-    def go_on(self, *, newest_first: bool) -> None:
-        """Begin behind the position that it was given."""
-        if self._after is None:
-            return
-        at = self._at(*self._after)
-        if newest_first:
-            self._end = min(self._end, at)
-        else:
-            self._start = max(self._start, at.successor())
-
-    async def fetch(self, many: int, *, newest_first: bool) -> list[Position]:
-        """Return the next positions."""
-        if self._start >= self._end:
-            self.has_more = False
-            return []
-        page = await self._scope.scan(self._start, self._end, limit=many, reverse=newest_first)
-        if page.more is None:
-            self.has_more = False
-        elif newest_first:
-            self._end = page.more
-        else:
-            self._start = page.more
-        found = [_position_in(self._lane, key) for key in page.records]
-        self.last = found[-1] if found else self.last
-        return found
-
-
-def _position_in(lane: RecordKey, key: RecordKey) -> Position:
-    at, run_id = decode_parts(key[len(lane) :])
-    return int(at), run_id
+# --- ranges of the index --------------------------------------------------------------------------------------------
 
 
 async def _lanes(scope: Scope, chosen: RunFilter) -> list[RecordKey]:
@@ -256,18 +192,13 @@ async def _lanes(scope: Scope, chosen: RunFilter) -> list[RecordKey]:
 
 
 async def _lanes_with(scope: Scope, status: str) -> list[RecordKey]:
-    """Find the workflows that have runs with a status, by one look for each of them."""
-    lanes: list[RecordKey] = []
-    start, end = scope.key("runs", status).within()
-    while records := (await scope.scan(start, end, limit=1)).records:
-        lanes.append(scope.key("runs", status, next(iter(records)).parts[4]))
-        start = lanes[-1].within()[1]
-    return lanes
+    root = scope.key("runs", status)
+    return [root.child(workflow) for workflow in await parts_below(scope, root)]
 
 
 async def workflows_with(scope: Scope, status: str) -> list[str]:
     """Return the names of the workflows that have runs with a status which no worker drives."""
-    return [lane.parts[4] for lane in await _lanes_with(scope, status)]
+    return await parts_below(scope, scope.key("runs", status))
 
 
 async def _driven(scope: Scope, chosen: RunFilter) -> list[Position]:
@@ -293,59 +224,19 @@ async def _pages(scope: Scope, start: RecordKey, end: RecordKey, most: int = PAG
         await asyncio.sleep(0)
 
 
-@final
-class _Merge:
-    """The runs of several ranges, in the order of time."""
+async def _merged(
+    scope: Scope, chosen: RunFilter, *, newest_first: bool, after: Position | None, many: int
+) -> LaneMerge:
+    """Return the runs of all lanes that are meant, in the order of time.
 
-    def __init__(self, scope: Scope, chosen: RunFilter, *, newest_first: bool, after: Position | None) -> None:
-        self._scope, self._chosen, self._newest_first, self._after = scope, chosen, newest_first, after
-        self._lanes: list[_Lane] = []
-        self._waiting: list[Position] = []
-        self._met: Final[set[Position]] = set()
-
-    async def open(self, many: int) -> None:
-        """Read the beginning of each range.
-
-        Runs that are driven are looked for before and after, because a run that is claimed between two looks would
-        else be in neither.
-        """
-        chosen = self._chosen
-        self._add(await _driven(self._scope, chosen))
-        lanes = await _lanes(self._scope, chosen)
-        self._lanes = [_Lane(self._scope, lane, chosen.times, self._after) for lane in lanes]
-        for lane in self._lanes:
-            lane.go_on(newest_first=self._newest_first)
-        first = max(2, min(PAGE, 2 * many // max(1, len(lanes)) + 1))
-        fetched = await asyncio.gather(*(lane.fetch(first, newest_first=self._newest_first) for lane in self._lanes))
-        self._add(position for some in fetched for position in some)
-        self._add(await _driven(self._scope, chosen))
-
-    def _add(self, found: Iterable[Position]) -> None:
-        for position in found:
-            if position not in self._met and (self._after is None or self._is_behind(position, self._after)):
-                self._met.add(position)
-                self._waiting.append(position)
-        self._waiting.sort(reverse=not self._newest_first)  # the next ones are at the end
-
-    def _is_behind(self, position: Position, other: Position) -> bool:
-        return position < other if self._newest_first else position > other
-
-    async def take(self, many: int) -> list[Position]:
-        """Return the next positions, no more than ``many``; none: that was all."""
-        waiting = self._waiting
-        while True:
-            unread = [lane for lane in self._lanes if lane.has_more]
-            if not unread:
-                break
-            behind = (max if self._newest_first else min)(unread, key=lambda lane: lane.last or (0, ""))
-            edge = behind.last
-            ready = waiting[-many:]
-            if edge is not None and len(ready) == many and not self._is_behind(ready[0], edge):
-                break
-            self._add(await behind.fetch(min(PAGE, max(many, BATCH)), newest_first=self._newest_first))
-        taken = waiting[-many:][::-1]
-        del waiting[-many:]
-        return taken
+    Runs that are driven are looked for before and after, because a run that is claimed between two looks would else be
+    in neither.
+    """
+    merge = LaneMerge(scope, newest_first=newest_first, after=after)
+    merge.add(await _driven(scope, chosen))
+    await merge.open(await _lanes(scope, chosen), chosen.times, many)
+    merge.add(await _driven(scope, chosen))
+    return merge
 
 
 # --- pages and counts -----------------------------------------------------------------------------------------------
@@ -361,13 +252,12 @@ async def list_runs(
     """
     if type(limit) is not int or limit < 1:
         raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
-    position = None if after is None else _position(after)
+    position = None if after is None else position_of(after)
     if isinstance(position, str) or chosen.parent is not None or not await is_complete(scope):
         if isinstance(position, tuple):
             position = position[1]
         return await _list_by_id(scope, chosen, newest_first=newest_first, limit=limit, after=position)
-    merge = _Merge(scope, chosen, newest_first=newest_first, after=position)
-    await merge.open(limit)
+    merge = await _merged(scope, chosen, newest_first=newest_first, after=position, many=limit)
     found: dict[str, RunInfo] = {}
     passed = 0
     while positions := await merge.take(min(BATCH, limit - len(found))):
@@ -375,7 +265,7 @@ async def list_runs(
         passed += len(positions) - len(runs)
         found.update(runs)
         if len(found) >= limit or passed >= MOST_PASSED:
-            return Page(tuple(found.values()), _cursor(positions[-1]))
+            return Page(tuple(found.values()), cursor_at(positions[-1]))
         await asyncio.sleep(0)
     return Page(tuple(found.values()), None)
 
@@ -416,11 +306,11 @@ async def _list_by_id(scope: Scope, chosen: RunFilter, *, newest_first: bool, li
         for run_id, run in runs.items():
             found[run_id] = run
             if len(found) == limit:
-                return Page(tuple(found.values()), _cursor_by_id(run_id))
+                return Page(tuple(found.values()), cursor_by_id(run_id))
         if page.more is None:
             break
         if passed >= MOST_PASSED:
-            return Page(tuple(found.values()), _cursor_by_id(next(reversed(states))))
+            return Page(tuple(found.values()), cursor_by_id(next(reversed(states))))
         start, end = (start, page.more) if newest_first else (page.more, end)
         await asyncio.sleep(0)
     if chosen.parent is not None:
@@ -460,25 +350,10 @@ async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTE
         lanes = [scope.key("runs", status) for status in sorted(chosen.statuses)]
     counted = driven
     for lane in lanes:
-        counted += await _count_lane(scope, lane, chosen.times if has_times else None, most + 1 - counted)
+        counted += await count_lane(scope, lane, most + 1 - counted, chosen.times if has_times else None)
         if counted > most:
             return RunCount(most, has_more=True)
     return RunCount(counted)
-
-
-async def _count_lane(scope: Scope, lane: RecordKey, times: tuple[Instant, Instant] | None, most: int) -> int:
-    start, end = lane.within()
-    if times is not None:
-        start, end = lane.child(f"{times[0]:016d}"), lane.child(f"{times[1]:016d}")
-    counted = 0
-    while counted < most and start < end:
-        page = await scope.scan(start, end, limit=min(PAGE, most - counted))
-        counted += len(page.records)
-        if page.more is None:
-            break
-        start = page.more
-        await asyncio.sleep(0)
-    return counted
 
 
 async def _count_driven(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
@@ -517,7 +392,7 @@ class EndedRun(Struct, frozen=True):
 
 
 async def oldest_ended(
-    scope: Scope, status: str, *, before: Instant, workflow: str | None = None
+    scope: Scope, status: str, *, before: Instant, workflow: str | None = None, since: Instant = ALWAYS[0]
 ) -> AsyncIterator[list[EndedRun]]:
     """Yield the runs that ended in one way before an instant, page by page; of each workflow the oldest first.
 
@@ -527,78 +402,37 @@ async def oldest_ended(
     chosen = RunFilter(status=frozenset({status}), workflow=workflow, ended_before=before)
     for lane in await _lanes(scope, chosen):
         name = lane.parts[4]
-        async for page in _pages(scope, lane.child(f"{0:016d}"), lane.child(f"{before:016d}")):
-            ended = (_position_in(lane, record.key) for record in page)
+        async for page in _pages(scope, lane.child(f"{since:016d}"), lane.child(f"{before:016d}")):
+            ended = (position_in(lane, record.key) for record in page)
             yield [EndedRun(run_id, name, status, Instant(at)) for at, run_id in ended]
 
 
 # --- stores that are older than the index ---------------------------------------------------------------------------
 
-PAUSE: Final = 0.05
-"""Seconds between two batches of runs that are indexed later: as many as a busy store does not notice."""
-
 TRIES: Final = 20
 
 
-class Indexing(Struct, frozen=True, omit_defaults=True):
-    """How far the runs of a store are indexed.
-
-    Attributes:
-        is_done: All are.
-        after: Up to this id they are.
-    """
-
-    is_done: bool = False
-    after: str = ""
-
-
-INDEXINGS: Final[Codec[Indexing]] = Codec(Indexing, what="the state of the index of runs")
-
-
-def _marker(scope: Scope) -> RecordKey:
-    return scope.key("indexed", "runs")
+def _marker(scope: Scope) -> IndexMarker:
+    return IndexMarker(scope, "runs", scope.key("life"))
 
 
 async def is_complete(scope: Scope) -> bool:
     """Return True if all runs of a store are in the index."""
-    marker = _marker(scope)
-    record = (await scope.read(marker)).get(marker)
-    return record is not None and INDEXINGS.decode(record.value).is_done
+    return await _marker(scope).is_complete()
 
 
 async def begin_index(scope: Scope) -> None:
     """Say that the index of a store is complete, if the store has no runs yet."""
-    marker = _marker(scope)
-    if (await scope.read(marker)).get(marker) is not None:
-        return
-    if not (await scope.scan(*scope.key("life").within(), limit=1)).records:
-        await scope.commit(Put(marker, INDEXINGS.encode(Indexing(is_done=True))))  # if refused, another was faster
+    await _marker(scope).begin()
 
 
 async def index_existing(scope: Scope, *, pause: float = PAUSE, again: bool = False) -> int:
-    """Index the runs that a store had before it had an index, slowly; return how many were not indexed.
+    """Index the runs that a store had before it had an index, slowly; see :meth:`IndexMarker.index_existing`."""
 
-    It goes on where it was interrupted, and several processes may do it at the same time.
+    async def index(key: RecordKey) -> bool:
+        return await _index(scope, RunKeys(scope, key.parts[-1]))
 
-    Args:
-        scope: Where.
-        pause: Seconds to wait after each batch.
-        again: Begin anew, also if it was done: a process of an older version has written since.
-    """
-    marker, added = _marker(scope), 0
-    while True:
-        record = (await scope.read(marker)).get(marker)
-        known = Indexing() if record is None or again else INDEXINGS.decode(record.value)
-        if known.is_done:
-            return added
-        again = False
-        start = RecordKey.from_encoded(scope.key("life") + (encode_parts((known.after,)) if known.after else b""))
-        page = await scope.scan(start.successor(), scope.key("life").within()[1], limit=BATCH)
-        run_ids = [key.parts[-1] for key in page.records]
-        added += sum(await asyncio.gather(*(_index(scope, RunKeys(scope, run_id)) for run_id in run_ids)))
-        after = Indexing(is_done=page.more is None, after=run_ids[-1] if run_ids else known.after)
-        await scope.commit(Put(marker, INDEXINGS.encode(after), 0 if record is None else record.version))
-        await asyncio.sleep(pause)
+    return await _marker(scope).index_existing(index, pause=pause, again=again)
 
 
 async def _index(scope: Scope, keys: RunKeys) -> bool:

@@ -30,6 +30,8 @@ async def test_requests_are_listed_newest_first(url: str, ask: Ask) -> None:
         page = json.loads((await ask("requests", "list", *OF, "--limit", "1", "--json")).stdout)
         rest = json.loads((await ask("requests", "list", *OF, "--after", page["next"], "--json")).stdout)
         shown = (await ask("requests", "list", *OF, "--action", "queued")).stdout
+        counted = await ask("requests", "list", *OF, "--flow", "chat", "--count", "--json")
+        started = json.loads((await ask("requests", "list", *OF, "--verdict", "started", "--json")).stdout)
         others = await ask("requests", "list")
         stage.release("a")
         for each in (running, waiting):
@@ -43,6 +45,9 @@ async def test_requests_are_listed_newest_first(url: str, ask: Ask) -> None:
     assert [each["id"] for each in some["requests"]] == [waiting.id]
     assert [each["id"] for each in (*page["requests"], *rest["requests"])] == [waiting.id, running.id]
     assert shown.splitlines()[0].split()[:3] == ["REQUEST", "ACTION", "USER"]
+    assert json.loads(counted.stdout) == {"count": 2, "more": False}
+    assert [(each["policy"], each["verdict"]) for each in started["requests"]] == [("queue", "started")] * 2
+    assert [each["waited"] is None for each in started["requests"]] == [True, False]
     assert others.stdout == "there are no such requests\n"
 
 

@@ -23,7 +23,7 @@ from standfast.errors import (
 )
 from standfast.flows.records import REQUESTS, RequestKeys
 from standfast.flows.server import sweep
-from standfast.flows.view import ended, final_put, look
+from standfast.flows.view import ended, look
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
@@ -275,7 +275,7 @@ async def test_a_step_whose_outcome_is_written_does_not_call_its_action_again(st
         keys = RequestKeys(space, "acme", handle.id)
         view = await look(space, keys)
         over = ended(view.record, "completed", view.at, result=b'"done before"')
-        await space.commit(final_put(keys, over, view.version, view.at))
+        await space.commit(*keys.end(over, view.version, await space.read(*keys.ending(over))))
         async with sf.Dispatcher(url, [stage.flow]) as dispatcher:
             assert await result(await dispatcher.dispatch(arrival("queued", "b"))) == "did b"
 

@@ -14,7 +14,7 @@ import standfast as sf
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.stores.protocol import Delete, Put
-from standfast.workflows import run_index
+from standfast.workflows import lanes, run_index
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listing
 from standfast.workflows.run_index import RunFilter, chosen_by, count_runs, list_runs, oldest_ended
 from tests.unit.workflows.engines import acts, collects, engine, until
@@ -282,7 +282,7 @@ async def test_indexing_goes_on_where_it_was_interrupted(space: Space, monkeypat
     for minute in range(6):
         await write(space, f"r{minute}", "failed", minute, listed=False)
     marker = space.key("indexed", "runs")
-    half = run_index.INDEXINGS.encode(run_index.Indexing(after="r3"))
+    half = lanes.INDEXINGS.encode(lanes.Indexing(after="r3"))
     await space.commit(Put(marker, half, (await space.read(marker)).version(marker)))
 
     assert await run_index.index_existing(space, pause=0) == 2
