@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
+from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from standfast.clock import Clock
 
@@ -22,10 +24,13 @@ _MILLISECOND: Final = 1_000
 _FRACTIONS: Final = 4_096  # the 12 bits after the milliseconds hold parts of one, then count
 _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
+_FAR: Final = 1 << 58
+"""A moment that no clock shows: from there on ids only count."""
 
 _TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
 
 _lock = threading.Lock()
+_random_bytes: Callable[[int], bytes] = os.urandom
 
 
 _EIGHT: Final = 8
@@ -39,14 +44,14 @@ def random_eight() -> bytes:
     try:
         return _eights.pop()
     except IndexError:
-        fetched = os.urandom(_EIGHT * _AT_ONCE)
+        fetched = _random_bytes(_EIGHT * _AT_ONCE)
         _eights.extend(fetched[start : start + _EIGHT] for start in range(_EIGHT, len(fetched), _EIGHT))
         return fetched[:_EIGHT]
 
 
 def _fetch_tails() -> str:
     """Fetch the random parts of many ids, and return one more."""
-    digits = os.urandom(2 * _EIGHT * _AT_ONCE).hex()
+    digits = _random_bytes(2 * _EIGHT * _AT_ONCE).hex()
     own, *others = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
     _tails.extend(others)
     return own
@@ -111,3 +116,22 @@ class IdMaker:
 
 new_id: Final = IdMaker()
 """Make an id by the machine's clock and the system's randomness."""
+
+
+@contextmanager
+def repeatable_ids(seed: int) -> Generator[None]:
+    """Make ids in a block that are the same for the same seed, whatever was made before: for simulations alone.
+
+    They can be guessed, and are not unique. Nothing else of the process may make ids meanwhile.
+    """
+    global _random_bytes  # noqa: PLW0603 -- the makers have one source of randomness
+    last, new_id._last = new_id._last, _FAR  # noqa: SLF001 -- its own module
+    _eights.clear()
+    _tails.clear()
+    _random_bytes = Random(seed).randbytes  # noqa: S311 -- that it repeats is what it is for
+    try:
+        yield
+    finally:
+        _random_bytes, new_id._last = os.urandom, last  # noqa: SLF001 -- its own module
+        _eights.clear()
+        _tails.clear()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 import standfast as sf
 from standfast.errors import ResultTimeoutError, StandfastError
 from standfast.flows.dispatcher import Dispatcher
+from standfast.flows.records import REQUESTS, RequestKeys
 from standfast.keys import RecordKey
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
@@ -34,7 +35,7 @@ PATIENCE: Final = 120.0
 KEPT: Final = {
     *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
     *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
-    *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged"),
+    *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged", "requests"),
 }
 """What stays in the store after all have ended."""
 
@@ -262,6 +263,17 @@ class World:
             header = HEADERS.decode(records[RecordKey(namespace, tenant, "run", run)].value)
             wanted |= listings_of(run, RUN_STATES.decode(records[key].value), header)
         self.watch.demand(found == wanted, f"index: listed are {sorted(found - wanted)}, not {sorted(wanted - found)}")
+        self._check_requests()
+
+    def _check_requests(self) -> None:
+        """Each request is listed where its record says, and no other is."""
+        records, space = self.memory._records, self.sites[0].space
+        found = {key for key in records if key.parts[2] == "requests" and self._is_there(key)}
+        wanted: set[RecordKey] = set()
+        for key in [each for each in records if each.parts[2] == "request" and self._is_there(each)]:
+            wanted.update(RequestKeys(space, *key.parts[-2:]).listed(REQUESTS.decode(records[key].value)))
+        odd, missing = sorted(map(str, found - wanted)), sorted(map(str, wanted - found))
+        self.watch.demand(found == wanted, f"index of requests: listed are {odd}, not {missing}")
 
     def _is_there(self, key: Any) -> bool:
         return not self.memory._records[key].is_expired(self.memory.now())

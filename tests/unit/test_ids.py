@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from standfast import ids
-from standfast.ids import IdMaker, new_id
+from standfast.ids import IdMaker, new_id, repeatable_ids
 from standfast.testing import VirtualClock
 
 
@@ -92,3 +92,17 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     own = new_id()
     assert len(made) == len(own)
     assert made[-12:] != own[-12:]
+
+
+def test_ids_of_a_simulation_repeat_and_those_after_it_do_not() -> None:
+    """The same seed makes the same ids, whatever was made before; outside they are the system's again."""
+    before = new_id()
+    made = list[list[str]]()
+    for seed in (7, 7, 8):
+        with repeatable_ids(seed):
+            made.append([new_id(), new_id.long(), new_id()])
+        new_id.long()
+
+    assert made[0] == made[1] != made[2]
+    assert made[0][0] < made[0][2]
+    assert before < new_id() < made[0][0]

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import InvalidArgumentError, NotSimulatedError, SimulationError
+from standfast.ids import repeatable_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -493,8 +494,8 @@ def simulate(
     """Run ``main(*args)`` to its end on a :class:`SimulatedLoop` and return what it returns.
 
     Whatever fails carries a note with the seed; calling again with that seed repeats the run exactly, as long as
-    the program takes its own randomness from the seed, too. An exception in a plain callback, which asyncio only
-    logs, fails the simulation. Tasks that are left when ``main`` has ended are cancelled.
+    the program takes its own randomness from the seed, too; ids of Standfast do. An exception in a plain callback,
+    which asyncio only logs, fails the simulation. Tasks that are left when ``main`` has ended are cancelled.
 
     >>> import asyncio
     >>> async def nap() -> float:
@@ -507,7 +508,8 @@ def simulate(
         raise SimulationError("simulate() runs an event loop of its own: call it from a plain function")
     loop = SimulatedLoop(seed, step_limit=step_limit)
     try:
-        result = loop.run_until_complete(main(*args))
+        with repeatable_ids(seed):
+            result = loop.run_until_complete(main(*args))
         loop.raise_callback_errors()
     except BaseException as error:
         error.add_note(_how_to_repeat(loop))
