@@ -66,7 +66,9 @@ STRIKES: Final = tuple(
         "mysql",
         "postgresql",
         "redis",
+        "services",
         "tls",
+        "workflows",
     ]
 )
 """Folders whose tests kill, stop, cut off or fill up servers, or start one for each: seconds rather than moments."""

@@ -15,16 +15,26 @@ from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.integration.sqlite.conftest import Open, Start
 
 SECONDS = 2.0
+
+
+def shares_of(parts: Sequence[float]) -> list[float]:
+    """Return each part in proportion to a fair one."""
+    return [each * len(parts) / sum(parts) for each in parts]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("processes", [2, 8])
 @pytest.mark.parametrize("tasks", [1, 20])
 def test_processes_flat_out_get_fair_shares(url: str, start: Start, processes: int, tasks: int) -> None:
-    """No process gets less than half of its share, and waiting is evenly spread."""
+    """No process gets less than half of its share, nor waits much longer than the others do.
+
+    Time in which a process had no processor does not count: eight that are flat out share the cores with whatever runs.
+    """
     seconds = size(full=10, quick=2)
     children = [start("flat_out", url, n, seconds, tasks) for n in range(processes)]
     assert [child.hear() for child in children] == [["ready"]] * processes
@@ -32,13 +42,15 @@ def test_processes_flat_out_get_fair_shares(url: str, start: Start, processes: i
         child.tell("go")
     told = [[float(word) for word in child.hear(seconds=120)] for child in children]
 
-    counts, medians, tails, worst = zip(*told, strict=True)
-    share = sum(counts) / processes
-    middle, tail = statistics.median(medians), max(tails)
+    counts, medians, tails, worst, waits = zip(*told, strict=True)
+    speeds = [count / max(seconds - wait, seconds / 10) for count, wait in zip(counts, waits, strict=True)]
+    shares = map(max, shares_of(counts), shares_of(speeds))
+    middle, tail, usual_tail = statistics.median(medians), max(tails), statistics.median(tails)
     print(f"{processes} processes x {tasks} tasks: {sum(counts) / seconds:.0f} commits/s")
-    print(f"least share {min(counts) / share:.2f}, p50 {middle:.4f} s, p99 {tail:.4f} s, worst {max(worst):.4f} s")
-    assert min(counts) >= share / 2
-    assert tail <= max(20 * middle, 0.1)
+    least = min(shares)
+    print(f"least share {least:.2f}, p50 {middle:.4f} s, p99 {tail:.4f} s, worst {max(worst):.4f} s")
+    assert least >= 1 / 2
+    assert tail <= max(5 * usual_tail, 0.1)
 
 
 @pytest.mark.parametrize("mode", ["auto", "loop", "thread"])
