@@ -123,7 +123,7 @@ class LaneMerge:
         self._met: Final[set[Position]] = set()
 
     async def open(self, lanes: Sequence[RecordKey], times: tuple[Instant, Instant], many: int) -> None:
-        """Read the beginning of each lane, as much as a page of so many needs."""
+        """Read the beginning of each lane, as much as a page of ``many`` entries needs."""
         self._lanes = [_LaneReader(self._scope, lane, times) for lane in lanes]
         if self._after is not None:
             for each in self._lanes:
