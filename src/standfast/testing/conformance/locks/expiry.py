@@ -142,6 +142,8 @@ class LockExpiryCases(LockGround):
 
         assert monotonic() - started < 3 * lost[0].lease
         await last.leave()
+        for wire in wires:
+            wire.mend()  # or closing each of them waits for its store
         for client in dead:
             await client.end()
 
