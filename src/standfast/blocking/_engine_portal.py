@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
     from standfast.stores.user_transactions import Talk
+    from standfast.workflows.debounce import Runnable
     from standfast.workflows.definition import Workflow
-    from standfast.workflows.engine import Runnable
     from standfast.workflows.records import Started
 
 T = TypeVar("T")

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from standfast.stores.encryption import Keyring
     from standfast.stores.user_transactions import Talk
     from standfast.workflows.admin import Looked, Recovered
+    from standfast.workflows.debounce import Runnable
     from standfast.workflows.definition import Bound, Step, Workflow
-    from standfast.workflows.engine import Runnable
     from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.limits import LimitPage
     from standfast.workflows.overview import Overview

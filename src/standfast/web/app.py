@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from standfast.web.chat import Chat
     from standfast.web.mcp import ToolEndpoint
     from standfast.web.tools import Toolable
-    from standfast.workflows.engine import Runnable
+    from standfast.workflows.debounce import Runnable
 
 
 GRACE: Final = 10.0

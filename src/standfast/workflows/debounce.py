@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast, final, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -493,3 +493,18 @@ def _together(events: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the one argument with the items of all: each event has a list of one."""
     [name] = events[0]
     return {name: [item for event in events for item in cast("list[Any]", event[name])]}
+
+
+# --- what an engine can be given to run -----------------------------------------------------------------------------
+
+Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
+"""A workflow, or one that collects events for it."""
+
+
+def workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
+    """Return the workflows that an engine needs to run something."""
+    if isinstance(each, Workflow):
+        return (each,)
+    if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        return each.workflows
+    raise DeclarationError(repr(each)[:100], "this is no workflow; declare it with @sf.workflow")

@@ -257,6 +257,12 @@ def unbound(given: object) -> object:
     return given.workflow if isinstance(given, Bound) else given  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] -- of anything
 
 
+def name_of(given: object) -> str:
+    """Return the name of a workflow, also of one with its arguments; a name as it is."""
+    found = unbound(given)
+    return str(getattr(found, "name", found))
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """Return where a function is defined, for people: its name, and its file and line."""
     function = inspect.unwrap(function)

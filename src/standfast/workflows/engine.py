@@ -14,7 +14,6 @@ from typing import (
     Literal,
     ParamSpec,
     Self,
-    TypeAlias,
     TypeVar,
     TypeVarTuple,
     Unpack,
@@ -30,7 +29,6 @@ from standfast.errors import (
     EngineCreateNameMismatchError,
     EngineNotOpenError,
     ForkedError,
-    UnknownWorkflowError,
     UsageError,
 )
 from standfast.hooks import EngineHooks
@@ -41,8 +39,8 @@ from standfast.space import Space, lines_of
 from standfast.space import open as open_space
 from standfast.workflows import admin, limits, messages, retention
 from standfast.workflows.catalog import declare
-from standfast.workflows.debounce import Batched, Debounced
-from standfast.workflows.definition import Step, Workflow, as_step, unbound
+from standfast.workflows.debounce import workflows_of
+from standfast.workflows.definition import as_step, name_of
 from standfast.workflows.execution import query
 from standfast.workflows.fleet import list_workers
 from standfast.workflows.overview import LATELY, PATIENCE, overview
@@ -50,7 +48,7 @@ from standfast.workflows.queries import read_history, read_info, read_timeline
 from standfast.workflows.run import Run
 from standfast.workflows.run_index import MOST_COUNTED, begin_index, chosen_by, count_runs, list_runs
 from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
-from standfast.workflows.schedules.schedules import Schedules
+from standfast.workflows.schedules.schedules import Schedules, known_schedules
 from standfast.workflows.schedules.ticker import Ticker
 from standfast.workflows.start import (
     check_request,
@@ -76,7 +74,8 @@ if TYPE_CHECKING:
     from standfast.stores.encryption import Keyring
     from standfast.stores.user_transactions import Talk
     from standfast.workflows.admin import Looked, Recovered
-    from standfast.workflows.definition import Bound
+    from standfast.workflows.debounce import Runnable
+    from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.fleet import WorkerInfo
     from standfast.workflows.limits import LimitPage
     from standfast.workflows.overview import Overview
@@ -92,9 +91,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-
-Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
-"""What an engine can be given to run."""
 
 LINGER: Final = 0.25
 """Seconds that a run in which everything waits stays in memory."""
@@ -179,7 +175,7 @@ class Engine:
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
-        self._declared: Final = _known_of(schedules, self._workflows)
+        self._declared: Final = known_schedules(schedules, self._workflows)
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
         self._options: Final = (max_loaded, threads, quarantine_after)
@@ -444,7 +440,7 @@ class Engine:
         options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
         given = options | {"connection": connection}
         asked = await checked_start(self, workflow, args, kwargs, by_name, given, unknown)
-        async with self.acts("run.start", asked.run_id, workflow=_name_of(workflow)) as told:
+        async with self.acts("run.start", asked.run_id, workflow=name_of(workflow)) as told:
             started = await (
                 start(self.runtime, asked) if connection is None else start_over(self.runtime, asked, connection)
             )
@@ -516,7 +512,7 @@ class Engine:
         sent = messages.signal_of(signal, value, signal_id)
         options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
         asked = await checked_start(self, workflow, args, None, {}, options)
-        async with self.acts("run.start", asked.run_id, workflow=_name_of(workflow), signal=signal) as told:
+        async with self.acts("run.start", asked.run_id, workflow=name_of(workflow), signal=signal) as told:
             met = await start_or_signal(self.runtime, asked, sent, on_terminal)
             told.details["outcome"] = met.outcome
         return Run(self, met.run_id, code_of_start(asked), is_new=met.outcome == "started"), met.outcome
@@ -649,12 +645,12 @@ class Engine:
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
         """
-        async with self.acts("limit.set", _name_of(workflow), max=max, key=key):
+        async with self.acts("limit.set", name_of(workflow), max=max, key=key):
             await limits.set_limit(self.runtime, workflow, max, key)
 
     async def clear_limit(self, workflow: Workflow[..., Any] | str, *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""
-        async with self.acts("limit.clear", _name_of(workflow), key=key):
+        async with self.acts("limit.clear", name_of(workflow), key=key):
             await limits.clear_limit(self.runtime, workflow, key)
 
     async def limits(self, workflow: str | None = None, *, limit: int = 1_000) -> LimitPage:
@@ -838,11 +834,6 @@ class Engine:
         return erased
 
 
-def _name_of(workflow: Any) -> str:  # noqa: ANN401 -- whatever a run can be started by
-    found = unbound(workflow)
-    return str(getattr(found, "name", found))
-
-
 def is_open(engine: Engine) -> bool:
     """Return True if an engine was opened, and not closed since."""
     return engine._runtime is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
@@ -876,25 +867,7 @@ def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tupl
         if name != each.name:
             raise EngineCreateNameMismatchError(name, each.name)
     found: dict[tuple[str, str], Workflow[..., Any]] = {}
-    for workflow in chain.from_iterable(map(_workflows_of, named.values() or cast("Iterable[Runnable]", given))):
+    for workflow in chain.from_iterable(map(workflows_of, named.values() or cast("Iterable[Runnable]", given))):
         if found.setdefault((workflow.name, workflow.version), workflow) is not workflow:
             raise DeclarationError(workflow.name, "two workflows have this name and version; give one another version")
     return found
-
-
-def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
-    if isinstance(each, Workflow):
-        return (each,)
-    if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        return each.workflows
-    raise DeclarationError(repr(each)[:100], "this is no workflow; declare it with @sf.workflow")
-
-
-def _known_of(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str], object]) -> tuple[Schedule, ...]:
-    """Return schedules whose workflows this engine has; refuse others."""
-    declared, names = tuple(schedules), {name for name, _ in workflows}
-    for each in declared:
-        name = _name_of(each.workflow)
-        if name not in names:
-            raise UnknownWorkflowError(name, tuple(sorted(names)))
-    return declared

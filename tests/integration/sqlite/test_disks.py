@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from tests.integration.sqlite.disks import fill, inside, small_disk, without_pri
 from tests.services import require
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.sqlite.children import Child
     from tests.integration.sqlite.conftest import Start
 
@@ -149,10 +152,18 @@ def test_a_database_cannot_be_created_in_a_write_protected_folder(tmp_path: Path
     assert [servant.ask("open", url)[0] for url in urls] == ["done"] * 2
 
 
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk: a file in memory that is open can be written though it is immutable."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_a_log_that_became_immutable_gives_a_typed_error(url: str, path: Path, start: Start, mode: str) -> None:
+def test_a_log_that_became_immutable_gives_a_typed_error(disk: Path, start: Start, mode: str) -> None:
     """When the open log can suddenly not be written, commits fail in bounded time; when it can, they go on."""
-    servant = start("obey", f"{url}?commits={mode}&busy=200ms")
+    path = disk / "store.db"
+    servant = start("obey", f"sqlite:///{path}?commits={mode}&busy=200ms")
     assert servant.hear()[0] == "done"
     assert servant.ask("commit", "before")[0] == "done"
     require(_immutable(path, "+i"), "the right to make a file immutable (chattr +i)")

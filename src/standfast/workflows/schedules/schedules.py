@@ -22,7 +22,7 @@ from standfast.events import SchedulePaused
 from standfast.ids import new_id
 from standfast.locks.inspect import length
 from standfast.workflows.catalog import as_remote, find_declared
-from standfast.workflows.definition import Bound, Workflow
+from standfast.workflows.definition import Bound, Workflow, name_of
 from standfast.workflows.run import Run
 from standfast.workflows.schedules.cron import in_words
 from standfast.workflows.schedules.spec import (
@@ -49,7 +49,7 @@ from standfast.workflows.start import packed_arguments
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from standfast.workflows.catalog import RemoteWorkflow
     from standfast.workflows.runtime import AnyEngine
@@ -508,3 +508,12 @@ def _instant(what: str, moment: datetime) -> Instant:
 
 def _busy(schedule_id: str) -> StoreBusyError:
     return StoreBusyError(f"the schedule {schedule_id}", f"others changed it {TRIES} times meanwhile")
+
+
+def known_schedules(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str], object]) -> tuple[Schedule, ...]:
+    """Return schedules, all of workflows that an engine has, by name and version; refuse others."""
+    declared, names = tuple(schedules), {name for name, _ in workflows}
+    for each in declared:
+        if (name := name_of(each.workflow)) not in names:
+            raise UnknownWorkflowError(name, tuple(sorted(names)))
+    return declared
