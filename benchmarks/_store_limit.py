@@ -27,6 +27,7 @@ MODULES: Final = {
     "redis": "_store_limit_other",
     "mongodb": "_store_limit_other",
     "dynamodb": "_store_limit_other",
+    "cloudflare": "_store_limit_cloudflare",
 }
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
-import shutil
 import signal
 from typing import TYPE_CHECKING, final
 
+from standfast.cli.cloudflare import WRANGLER, worker_source
 from tests.services.http import answers
-from tests.services.places import ROOT, fetched
+from tests.services.places import fetched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.services.kind import Kind
-
-WORKER = ROOT / "src" / "standfast" / "stores" / "cloudflare" / "worker.js"
 
 SETTINGS = """\
 using Workerd = import "/workerd/workerd.capnp";
@@ -24,17 +24,27 @@ const config :Workerd.Config = (
   sockets = [(name = "http", http = (), service = "main")]
 );
 const main :Workerd.Worker = (
-  modules = [(name = "worker.js", esModule = embed "worker.js")],
-  compatibilityDate = "2026-10-01",
+  modules = [(name = "{main}", esModule = embed "{main}")],
+  compatibilityDate = "{date}",
   bindings = [
     (name = "SECRET", text = "{secret}"),
     (name = "SWEEP_SECONDS", text = "1"),
-    (name = "OBJECTS", durableObjectNamespace = "StandfastObject")
+    (name = "{binding}", durableObjectNamespace = "{objects}")
   ],
-  durableObjectNamespaces = [(className = "StandfastObject", uniqueKey = "standfast", enableSql = true)],
+  durableObjectNamespaces = [(className = "{objects}", uniqueKey = "standfast", enableSql = true)],
   durableObjectStorage = (localDisk = "data")
 );
 """
+
+
+def settings_of(folder: Path, secret: str) -> str:
+    """Write the worker; return what the settings of ``standfast cloudflare init`` are for the runtime alone."""
+    written = json.loads(re.sub(r"^\s*//.*$", "", WRANGLER % "standfast", flags=re.MULTILINE))
+    [binding] = written["durable_objects"]["bindings"]
+    assert written["migrations"][0]["new_sqlite_classes"] == [binding["class_name"]]
+    (folder / written["main"]).write_text(worker_source())
+    names = {"main": written["main"], "binding": binding["name"], "objects": binding["class_name"]}
+    return SETTINGS.format(folder=folder, secret=secret, date=written["compatibility_date"], **names)
 
 
 @final
@@ -52,8 +62,7 @@ class Workerd:
         secret = behind or secrets.token_hex(16)
         (folder / "secret").write_text(secret)
         (folder / "data").mkdir()
-        shutil.copy(WORKER, folder / "worker.js")
-        (folder / "settings.capnp").write_text(SETTINGS.format(folder=folder, secret=secret))
+        (folder / "settings.capnp").write_text(settings_of(folder, secret))
 
     def command(self, folder: Path, port: int) -> list[str]:
         """Run it."""

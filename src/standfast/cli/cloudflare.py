@@ -23,7 +23,8 @@ WRANGLER: Final = """\
   "main": "worker.js",
   // The worker is one plain file that needs no building.
   "no_bundle": true,
-  "compatibility_date": "2026-10-01",
+  // What the runtime does as of this day; older versions of wrangler know no later one.
+  "compatibility_date": "2025-11-01",
   "workers_dev": true,
   // Give it a name of your own instead: "routes": [{ "pattern": "standfast.example.com", "custom_domain": true }],
   "observability": { "enabled": true },

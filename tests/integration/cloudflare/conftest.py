@@ -66,3 +66,12 @@ def counted(server: Server, table: str) -> int:
             if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
                 count += database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 -- a name of the test's own
     return count
+
+
+def open_databases(server: Server) -> int:
+    """Return how many objects of a runtime of the test's own are in memory: those have their database open."""
+    links = []
+    for each in Path(f"/proc/{server.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(str(each.readlink()))
+    return sum(link.endswith(".sqlite") and "metadata" not in link for link in links)

@@ -11,7 +11,8 @@ from standfast.errors import StoreError, StoreUnavailableError
 from standfast.events import OutcomeSettled
 from standfast.stores import Commit, Conflict, Delete, Put
 from standfast.stores.cloudflare import connection
-from tests.integration.cloudflare.conftest import counted, opened
+from standfast.stores.remote.subscriptions import RemoteSubscriptions
+from tests.integration.cloudflare.conftest import counted, open_databases, opened
 from tests.integration.faults.proxy import Fault, proxy_to
 
 if TYPE_CHECKING:
@@ -142,6 +143,34 @@ async def test_what_a_handle_listened_to_is_forgotten_when_it_is_gone(server: Se
     async with opened(server.url) as store:
         await store.commit(Put(key("b"), b""))
         assert counted(server, "topics") == 0
+
+
+async def test_an_object_that_hibernates_wakes_up_knowing_who_listens(server: Server, key: MakeKey) -> None:
+    """A handle that only waits lets it: its pings are answered without the object."""
+    async with opened(server.url) as store, opened(server.url) as other, store.watch(key("a")) as watch:
+        await watch.wait(5)  # the first poll, which knows nothing of what was written before
+        assert open_databases(server)
+        async with asyncio.timeout(60):
+            while open_databases(server):  # noqa: ASYNC110 -- the runtime tells nobody
+                await asyncio.sleep(0.2)
+        await other.commit(Put(key("a"), b""))
+        assert (await watch.wait(10)) is not None
+
+
+async def test_who_listens_is_told_by_a_committer_that_does_not_know_of_it(
+    server: Server, key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object tells them: the committer may be gone before it has caught up."""
+    async with opened(server.url) as store, opened(server.url) as other:
+        await other.commit(Put(key("a"), b""))
+        async with store.watch(key("b")) as watch:
+            while (await watch.wait(1.5)) is not None:
+                pass  # the first poll
+            monkeypatch.setattr(RemoteSubscriptions, "note_generation", lambda *_: None)  # as if it died right here
+            await other.commit(Put(key("b"), b""))
+            told = await watch.wait(10)
+        assert told is not None
+        assert not told.complete
 
 
 async def test_more_namespaces_than_websockets_are_kept_work_side_by_side(

@@ -158,6 +158,7 @@ def failure(said: str, name: str) -> StoreError | InvalidChangeError:
 # --- messages: a head in JSON, and bytes -----------------------------------------------------------------------------
 
 Part: TypeAlias = bytes | bytearray | memoryview
+Heard: TypeAlias = Callable[[bytes | None], None]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -218,9 +219,7 @@ class ObjectSocket:
         topics: What the object was told that this socket listens to.
     """
 
-    def __init__(
-        self, ws: aiohttp.ClientWebSocketResponse, name: str, timeout: float, heard: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str, timeout: float, heard: Heard) -> None:
         self._ws, self._name, self._timeout, self._heard = ws, name, timeout, heard
         self._loop: Final = asyncio.get_running_loop()
         self._waiting: Final[dict[int, asyncio.Future[Reply]]] = {}
@@ -279,12 +278,20 @@ class ObjectSocket:
         return reply
 
     async def ping(self) -> None:
-        """Return when the other end has answered, without waking the object."""
+        """Return when the other end has answered, without waking the object.
+
+        Raises:
+            StoreUnavailableError: It has not; the WebSocket is given up.
+        """
         pong = self._loop.create_future()
         self._pongs.append(pong)
-        async with asyncio.timeout(self._timeout):
-            await self._ws.send_str("ping")
-            await pong
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._ws.send_str("ping")
+                await pong
+        except (TimeoutError, aiohttp.ClientError, ConnectionError, RuntimeError) as error:
+            self.lose()
+            raise StoreUnavailableError(self._name, "the connection broke, or fell silent") from error
 
     async def _read(self) -> None:
         try:
@@ -303,7 +310,7 @@ class ObjectSocket:
     def _take(self, data: bytes) -> None:
         number, reply = unpack(data)
         if not number:
-            self._heard(reply.take(int(reply.fields[0])))
+            self._heard(reply.take(int(reply.fields[0])) if reply.status == "message" else None)
         elif (answer := self._waiting.get(number)) is not None and not answer.done():
             answer.set_result(reply)
 
@@ -347,13 +354,11 @@ class ObjectSockets:
 
     Args:
         options: Where the worker is.
-        heard: Takes what is pushed.
+        heard: Takes what is pushed; None if something may have been left out.
         lost: Called with a namespace when its WebSocket is lost, unless it was closed here.
     """
 
-    def __init__(
-        self, options: CloudflareOptions, heard: Callable[[bytes], None], lost: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, options: CloudflareOptions, heard: Heard, lost: Callable[[bytes], None]) -> None:
         self._options, self._heard, self._lost = options, heard, lost
         self._open: Final[OrderedDict[bytes, ObjectSocket]] = OrderedDict()
         self._dialing: Final[dict[bytes, asyncio.Lock]] = {}

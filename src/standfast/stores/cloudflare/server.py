@@ -88,7 +88,7 @@ class CloudflareServer(ServerDefaults):
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one message."""
-        fields, parts = _message(intent)
+        fields, parts = _message(intent, self._topics.known(intent.namespace))
         reply = await self._sockets.write(intent.namespace, "write", *fields, parts=parts)
         if reply.status == "written":
             at, first, generation = reply.fields
@@ -168,8 +168,13 @@ class CloudflareServer(ServerDefaults):
         return Snapshot(Instant(at), {record.key: record for record in records}, more)
 
     async def mark(self) -> int:
-        """Return the sum of the last versions of the namespaces that are listened to."""
-        return sum([(await self._sockets.read(each, "mark")).fields[0] for each in self._topics.namespaces()])
+        """Return how often what is pushed may have been lost: on a WebSocket that is alive, it arrives.
+
+        The pings are answered for the objects, which hibernate meanwhile.
+        """
+        for namespace in self._topics.namespaces():
+            await (await self._sockets.socket(namespace)).ping()
+        return self._topics.losses
 
     # --- notifications ---------------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ class CloudflareServer(ServerDefaults):
                 await self._liveness.leave()
 
 
-def _message(intent: Intent) -> tuple[tuple[Any, ...], list[Part]]:
+def _message(intent: Intent, known: int) -> tuple[tuple[Any, ...], list[Part]]:
     """Return the fields and the bytes of a write."""
     guards, exact = intent.guards, intent.exact
     position = {key: index for index, key in enumerate(guards)}
@@ -230,6 +235,7 @@ def _message(intent: Intent) -> tuple[tuple[Any, ...], list[Part]]:
         [(position[row.key], row.draw, row.expires_at, len(row.value)) for row in intent.puts],
         [position[key] for key in intent.deletes],
         [(len(message.topic), len(message.data)) for message in intent.messages],
+        known,
     )
     parts: list[Part] = [*guards, *[row.value for row in intent.puts]]
     for message in intent.messages:
@@ -258,27 +264,36 @@ class ObjectTopics:
     Attributes:
         sockets: The connections; set once.
         listener: Takes what is pushed.
+        losses: How many WebSockets were lost that something was listened to on.
     """
 
     sockets: ObjectSockets
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
+        self.losses = 0
         self._mine: dict[bytes, frozenset[bytes]] = {}
         self._generations: Final[dict[bytes, int]] = {}
         self._fetched: Final[dict[bytes, tuple[int, frozenset[bytes]]]] = {}
+        self._known: dict[bytes, int] = {}
         self._epoch = 1
         self._resuming: Final[dict[bytes, asyncio.Task[None]]] = {}
 
     # --- listening -------------------------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
-        """Take a message that an object pushed."""
-        if self.listener is not None:
+    def take(self, data: bytes | None) -> None:
+        """Take a message that an object pushed; None: what it was about is not known."""
+        if self.listener is None:
+            return
+        if data is None:
+            self.listener.take_loss()
+        else:
             self.listener.take(data)
 
     def lose(self, namespace: bytes) -> None:
         """Listen again to what a lost connection listened to: what was pushed meanwhile is lost."""
+        if self._mine.get(namespace):
+            self.losses += 1
         if self._mine.get(namespace) and namespace not in self._resuming:
             self._resuming[namespace] = asyncio.get_running_loop().create_task(self._resume(namespace))
 
@@ -321,6 +336,10 @@ class ObjectTopics:
             self._epoch += 1
         return self._epoch
 
+    def known(self, namespace: bytes) -> int:
+        """Return the generation of the topics that this handle sends messages by."""
+        return self._known.get(namespace, 0)
+
     async def audience(self) -> Audience:
         """Return the topics of all namespaces that this handle has written to."""
         epoch = self._epoch
@@ -329,6 +348,7 @@ class ObjectTopics:
                 reply = await self.sockets.read(namespace, "audience")
                 current, lengths = reply.fields
                 self._fetched[namespace] = (current, frozenset([reply.take(length) for length in lengths]))
+        self._known = {namespace: generation for namespace, (generation, _) in self._fetched.items()}
         return Audience(epoch, frozenset[bytes]().union(*(topics for _, topics in self._fetched.values())))
 
     async def send(self, messages: Sequence[Message]) -> None:

@@ -18,6 +18,7 @@ const SWEEPS_AT_ONCE = 20;
 const SWEEP_SECONDS = 30; // between two sweeps, at least; the variable SWEEP_SECONDS says otherwise
 const ATTEMPTS_KEPT = 7 * 86_400_000_000; // microseconds
 const LARGEST_REFUSAL = 8_000_000; // bytes of present records that a refusal carries
+const WARN_AFTER = 1_000; // milliseconds
 const UNKNOWN = -1; // what an object knows of the store until it has asked: it may be frozen
 
 // --- the door -------------------------------------------------------------------------------------------------------
@@ -74,7 +75,8 @@ CREATE TABLE attempts (
   handle TEXT NOT NULL PRIMARY KEY, number INTEGER NOT NULL, at INTEGER NOT NULL, first INTEGER, draws INTEGER)
   WITHOUT ROWID;
 CREATE INDEX attempts_by_age ON attempts (at);
-CREATE TABLE topics (socket TEXT NOT NULL, topic BLOB NOT NULL, PRIMARY KEY (socket, topic)) WITHOUT ROWID;
+CREATE TABLE topics (
+  socket TEXT NOT NULL, topic BLOB NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (socket, topic)) WITHOUT ROWID;
 CREATE TABLE namespaces (name TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID;`;
 
 const LIVE = "(expires_at IS NULL OR expires_at > ?)";
@@ -86,6 +88,7 @@ export class StandfastObject extends DurableObject {
     this.now = 0; // the latest time that was told, in microseconds
     this.sweepAt = null; // when the alarm goes off, in milliseconds
     this.topics = null; // the sockets by topic, once they are needed
+    this.warnSince = null; // the earliest generation that a committer knew whose listeners are to be told soon
     ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong")); // without waking the object
     ctx.blockConcurrencyWhile(async () => {
       this.prepare();
@@ -191,7 +194,7 @@ export class StandfastObject extends DurableObject {
   }
 
   write(id, fields, request, socket) {
-    const [handle, number, draws, exact, after, before, guards, puts, deletes, messages] = fields;
+    const [handle, number, draws, exact, after, before, guards, puts, deletes, messages, known] = fields;
     const at = this.time();
     const [attempt] = this.all("SELECT number FROM attempts WHERE handle = ?", handle);
     if (attempt !== undefined && attempt.number >= number) return [[id, "closed"]];
@@ -230,6 +233,7 @@ export class StandfastObject extends DurableObject {
     try {
       this.planSweep(puts.map(([, , expiresAt]) => expiresAt), at);
       this.notify(messages, request, socket);
+      this.warnSoon(known);
     } catch (error) {
       console.error("standfast:", error); // it is written all the same
     }
@@ -276,7 +280,8 @@ export class StandfastObject extends DurableObject {
       const [record] = this.all(`SELECT * FROM records WHERE key = ? AND ${LIVE}`, request.take(length), at);
       if (record !== undefined) found.push([index, record]);
     }
-    const places = found.map(([index, { version, expires_at, value }]) => [index, version, expires_at, value.byteLength]);
+    const places = found.map(([index, { version, expires_at, value }]) => [
+      index, version, expires_at, value.byteLength]);
     return [[id, "records", at, places], found.map(([, { value }]) => value)];
   }
 
@@ -299,10 +304,6 @@ export class StandfastObject extends DurableObject {
     const places = found.map(({ key, version, expires_at, value }) => [
       key.byteLength, version, expires_at, value.byteLength]);
     return [[id, "page", at, places, more], found.flatMap(({ key, value }) => [key, value])];
-  }
-
-  mark(id) {
-    return [[id, "mark", this.head.count]];
   }
 
   // --- notifications ------------------------------------------------------------------------------------------------
@@ -329,6 +330,23 @@ export class StandfastObject extends DurableObject {
     }
   }
 
+  // Who commits knows the topics of some generation, and sends what is missing when it learns of a later one. It may be
+  // gone before that: so those who listen since a later one are told, a little later, to look at everything.
+  warnSoon(known) {
+    if (known === this.head.generation) return;
+    if (this.warnSince === null) setTimeout(() => this.warn(), WARN_AFTER);
+    this.warnSince = Math.min(this.warnSince ?? known, known);
+  }
+
+  warn() {
+    const rows = this.all("SELECT socket FROM topics WHERE since > ?", this.warnSince);
+    const late = new Set(rows.map(({ socket }) => socket));
+    this.warnSince = null;
+    for (const socket of late.size === 0 ? [] : this.ctx.getWebSockets()) {
+      if (late.has(this.ctx.getTags(socket)[0])) answer(socket, [0, "lost"]);
+    }
+  }
+
   send(id, [messages], request, socket) {
     this.notify(messages, request, socket);
     return [[id, "done"]];
@@ -343,10 +361,11 @@ export class StandfastObject extends DurableObject {
     const removed = [...before].filter((text) => !wanted.has(text)).map(unhex);
     if (added.length + removed.length > 0) {
       this.topics = null;
+      const generation = this.head.generation + 1;
       this.head = this.ctx.storage.transactionSync(() => {
-        for (const topic of added) this.sql.exec("INSERT INTO topics VALUES (?, ?)", name, topic);
+        for (const topic of added) this.sql.exec("INSERT INTO topics VALUES (?, ?, ?)", name, topic, generation);
         for (const topic of removed) this.sql.exec("DELETE FROM topics WHERE socket = ? AND topic = ?", name, topic);
-        return this.keepHead({ generation: this.head.generation + 1 });
+        return this.keepHead({ generation });
       });
     }
     return [[id, "done"]];
@@ -443,7 +462,7 @@ export class StandfastObject extends DurableObject {
 }
 
 const OPERATIONS = new Set([
-  "about", "audience", "close", "forget", "freeze", "load", "mark", "namespaces", "read", "reserve", "scan", "send",
+  "about", "audience", "close", "forget", "freeze", "load", "namespaces", "read", "reserve", "scan", "send",
   "subscribe", "tell", "unattached", "write",
 ]);
 
