@@ -67,6 +67,7 @@ __all__ = [
     "StepRetried",
     "StoreEvent",
     "StoreNotDurable",
+    "StoreNeedsCare",
     "StoreNotEncrypted",
     "StoreSized",
     "Swept",
@@ -286,6 +287,14 @@ class ForeignHandleSeen(StoreEvent, frozen=True, kw_only=True):
 
 class StoreNotDurable(StoreEvent, frozen=True, kw_only=True):
     """A store was opened that may lose acknowledged commits when its server fails. ``problem`` says what to set."""
+
+    level: ClassVar[Level] = "warning"
+
+    problem: str
+
+
+class StoreNeedsCare(StoreEvent, frozen=True, kw_only=True):
+    """A store works, and will not for long: it is nearly full, say. ``problem`` says what to do."""
 
     level: ClassVar[Level] = "warning"
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MODULES = {
     "cloudflare": "workerd",
     "dynamodb": "http",
+    "etcd": "etcd",
     "haproxy": "proxies",
     "libsql": "http",
     "mongodb": "mongodb",

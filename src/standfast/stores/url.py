@@ -40,6 +40,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "dynamodb": "dynamodb:///table?region=eu-central-1",
     "libsql": "libsql://host",
     "cloudflare": "cloudflare://host",
+    "etcd": "etcd://host,host,host/namespace",
 }
 """The schemes that can be opened, each with something to type."""
 
@@ -57,6 +58,7 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "dynamodb": ("dynamodb", "dynamodb", "aiobotocore"),
     "libsql": ("libsql", "libsql", "aiohttp"),
     "cloudflare": ("cloudflare", "cloudflare", "aiohttp"),
+    "etcd": ("etcd", "etcd", "aiohttp"),
 }
 """The schemes of servers: the module that opens them, the extra that installs the driver, and the driver."""
 
@@ -85,7 +87,7 @@ async def open_store(
     Args:
         url: ``sqlite:///standfast.db`` (relative to the working folder), ``sqlite:////srv/standfast.db`` (absolute),
             ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
-            ``mongodb://``, ``dynamodb://``, ``libsql://``, ``cloudflare://``.
+            ``mongodb://``, ``dynamodb://``, ``libsql://``, ``etcd://``, ``cloudflare://``.
         clock: Where the store's time comes from; for tests. A server's time is its own.
         credentials: For a server: its password and TLS context, where they are not to stand in the URL.
         hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.

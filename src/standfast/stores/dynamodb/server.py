@@ -11,7 +11,6 @@ from standfast.errors import AttemptClosedError, StoreBusyError, StoreError, Sto
 from standfast.ids import new_id
 from standfast.stores.backend import OPEN, PAGE, Batching, moved_error
 from standfast.stores.dynamodb.connection import (
-    SLACK,
     CancelledTransactionError,
     ConditionError,
     DynamoClient,
@@ -44,6 +43,7 @@ from standfast.stores.remote.server import (
     WriteRefused,
     Written,
 )
+from standfast.stores.remote.service_time import SLACK
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.stores.dynamodb.connection import DRIFT, FRESH, SLACK, ServiceTime, instant_of
+from standfast.stores.remote.service_time import DRIFT, FRESH, SLACK, ServiceTime, instant_of
 from standfast.testing import VirtualClock
 
 NOON = Instant(1_800_000_000 * MICROSECONDS)
