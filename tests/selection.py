@@ -57,6 +57,7 @@ STRIKES: Final = tuple(
     for folder in [
         "cloudflare",
         "dynamodb",
+        "etcd",
         "failover",
         "faults",
         "fleet",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.services.server import Server
 
-SERVERS = ["postgresql", "pgbouncer", "redis", "mysql", "mongodb", "libsql", "dynamodb", "cloudflare"]
+SERVERS = ["postgresql", "pgbouncer", "redis", "mysql", "mongodb", "libsql", "etcd", "dynamodb", "cloudflare"]
 """What is struck at. Of the pooler in front of a PostgreSQL it is the pooler."""
 
 
@@ -38,6 +38,8 @@ def private(kind: str) -> Iterator[Server]:
 
 def opening(url: str) -> str:
     """Return a URL that makes the table, where a store does not do that by itself."""
+    if url.startswith("etcd"):
+        return f"{url}?shortest_lease=1s"
     return f"{url}&create=true" if url.startswith("dynamodb") else url
 
 

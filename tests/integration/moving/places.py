@@ -10,7 +10,7 @@ from tests import services
 if TYPE_CHECKING:
     from pathlib import Path
 
-SERVERS = ("postgresql", "redis", "mysql", "mongodb", "libsql", "dynamodb", "cloudflare")
+SERVERS = ("postgresql", "redis", "mysql", "mongodb", "libsql", "etcd", "dynamodb", "cloudflare")
 KINDS = ("sqlite", *SERVERS)
 
 
@@ -23,5 +23,7 @@ def fresh_url(kind: str, folder: Path) -> str:
     if kind == "dynamodb":
         address, _, options = server.partition("?")
         return f"{address.rpartition('/')[0]}/{name}?{options}&create=true&shortest_lease=1s"
+    if kind == "etcd":
+        return f"{server.rpartition('/')[0]}/{name}?shortest_lease=1s"
     option = "schema" if kind == "postgresql" else "prefix"
     return f"{server}{'&' if '?' in server else '?'}{option}={name}"

@@ -115,8 +115,8 @@ async def test_everything_of_all_namespaces_is_dumped_once(store: GroupedStore) 
         for namespace in ("a", "b}:c", "\N{SNOWMAN}")
         for number in range(90)
     ]
-    for first in range(0, len(keys), 90):
-        await store.commit(*(Put(key, bytes(key)) for key in keys[first : first + 90]))
+    for first in range(0, len(keys), 45):
+        await store.commit(*(Put(key, bytes(key)) for key in keys[first : first + 45]))
     await store.commit(Put(OTHER, b"over", expires_at=Instant(1)))
 
     found = [record async for page in store.transfer().dump() for record in page]

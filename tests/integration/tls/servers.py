@@ -13,6 +13,7 @@ from msgspec import Struct
 from pymongo import MongoClient
 
 from tests import services
+from tests.integration.etcd.clusters import ask
 from tests.integration.libsql.conftest import Tokens
 from tests.integration.mysql.ground import run_sql
 from tests.integration.tls.authority import NAME, Authority
@@ -31,6 +32,7 @@ FORMS: Final = {
     "dynamodb": "dynamodb://AKIASTANDFAST{password}@{place}/{name}?create=true",
     "libsql": "libsql://{password}@{place}?prefix={name}",
     "cloudflare": "cloudflare://{password}@{place}?prefix={name}",
+    "etcd": "etcd://app{password}@{place}/{name}?shortest_lease=1s",
 }
 
 
@@ -116,6 +118,19 @@ def _cloudflare(_authority: Authority) -> Iterator[Guarded]:
     yield Guarded("cloudflare", 0, urlsplit(url).password or "", url)
 
 
+@contextlib.contextmanager
+def _etcd(_authority: Authority) -> Iterator[Guarded]:
+    """A member with users; TLS is put in front of it."""
+    password = uuid.uuid4().hex
+    with services.private("etcd", arguments=["--bcrypt-cost", "4"]) as server:
+        ask(server.url, "/v3/auth/role/add", name="root")
+        for user in ("root", "app"):
+            ask(server.url, "/v3/auth/user/add", name=user, password=password)
+            ask(server.url, "/v3/auth/user/grant", user=user, role="root")
+        ask(server.url, "/v3/auth/enable")
+        yield Guarded("etcd", 0, password, server.url)
+
+
 STARTED: Final[dict[str, Callable[[Authority], AbstractContextManager[Guarded]]]] = {
     "postgresql": _postgresql,
     "redis": _redis,
@@ -124,4 +139,5 @@ STARTED: Final[dict[str, Callable[[Authority], AbstractContextManager[Guarded]]]
     "dynamodb": _dynamodb,
     "libsql": _libsql,
     "cloudflare": _cloudflare,
+    "etcd": _etcd,
 }

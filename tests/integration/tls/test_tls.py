@@ -33,8 +33,8 @@ pytestmark = pytest.mark.services
 KEY: Final = RecordKey("n", "t", "k")
 CANARY: Final = "canary-hunter2-canary"
 LEASE: Final = {"dynamodb": 10.0}
-PUSHES: Final = ["postgresql", "redis", "mongodb", "cloudflare"]
-ASKS: Final = ["postgresql", "redis", "mysql", "mongodb", "libsql", "cloudflare"]
+PUSHES: Final = ["postgresql", "redis", "mongodb", "etcd", "cloudflare"]
+ASKS: Final = ["postgresql", "redis", "mysql", "mongodb", "libsql", "etcd", "cloudflare"]
 """Those that ask for a password; the emulator of DynamoDB takes any key."""
 
 IMPATIENT: Final = "&timeout=1&connect_timeout=1"

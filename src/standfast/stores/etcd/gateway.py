@@ -204,11 +204,11 @@ class StatusReply(EtcdReply, frozen=True):
 
     version: str = ""
     dbSize: int = 0  # noqa: N815 -- the name on the wire
-    dbSizeQuota: int = 0  # noqa: N815 -- since 3.6
+    dbSizeQuota: int = 0  # noqa: N815 -- the name on the wire, since 3.6
     leader: str = ""
 
 
-class Alarm(Struct, frozen=True):
+class EtcdAlarm(Struct, frozen=True):
     """Something that a member is in need of."""
 
     alarm: str = ""
@@ -217,7 +217,7 @@ class Alarm(Struct, frozen=True):
 class AlarmReply(EtcdReply, frozen=True):
     """The alarms of the cluster."""
 
-    alarms: list[Alarm] = []
+    alarms: list[EtcdAlarm] = []
 
 
 class _TokenReply(EtcdReply, frozen=True):
@@ -313,6 +313,8 @@ def _unreachable(error: BaseException, name: str, url: str) -> StoreUnavailableE
         problem = tls_error(str(cause)) or f"its certificate is refused ({cause})"
     elif isinstance(cause, ssl.SSLError) or isinstance(error, aiohttp.ClientSSLError):
         problem = "it does not speak TLS there; for a cluster without it, leave out ?tls=true"
+    elif isinstance(cause, ConnectionResetError) and url.startswith("https"):
+        problem = "the connection was cut before it was encrypted; does it speak TLS there?"
     elif isinstance(error, TimeoutError):
         problem = "no connection could be made in time; is it up?"
     else:
@@ -507,17 +509,24 @@ class EtcdConnection:
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
             return "", ""
 
-    async def connect_watch(self) -> aiohttp.ClientWebSocketResponse:
-        """Open a stream of watches at the member that is asked first; errors are aiohttp's."""
+    async def open_stream(self, path: str, body: bytes) -> aiohttp.ClientResponse:
+        """Return a stream of answers from the member that is asked first. What is sent must be known by then.
+
+        A WebSocket would take more later on, but has no way to say which user it is.
+        """
         if self.options.user and not self._token:
             await self._log_in(FIRST_TRY)
-        return await self._session.ws_connect(
-            f"{self.member}/v3/watch",
-            headers=self._headers() | {"Grpc-Metadata-hasleader": "true"},
-            heartbeat=5.0,
-            max_msg_size=0,
-            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSED_WITHIN),
-        )
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self.options.connect_timeout)
+        headers = self._headers() | {"Grpc-Metadata-hasleader": "true"}
+        try:
+            response = await self._session.post(f"{self.member}{path}", data=body, headers=headers, timeout=limits)
+        except aiohttp.ClientError as error:
+            raise _unreachable(error, self.name, self.member) from error
+        if response.status != OK:
+            self._token = ""
+            answer = await response.read()
+            raise StoreUnavailableError(self.name, self._failure(response.status, answer).message)
+        return response
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -177,7 +177,7 @@ FORMAT: Final = 1
 """The format that this release writes. A store in a newer one is refused."""
 
 
-class StoreFacts(Struct, frozen=True, omit_defaults=True):
+class EtcdFacts(Struct, frozen=True, omit_defaults=True):
     """What is kept of the store as a whole. Every write compares that it has not changed.
 
     Attributes:
@@ -198,7 +198,7 @@ class StoreFacts(Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
 
-facts: Final = msgspec.json.Decoder(StoreFacts)
+facts: Final = msgspec.json.Decoder(EtcdFacts)
 
 # --- attempts ------------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ _ATTEMPT: Final = struct.Struct(">QBQQH8s")
 _CLOSED, _LANDED_DRAWN, _LANDED_GIVEN = range(3)
 
 
-class Attempt(NamedTuple):
+class EtcdAttempt(NamedTuple):
     """The last attempt of a handle: its number, the revision of that, and what came of it."""
 
     number: int
@@ -234,13 +234,13 @@ def landed_attempt(intent: Intent, base: int, at: Instant, token: bytes) -> byte
     return _ATTEMPT.pack(intent.number, _LANDED_DRAWN, at, base << PLACES, intent.draws, token)
 
 
-def read_attempt(found: KeyValue) -> Attempt:
+def read_attempt(found: KeyValue) -> EtcdAttempt:
     """Return the attempt that a key holds."""
     number, kind, at, first, count, token = _ATTEMPT.unpack(found.value)
     if kind == _LANDED_DRAWN:
         first += found.mod_revision << PLACES
     landed = None if kind == _CLOSED else Landed(Instant(at), tuple(range(first, first + count)))
-    return Attempt(number, found.mod_revision, Instant(at), landed, token)
+    return EtcdAttempt(number, found.mod_revision, Instant(at), landed, token)
 
 
 # --- an intent as a transaction ------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class IntentTxn(NamedTuple):
     compares_pulses: bool
 
 
-class Ground(NamedTuple):
+class TxnGround(NamedTuple):
     """What a transaction rests on besides the guards: the store and the attempt as they were last seen."""
 
     store_revision: int
@@ -270,9 +270,9 @@ class Ground(NamedTuple):
 
 
 def intent_txn(
-    keys: EtcdKeys, intent: Intent, known: Mapping[RecordKey, KnownRecord], ground: Ground, at: Instant, most: int
+    keys: EtcdKeys, intent: Intent, known: Mapping[RecordKey, KnownRecord], ground: TxnGround, at: Instant, most: int
 ) -> IntentTxn:
-    """Return the transaction that does all of ``intent`` or nothing, with at most so many operations.
+    """Return the transaction that does all of ``intent`` or nothing, with at most ``most`` operations.
 
     ``known`` has every guarded key that is to be there, and those that are only there because they were not swept yet.
     """

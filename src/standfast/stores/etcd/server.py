@@ -32,10 +32,10 @@ from standfast.stores.etcd.records import (
     PLACES,
     RESERVED,
     STORE,
+    EtcdFacts,
     EtcdKeys,
-    Ground,
     KnownRecord,
-    StoreFacts,
+    TxnGround,
     closed_attempt,
     delete,
     facts,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.etcd.gateway import EtcdOptions, KeyValue, TxnReply
-    from standfast.stores.etcd.records import Attempt, Operation
+    from standfast.stores.etcd.records import EtcdAttempt, Operation
     from standfast.stores.protocol import Record
     from standfast.stores.remote.server import Intent, Listener, Message
 
@@ -77,7 +77,7 @@ KEYS_TAKE: Final = 300_000
 """How many bytes of a request are left for the keys, which are named several times each."""
 
 TRIES: Final = 40
-"""How often a transaction is put together anew because something in its way turned out to be gone or expired."""
+"""How often a transaction is put together anew because something in its way was gone or had expired."""
 
 REMEMBERED: Final = 20_000
 """How many keys a handle knows the revision of. A version that it does not know is looked at before it is compared."""
@@ -118,7 +118,7 @@ def capabilities_of(options: EtcdOptions) -> Capabilities:
 class EtcdServer(ServerDefaults):
     """One handle on the keys below a prefix."""
 
-    def __init__(self, options: EtcdOptions, connection: EtcdConnection, store: StoreFacts, hooks: Hooks) -> None:
+    def __init__(self, options: EtcdOptions, connection: EtcdConnection, store: EtcdFacts, hooks: Hooks) -> None:
         self._options, self._connection, self._hooks = options, connection, hooks
         self.name = options.name
         self.capabilities: Final = capabilities_of(options)
@@ -173,6 +173,10 @@ class EtcdServer(ServerDefaults):
             await self._look_at_store()
         if self._attempts.get(intent.handle, (0, 0))[0] >= intent.number:
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was counted before")
+        highest = max(intent.guards.values())
+        if highest >> PLACES >= self._connection.revision + self._store.base:  # it was imported, and not gone above yet
+            await self.transfer().lift(highest)
+            await self._look_at_store()
         token = secrets.token_bytes(8)
         for _ in range(TRIES):
             now = await self.now()
@@ -206,7 +210,7 @@ class EtcdServer(ServerDefaults):
         self, intent: Intent, pins: dict[RecordKey, KnownRecord], now: Instant, token: bytes
     ) -> Written | WriteRefused | None:
         """Send the transaction; None: what it rested on was not so, and is known better now."""
-        ground = Ground(self._store_revision, self._store.base, self._attempts.get(intent.handle, (0, 0))[1], token)
+        ground = TxnGround(self._store_revision, self._store.base, self._attempts.get(intent.handle, (0, 0))[1], token)
         txn = intent_txn(self._keys, intent, pins, ground, now, self._options.max_txn_ops)
         answer = await self._txn(txn.request, writes=True)
         if answer.succeeded:
@@ -239,7 +243,7 @@ class EtcdServer(ServerDefaults):
                 await self.send(unsent)
         return Written(now, versions, _revision_of(answer.responses[GENERATION].found))
 
-    def _own_attempt(self, intent: Intent, attempt: Attempt, token: bytes) -> Written:
+    def _own_attempt(self, intent: Intent, attempt: EtcdAttempt, token: bytes) -> Written:
         """Return what this very attempt has written: its first answer was lost, and it was sent again."""
         if attempt.landed is not None and (attempt.number, attempt.token) == (intent.number, token):
             self._attempts[intent.handle] = attempt.number, attempt.revision
@@ -475,7 +479,7 @@ class EtcdServer(ServerDefaults):
 MOST_SCANNED: Final = 2_000
 
 
-def _attempt_of(found: RangeReply) -> Attempt | None:
+def _attempt_of(found: RangeReply) -> EtcdAttempt | None:
     return read_attempt(found.kvs[0]) if found.kvs else None
 
 
@@ -512,7 +516,7 @@ async def _sharpen(connection: EtcdConnection, keys: EtcdKeys) -> None:
         await _probe(connection, keys)
 
 
-async def _prepare(connection: EtcdConnection, keys: EtcdKeys) -> StoreFacts:
+async def _prepare(connection: EtcdConnection, keys: EtcdKeys) -> EtcdFacts:
     """Return the facts of the store; write them if it is new, or if the cluster was restored from a backup."""
     for _ in range(TRIES):
         found = (await connection.ask(RANGE, {"key": keys.store})).kvs
@@ -523,7 +527,7 @@ async def _prepare(connection: EtcdConnection, keys: EtcdKeys) -> StoreFacts:
         if store is not None and store.cluster == connection.cluster:
             return store
         if store is None:
-            wanted = StoreFacts(secrets.token_hex(16), connection.cluster)
+            wanted = EtcdFacts(secrets.token_hex(16), connection.cluster)
         else:
             wanted = msgspec.structs.replace(store, cluster=connection.cluster, base=store.base + LOST_AT_MOST)
         revision = found[0].mod_revision if found else 0
@@ -542,7 +546,7 @@ class EtcdTransfer:
     def __init__(self, server: EtcdServer, connection: EtcdConnection, keys: EtcdKeys, most: int) -> None:
         self._server, self._connection, self._keys, self._most = server, connection, keys, most
 
-    async def _facts(self) -> tuple[StoreFacts, int]:
+    async def _facts(self) -> tuple[EtcdFacts, int]:
         found = (await self._connection.ask(RANGE, {"key": self._keys.store})).kvs
         if not found:
             raise UnsuitableStoreError(self._connection.name, "its keys are gone; open it anew")

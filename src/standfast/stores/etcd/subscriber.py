@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import aiohttp
 import msgspec
@@ -15,8 +15,6 @@ from standfast.stores.etcd.gateway import EtcdHeader, KeyValue, RefusedError
 from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from standfast.stores.etcd.gateway import EtcdConnection
     from standfast.stores.etcd.records import EtcdKeys
     from standfast.stores.remote.server import Listener
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 class _Event(Struct, frozen=True):
     kv: KeyValue
-    type: str = "PUT"
 
 
 class _Result(Struct, frozen=True):
@@ -40,35 +37,27 @@ class _WatchReply(Struct, frozen=True):
     result: _Result | None = None
 
 
+WATCH: Final = "/v3/watch"
 _replies: Final = msgspec.json.Decoder(_WatchReply, strict=False)
 _encode: Final = msgspec.json.Encoder().encode
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError, StoreError, RefusedError, msgspec.DecodeError)
 
 
-class _Topic:
-    """A watch: where it goes on, and whether the member at hand has it."""
-
-    __slots__ = ("is_confirmed", "number", "start")
-
-    def __init__(self, number: int) -> None:
-        self.number, self.start, self.is_confirmed = number, 0, False
-
-
 @final
 class EtcdSubscriber:
-    """The watches of one handle. The stream is opened when there is something to watch.
+    """The watches of one handle. The stream is opened when there is something to watch, and anew for other topics.
 
-    A watch begins with the revision after the last one that was seen, also at another member, so nothing is lost as
+    Each watch begins with the revision after the last one that was seen, also at another member, so nothing is lost as
     long as the history is there. If it is not, the listener is told that something may have been lost.
     """
 
     def __init__(self, connection: EtcdConnection, keys: EtcdKeys) -> None:
         self._connection, self._keys = connection, keys
         self._backoff: Final = ConnectBackoff()
-        self._topics: Final[dict[bytes, _Topic]] = {}
-        self._numbers: Final[dict[int, bytes]] = {}
-        self._last = 0
-        self._stream: aiohttp.ClientWebSocketResponse | None = None
+        self._starts: Final[dict[bytes, int]] = {}
+        self._stream: aiohttp.ClientResponse | None = None
+        self._waiting: set[bytes] = set()
+        self._changed: Final = asyncio.Event()
         self._confirmed: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.listener: Listener | None = None
@@ -79,101 +68,96 @@ class EtcdSubscriber:
         Raises:
             StoreUnavailableError: That takes too long.
         """
-        for topic in self._topics.keys() - topics:
-            await self._send("cancel_request", {"watch_id": self._drop(topic)})
-        for topic in topics - self._topics.keys():
-            self._add(topic)
-            await self._create(topic)
+        added = topics - self._starts.keys()
+        for topic in self._starts.keys() - topics:
+            del self._starts[topic]
+        if added:
+            self._starts.update(dict.fromkeys(added, 0))
+            self._confirmed.clear()
+            self._changed.set()
         if self._task is None and topics:
             self._task = asyncio.get_running_loop().create_task(self._keep_watching())
+        if not topics:
+            return
         try:
             async with asyncio.timeout(self._connection.options.timeout):
-                while not all(topic.is_confirmed for topic in self._topics.values()):
-                    self._confirmed.clear()
-                    await self._confirmed.wait()
+                await self._confirmed.wait()
         except TimeoutError as error:
             raise StoreUnavailableError(self._connection.name, "its keys could not be watched") from error
-
-    def _add(self, topic: bytes) -> None:
-        self._last += 1
-        self._topics[topic] = _Topic(self._last)
-        self._numbers[self._last] = topic
-
-    def _drop(self, topic: bytes) -> int:
-        number = self._topics.pop(topic).number
-        del self._numbers[number]
-        return number
-
-    async def _create(self, topic: bytes) -> None:
-        watch = self._topics[topic]
-        request = {"key": self._keys.topic(topic), "watch_id": watch.number, "filters": ["NODELETE"]}
-        await self._send("create_request", request | {"start_revision": watch.start} if watch.start else request)
-
-    async def _send(self, kind: str, request: dict[str, Any]) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(*_BROKEN):  # the reader notices, and begins anew with all of them
-                await self._stream.send_str(_encode({kind: request}).decode())
 
     # --- the stream ------------------------------------------------------------------------------------------
 
     async def _keep_watching(self) -> None:
         while True:
-            await self._backoff.wait()
+            self._changed.clear()
+            streaming = asyncio.create_task(self._watch())
+            changing = asyncio.create_task(self._changed.wait())
             try:
-                async with asyncio.timeout(self._connection.options.timeout):
-                    stream = await self._connection.connect_watch()
-                try:
-                    self._stream = stream
-                    for topic in tuple(self._topics):
-                        await self._create(topic)
-                    await self._hear(stream)
-                finally:
-                    self._stream = None
-                    await stream.close()
-            except _BROKEN:
-                pass  # writes and reads meet it too, and report it
-            for watch in self._topics.values():
-                watch.is_confirmed = False
-            self._backoff.failed()
-            self._connection.move_on()
+                await asyncio.wait({streaming, changing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (streaming, changing):
+                    task.cancel()
+                await asyncio.wait({streaming, changing})
+            if not self._changed.is_set():
+                self._confirmed.clear()
+                self._backoff.failed()
+                self._connection.move_on()
+                await self._backoff.wait()
 
-    async def _hear(self, stream: aiohttp.ClientWebSocketResponse) -> None:
-        async for message in stream:
-            if message.type is not aiohttp.WSMsgType.TEXT:
-                return
-            result = _replies.decode(message.data).result
-            if result is None:  # the member has lost its leader, say
-                return
-            topic = self._numbers.get(result.watch_id)
-            if topic is None:  # it was given up meanwhile
-                continue
-            if result.canceled:
-                if not result.compact_revision:
+    async def _watch(self) -> None:
+        """Watch all topics until the stream breaks: writes and reads meet that too, and report it."""
+        topics = tuple(self._starts.items())
+        requests = [self._request(number, topic, start) for number, (topic, start) in enumerate(topics, 1)]
+        self._waiting = set(self._starts)
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                self._stream = await self._connection.open_stream(WATCH, b"\n".join(requests))
+            await self._hear(self._stream, [topic for topic, _ in topics])
+        except _BROKEN:
+            return
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+                self._stream = None
+
+    def _request(self, number: int, topic: bytes, start: int) -> bytes:
+        request = {"key": self._keys.topic(topic), "watch_id": number, "filters": ["NODELETE"]}
+        return _encode({"create_request": request | {"start_revision": start} if start else request})
+
+    async def _hear(self, stream: aiohttp.ClientResponse, topics: list[bytes]) -> None:
+        left = b""
+        async for chunk in stream.content.iter_any():
+            *lines, left = (left + chunk).split(b"\n")
+            for line in lines:
+                result = _replies.decode(line).result
+                if result is None or not 0 < result.watch_id <= len(topics):  # the member has lost its leader, say
                     return
-                await self._begin_anew(topic)
-            else:
+                topic = topics[result.watch_id - 1]
+                if result.canceled:
+                    if result.compact_revision:
+                        self._lose(topic)
+                    return
                 self._take(topic, result)
 
-    async def _begin_anew(self, topic: bytes) -> None:
+    def _lose(self, topic: bytes) -> None:
         """Watch from now on: the history since the last message is gone."""
-        self._drop(topic)
-        self._add(topic)
-        await self._create(topic)
+        self._changed.set()
+        if topic in self._starts:
+            self._starts[topic] = 0
         if self.listener is not None:
             self.listener.take_loss()
 
     def _take(self, topic: bytes, result: _Result) -> None:
-        watch = self._topics[topic]
+        if topic not in self._starts:  # it was given up meanwhile
+            return
         if result.created:
-            self._backoff.succeeded()
-            watch.is_confirmed, watch.start = True, watch.start or result.header.revision + 1
-            self._confirmed.set()
-        self._hand_over(event for event in result.events if event.type == "PUT")
-        if result.events:
-            watch.start = max(watch.start, result.events[-1].kv.mod_revision + 1)
-
-    def _hand_over(self, events: Iterable[_Event]) -> None:
-        for event in events:
+            self._starts[topic] = self._starts[topic] or result.header.revision + 1
+            self._waiting.discard(topic)
+            if not self._waiting and not self._changed.is_set():
+                self._backoff.succeeded()
+                self._confirmed.set()
+        for event in result.events:
+            self._starts[topic] = event.kv.mod_revision + 1
             if self.listener is not None:
                 self.listener.take(event.kv.value)
 
