@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from standfast._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from standfast.audit import Actor, AuditPage, AuditRecord, export_store, fence_store, import_store, thaw_store
+    from standfast.audit import (
+        Actor,
+        AuditPage,
+        AuditRecord,
+        accept_loss,
+        export_store,
+        fence_store,
+        import_store,
+        thaw_store,
+    )
     from standfast.locks.inspect import Explanation, LineSummary
     from standfast.locks.line_history import PastHold
     from standfast.log_hook import LogHook, StructlogHook
@@ -36,6 +45,7 @@ __all__ = [
     "StoreSize",
     "StructlogHook",
     "TracingHook",
+    "accept_loss",
     "export_store",
     "fence_store",
     "import_store",
@@ -60,6 +70,7 @@ _HOMES = {
     "StoreSize": "standfast.stores.protocol",
     "StructlogHook": "standfast.log_hook",
     "TracingHook": "standfast.telemetry.traces",
+    "accept_loss": "standfast.audit",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",
     "import_store": "standfast.audit",

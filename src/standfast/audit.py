@@ -84,6 +84,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "store.export": "the store was written to a file, and frozen",
     "store.import": "the store was read from a file",
     "store.thaw": "the store takes writes again",
+    "store.accept_loss": "a loss of acknowledged commits was accepted, and every process taken for gone",
     "store.fence": "every process on the store was taken for gone",
 }
 """Every action that is recorded, and what it means."""
@@ -443,5 +444,13 @@ async def fence_store(store: GroupedStore, *, actor: Actor | None = None) -> tra
     """Take every process that the store knows of for gone, see :func:`standfast.stores.transfer.fence_store`."""
     async with Audit(Scope(store), actor).action("store.fence") as told:
         fenced = await transfer.fence_store(store)
+        told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}
+        return fenced
+
+
+async def accept_loss(store: GroupedStore, *, seen: int = 0, actor: Actor | None = None) -> transfer.Fenced:
+    """Go on with what a store has after it lost commits, see :func:`standfast.stores.transfer.accept_loss`."""
+    async with Audit(Scope(store), actor).action("store.accept_loss") as told:
+        fenced = await transfer.accept_loss(store, seen=seen)
         told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}
         return fenced

@@ -123,6 +123,8 @@ class Relay:
         await self._cut()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for _ in range(3):  # transports close their sockets on later turns of the loop
+            await asyncio.sleep(0)
 
 
 def _reset(end: asyncio.StreamWriter) -> None:

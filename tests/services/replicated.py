@@ -282,7 +282,8 @@ def sql(url: str, *statements: str) -> list[Any]:
         finally:
             await connection.ensure_closed()
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # a test may have a loop of its own in this one
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 # --- MongoDB -------------------------------------------------------------------------------------------------------

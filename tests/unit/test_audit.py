@@ -160,6 +160,7 @@ async def _move(engine: sf.Engine) -> None:
     store: Any = engine.space.store
     file = io.BytesIO()
     await admin.fence_store(store, actor=ANN)
+    await admin.accept_loss(store, actor=ANN)
     await admin.export_store(store, nullcontext(file), actor=ANN)
     await admin.thaw_store(store, actor=ANN)
 
@@ -195,7 +196,7 @@ DEEDS: dict[str, Callable[[sf.Engine], Awaitable[Any]]] = {
     "request.cancel": _cancel_request,
     **{f"schedule.{name}": _schedule for name in ("create", "change", "pause", "resume", "delete", "trigger")},
     "schedule.backfill": _schedule,
-    **dict.fromkeys(("store.export", "store.thaw", "store.fence"), _move),
+    **dict.fromkeys(("store.accept_loss", "store.export", "store.thaw", "store.fence"), _move),
 }
 
 
@@ -285,7 +286,7 @@ AUDITED_COMMANDS = {
     *("locks release", "locks withdraw", "runs start", "runs cancel", "runs retry", "runs signal", "runs purge"),
     *("runs update", "runs restart", "runs fork", "runs resume", "runs erase", "limits set", "limits clear"),
     *("schedules pause", "schedules resume", "schedules trigger", "schedules backfill"),
-    *("export", "import", "thaw", "fence", "requests cancel"),
+    *("accept-loss", "export", "import", "thaw", "fence", "requests cancel"),
 }
 OTHER_COMMANDS = {
     *("completion", "run", "serve", "worker", "mcp", "dashboard"),  # programs, and not what is done to others

@@ -1,4 +1,4 @@
-"""``standfast export``, ``import``, ``thaw`` and ``fence``: move a store, and start anew after a restore."""
+"""``standfast export``, ``import``, ``thaw``, ``fence`` and ``accept-loss``: move a store, or start anew on one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from standfast.audit import export_store, fence_store, import_store, thaw_store
+from standfast.audit import accept_loss, export_store, fence_store, import_store, thaw_store
 from standfast.cli.output import json_option, print_json
 from standfast.cli.target import NOT_THERE, Target, confirm, end, store_option, yes_option
 from standfast.stores.backend import EXPORTED, OPEN
@@ -50,6 +50,39 @@ def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
 async def _fence(target: Target) -> Fenced:
     async with target.opened_store() as store:
         return await fence_store(store, actor=target.actor)
+
+
+# --- ``standfast accept-loss``: after a failover lost acknowledged commits, go on with what is there ----------------
+
+
+@click.command("accept-loss")
+@click.option("--seen", metavar="FENCE", type=click.IntRange(0), default=0, help="The highest fence known elsewhere.")
+@yes_option
+@json_option
+@store_option
+@click.pass_obj
+def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -> None:
+    """Go on with what a store has after it lost commits that it had acknowledged, in all namespaces and tenants.
+
+    For a store whose processes ended with StoreRewoundError: a replica took over that lacked the last commits.
+    Every fence from now on is higher than any that was given out, the lost ones included, and every process that
+    the store knows of is taken for gone. Look first at what was lost; then run this, and start the processes anew.
+
+    \b
+    standfast accept-loss --store postgresql://db/app --yes
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
+    confirm("What was lost stays lost, and every process loses what it holds. Go on?", yes=yes)
+    fenced = asyncio.run(_accept(target, seen))
+    if as_json:
+        print_json(fenced)
+    else:
+        click.echo(f"accepted: every fence is above {fenced.above} from now on")
+        click.echo(f"fenced {fenced.presences:,} processes, {fenced.workers:,} of them workers; start them anew")
+
+
+async def _accept(target: Target, seen: int) -> Fenced:
+    async with target.opened_store() as store:
+        return await accept_loss(store, seen=seen, actor=target.actor)
 
 
 # --- files that a store is exported to and imported from, and how far that is --------------------------------------

@@ -115,8 +115,8 @@ class StoreNotEmptyError(StoreError):
 class StoreRewoundError(StoreError):
     """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
 
-    Nothing was written. Stop what rests on the lost data, look at the server, and open the store anew: opening it
-    accepts what is there. Versions still grow, so what was fenced stays fenced.
+    Nothing was written. Every handle of this process raises it from now on, and a worker ends. Look at what the server
+    lost, run ``standfast accept-loss``, which moves every fence beyond what was seen, and start the processes anew.
     """
 
 

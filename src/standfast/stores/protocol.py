@@ -194,6 +194,8 @@ class Capabilities(Struct, frozen=True):
     sees_process_death: bool = False
     """Whether :meth:`Store.liveness_token` and :meth:`Store.is_dead` show processes that died."""
     commit_with: bool = False
+    failover_loss: str = ""
+    """What a failover may lose of what was acknowledged, and the setting that prevents it; empty: nothing is known."""
 
 
 class StoreSize(Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import SYSTEM_CLOCK, Instant
 from standfast.errors import (
@@ -227,6 +227,28 @@ async def fence_store(store: GroupedStore) -> Fenced:
             workers += kind == WORKER and await _fence(store, record, is_kept=True)
     await transfer.lift(highest)
     return Fenced(presences, workers, highest)
+
+
+SKEW: Final = 3_600_000_000
+"""By how many microseconds the clock of a server that was lost may have been ahead: versions follow the time there."""
+
+
+async def accept_loss(store: GroupedStore, *, seen: int = 0) -> Fenced:
+    """Go on with what a store has after it lost commits that it had acknowledged.
+
+    Every version from now on is higher than any that can have been given out before, lost ones included, so what was
+    fenced stays fenced. Every process that the store knows of is taken for gone, as by :func:`fence_store`: what it
+    held is free. Processes that noticed the loss must be started anew.
+
+    Args:
+        store: A handle that was opened after the loss.
+        seen: The highest fence that is known outside of the store, on a resource that it guards, say.
+    """
+    transfer = store.transfer()
+    above = max(await transfer.last(), seen, SYSTEM_CLOCK.wall()) + SKEW
+    await transfer.lift(above)
+    fenced = await fence_store(store)
+    return structs.replace(fenced, above=above)
 
 
 async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:

@@ -20,7 +20,7 @@ from standfast.space import Space
 from standfast.stores import Capabilities, Commit, Conflict, GroupedStore, Put
 from standfast.stores.backend import EXPORTED, OPEN
 from standfast.stores.memory import MemoryBackend, MemoryRecords, open_memory
-from standfast.stores.transfer import export_store, fence_store, import_store
+from standfast.stores.transfer import SKEW, accept_loss, export_store, fence_store, import_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,6 +182,22 @@ async def test_fencing_takes_everybody_for_gone() -> None:
         assert (fenced.presences, fenced.workers) == (1, 0)
         assert await asyncio.create_task(taken(new)) > hold.fence
         assert isinstance(await old.commit(hold.guard, Put(old.key("late"), b"")), Conflict)
+    await new.aclose()
+    await old.aclose()
+
+
+async def test_an_accepted_loss_moves_every_fence_beyond_what_was_seen() -> None:
+    """Also beyond versions that the store does not know any more, and those that were seen outside of it."""
+    memory = MemoryRecords()
+    old, new, store = Space(on(memory)), Space(on(memory)), on(memory)
+    async with old.mutex("k").hold(on_lost="tell") as hold:
+        seen = hold.fence + 10 * SKEW
+
+        accepted = await accept_loss(store, seen=seen)
+
+        assert accepted.above > seen
+        assert accepted.presences == 1
+        assert await asyncio.create_task(taken(new)) > accepted.above
     await new.aclose()
     await old.aclose()
 

@@ -25,12 +25,14 @@ from standfast.errors import (
 )
 from standfast.stores.address import is_this_machine, tls_error
 from standfast.stores.remote.connection import ConnectionPool
+from standfast.stores.remote.failover import ServerEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from standfast.stores.address import Address
+    from standfast.stores.remote.failover import PrimaryTracker
 
 
 # --- options: what a URL says, and the names of the tables ---------------------------------------------------------
@@ -226,10 +228,11 @@ _SESSION: Final = (
 class MysqlConnection:
     """One connection, used by one caller at a time."""
 
-    __slots__ = ("connection",)
+    __slots__ = ("belongs_to", "connection")
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- the driver has types in name only
         self.connection: Final = connection
+        self.belongs_to: tuple[PrimaryTracker, int] | None = None
 
     async def run(self, statements: str, seconds: float, answers: list[Rows] | None = None) -> list[Rows]:
         """Run statements in one round trip; return what each of them returned.
@@ -255,7 +258,9 @@ class MysqlConnection:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the driver has not seen it end."""
+        """Whether the driver has not seen it end, and its server was not replaced by another one."""
+        if self.belongs_to is not None and self.belongs_to[0].moves != self.belongs_to[1]:
+            return False
         return bool(self.connection.connected)
 
     def drop(self) -> None:
@@ -346,22 +351,58 @@ async def connect(options: MysqlOptions) -> MysqlConnection:
     return link
 
 
+IDENTITY: Final = "CONCAT_WS('/',@@hostname,@@port,@@server_id,@@datadir)"
+"""What tells a server from all others, those that replicate it included."""
+
+
 @final
 class MysqlPool:
-    """The connections of one handle."""
+    """The connections of one handle. All of them lead to the server that its tracker takes for the primary.
 
-    def __init__(self, options: MysqlOptions, size: int) -> None:
-        self._options: Final = options
+    Args:
+        options: Where it is.
+        size: How many there may be at a time.
+        tracker: Shared by the handles that came from one.
+    """
+
+    def __init__(self, options: MysqlOptions, size: int, tracker: PrimaryTracker) -> None:
+        self._options, self.tracker = options, tracker
         self._pool: Final = ConnectionPool(options.name, size, self._dial)
 
     async def _dial(self) -> MysqlConnection:
         try:
-            return await connect(self._options)
+            link = await connect(self._options)
         except DRIVER_ERRORS as error:
             raise translated(error, self._options.name) from error
+        try:
+            await self._meet(link)
+        except DRIVER_ERRORS as error:
+            link.drop()
+            raise translated(error, self._options.name) from error
+        except BaseException:
+            link.drop()
+            raise
+        return link
+
+    async def _meet(self, link: MysqlConnection) -> None:
+        """See that the server takes writes, and that it has what was acknowledged."""
+        options, expected = self._options, self.tracker.expected()
+        looks = [f"SELECT {IDENTITY},@@read_only"]
+        if expected:
+            handles = ",".join(f"x'{handle.encode().hex()}'" for handle in expected)
+            found = f"SELECT handle,number FROM {options.names.attempts}"  # noqa: S608 -- a checked name
+            looks.append(f"{found} WHERE handle IN ({handles})")
+        [(server, is_read_only)], *rows = await link.run(";".join(looks), options.timeout)
+        place = f"{options.host}:{options.port}"
+        if is_read_only and self.tracker.epoch is not None:  # when a store is opened, all its settings are looked at
+            problem = f"{place} is read_only, perhaps a replica; perhaps another one is taking over: retry"
+            raise StoreUnavailableError(options.name, problem)
+        counted = {bytes(handle).decode(): int(number) for each in rows for handle, number in each}
+        link.belongs_to = self.tracker, self.tracker.meet(ServerEpoch(str(server), place=place), expected, counted)
 
     def borrow(self) -> AbstractAsyncContextManager[MysqlConnection]:
         """Lend a connection; one that comes back with an exception is cut."""
+        self.tracker.check()
         return self._pool.borrow()
 
     async def ask(self, statements: str, seconds: float | None = None) -> Sequence[Rows]:
@@ -373,7 +414,7 @@ class MysqlPool:
         seconds = self._options.timeout if seconds is None else seconds
         for is_last in (False, True):
             try:
-                async with self._pool.borrow() as connection:
+                async with self.borrow() as connection:
                     return await connection.run(statements, seconds)
             except DRIVER_ERRORS as error:
                 if is_last or code_of(error) not in LOST:
@@ -469,3 +510,33 @@ def _is_weak(settings: Mapping[str, str], name: str) -> bool:
 
 def _is_on(settings: Mapping[str, str], name: str) -> bool:
     return settings.get(name, "OFF").upper() in {"ON", "1"}
+
+
+PATIENT: Final = 60_000
+"""A primary that waits for fewer milliseconds for a replica soon commits without one."""
+
+
+async def failover_loss(link: MysqlConnection, seconds: float) -> str:
+    """Return what a replica that takes over may lack, and the setting that prevents it; empty if nothing is known.
+
+    Raises what the driver raises.
+    """
+    status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected','Rpl_semi_sync_master_status')"
+    waits = "SHOW GLOBAL VARIABLES LIKE 'rpl_semi_sync_master_timeout'"
+    told = {
+        str(name).lower(): str(value) for rows in await link.run(f"{status};{waits}", seconds) for name, value in rows
+    }
+    if told.get("slaves_connected", "0") == "0":
+        return ""
+    if told.get("rpl_semi_sync_master_status", "OFF").upper() != "ON":
+        return (
+            "its replicas get a commit after it was answered, so one that takes over may lack the last ones: set"
+            " rpl_semi_sync_master_enabled=ON, and rpl_semi_sync_slave_enabled=ON on the replicas"
+        )
+    patience = int(told.get("rpl_semi_sync_master_timeout", "0"))
+    if patience < PATIENT:
+        return (
+            f"it waits {patience:,} ms for a replica and then commits without one, which a failover may lose: set"
+            " rpl_semi_sync_master_timeout to an hour or more (3600000)"
+        )
+    return ""

@@ -15,7 +15,7 @@ from asyncmy import errors as driver
 from msgspec import structs
 
 from standfast.stores.liveness import now
-from standfast.stores.mysql.connection import DRIVER_ERRORS, code_of, connect
+from standfast.stores.mysql.connection import DRIVER_ERRORS, IDENTITY, code_of, connect
 from standfast.stores.remote.liveness import CONNECTED_WITHIN, SILENT_FOR, LivenessServer, abandon_socket
 
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ IDLE_FOR: Final = 60
 REFUSES_SESSIONS: Final = frozenset({1053, 1077, 1079})
 """What a server says that is shutting down."""
 
-_IDENTITY: Final = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id, @@datadir)"
-
 
 async def find_server_id(connection: MysqlConnection, seconds: float) -> str:
     """Return what tells this server from all others. Raises what the driver raises."""
-    [[[identity]]] = await connection.run(_IDENTITY, seconds)
+    [[[identity]]] = await connection.run(f"SELECT {IDENTITY}", seconds)
     return str(identity)
 
 

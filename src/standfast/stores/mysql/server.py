@@ -28,6 +28,7 @@ from standfast.stores.mysql.connection import (
     MysqlPool,
     check,
     code_of,
+    failover_loss,
     is_certain,
     packet_of,
     session_of,
@@ -38,7 +39,8 @@ from standfast.stores.mysql.connection import (
 from standfast.stores.mysql.liveness import find_server_id, liveness_server
 from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
 from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Record, Snapshot, Worked
-from standfast.stores.remote.connection import warn_not_durable
+from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
+from standfast.stores.remote.failover import PrimaryTracker
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Intent, Landed, ServerDefaults, WriteRefused, Written, run_user_work
 from standfast.stores.validation import check_commit, in_window
@@ -70,13 +72,14 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
     Raises:
         StoreError: The server cannot be reached, or cannot be used; the message says why.
     """
-    links = MysqlPool(options, options.pool)
+    links = MysqlPool(options, options.pool, PrimaryTracker(options.name))
     try:
         async with links.borrow() as link:
             settings = await settings_of(link, options)
             check(settings, options.name)
             await schema.prepare(link, options)
             server_id = await find_server_id(link, options.timeout) if options.lifeline else ""
+            loss = await failover_loss(link, options.timeout)
     except DRIVER_ERRORS as error:
         await links.aclose()
         raise translated(error, options.name) from error
@@ -86,7 +89,8 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
     if weakness := weakness_of(settings):
         settings_at_fault = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
         warn_not_durable(options.name, settings_at_fault, hooks)
-    return MysqlServer(options, links, settings, server_id)
+    tell_failover_loss(options.name, loss, hooks)
+    return MysqlServer(options, links, settings, server_id, loss)
 
 
 @final
@@ -94,7 +98,12 @@ class MysqlServer(ServerDefaults):
     """One handle: a connection to write on, and a few for everything else."""
 
     def __init__(
-        self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str], server_id: str = ""
+        self,
+        options: MysqlOptions,
+        links: MysqlPool,
+        settings: Mapping[str, str],
+        server_id: str = "",
+        loss: str = "",
     ) -> None:
         self._options, self._links, self._settings, self._server_id = options, links, settings, server_id
         self._names: Final = options.names
@@ -109,10 +118,11 @@ class MysqlServer(ServerDefaults):
             shortest_lease=0.5,
             sees_process_death=bool(server_id),
             commit_with=True,
+            failover_loss=loss,
         )
         self._liveness: Final = join_liveness(liveness_server(options, server_id)) if server_id else None
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
-        self._writer: Final = MysqlPool(options, 1)
+        self._writer: Final = MysqlPool(options, 1, links.tracker)
         self._writing: Final = MysqlWriter(options, self._writer, longest)
         self._working: Final = MysqlWorkRunner(options, self._writer, longest, self.capabilities)
         self._last_reserved = 0
@@ -128,6 +138,8 @@ class MysqlServer(ServerDefaults):
         """Do all of ``intent`` or nothing, durably."""
         answer = await self._writing.write(intent)
         self._hear(answer.at)
+        if isinstance(answer, Written):
+            self._links.tracker.acknowledge(intent.handle, intent.number)
         if isinstance(answer, Written) and answer.versions:
             self._last_reserved = max(self._last_reserved, answer.versions[-1])
         return answer
@@ -153,15 +165,21 @@ class MysqlServer(ServerDefaults):
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the caller's own SQL and a commit in one transaction."""
-        return await self._working.work(rider, handle, number, note)
+        outcome = await self._working.work(rider, handle, number, note)
+        if isinstance(outcome, Worked):
+            self._links.tracker.acknowledge(handle, number)
+        return outcome
 
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Make sure that an attempt can never be written any more; if it was, say with which versions."""
         del namespace
-        return await close_attempt(self._links, self._names, handle, number, self.name)
+        landed = await close_attempt(self._links, self._names, handle, number, self.name)
+        self._links.tracker.acknowledge(handle, number)
+        return landed
 
     async def forget(self, handle: str) -> None:
         """Remove what was counted for a handle that is being closed."""
+        self._links.tracker.forget(handle)
         await self._links.ask(f"DELETE FROM {self._names.attempts} WHERE handle={handle_literal(handle)}")
 
     async def sweep(self, limit: int) -> int:
@@ -200,13 +218,13 @@ class MysqlServer(ServerDefaults):
 
     async def another(self) -> MysqlServer:
         """Open another handle on the same server, on the running loop."""
-        links = MysqlPool(self._options, self._options.pool)
+        links = MysqlPool(self._options, self._options.pool, self._links.tracker)
         try:
             await links.ask("DO 1")
         except BaseException:
             await links.aclose()
             raise
-        return MysqlServer(self._options, links, self._settings, self._server_id)
+        return MysqlServer(self._options, links, self._settings, self._server_id, self.capabilities.failover_loss)
 
     def liveness_token(self) -> str:
         """Return this process's token; empty if deaths are not seen here."""

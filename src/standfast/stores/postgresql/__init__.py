@@ -12,6 +12,7 @@ from standfast.stores.postgresql.connection import (
     PostgresOptions,
     PostgresTarget,
     dial,
+    failover_loss,
     hang_up,
     read_options,
     translate,
@@ -21,7 +22,8 @@ from standfast.stores.postgresql.statements import PostgresStatements, ensure_sc
 from standfast.stores.postgresql.transactions import PostgresWork
 from standfast.stores.protocol import Capabilities
 from standfast.stores.remote.backend import open_remote
-from standfast.stores.remote.connection import NotDurableWarning, warn_not_durable
+from standfast.stores.remote.connection import NotDurableWarning, tell_failover_loss, warn_not_durable
+from standfast.stores.remote.failover import PrimaryTracker
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
@@ -63,6 +65,7 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     server = await open_server(options, address.name)
     if not server.capabilities.durable:
         warn_not_durable(address.name, NOT_DURABLE, hooks)
+    tell_failover_loss(address.name, server.capabilities.failover_loss, hooks)
     return open_remote(server, hooks)
 
 
@@ -72,7 +75,9 @@ async def open_server(options: PostgresOptions, name: str) -> PostgresServer:
     try:
         await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
         store = await store_at(session, options)
-        server = PostgresServer(options, name, _capabilities(session, options), store)
+        loss = await failover_loss(session.connection, options.timeout)
+        server = PostgresServer(options, name, _capabilities(session, options, loss), store, PrimaryTracker(name))
+        session = await server.meet(session)
     except DRIVER_ERRORS as error:
         session.connection.terminate()
         raise translate(error, name) from error
@@ -90,13 +95,14 @@ async def store_at(session: PostgresSession, options: PostgresOptions) -> str:
     return str(await session.connection.fetchval(calls.store_here, timeout=options.timeout))
 
 
-def _capabilities(session: PostgresSession, options: PostgresOptions) -> Capabilities:
+def _capabilities(session: PostgresSession, options: PostgresOptions, loss: str) -> Capabilities:
     pushes = session.is_direct or options.listening is not None
     return structs.replace(
         CAPABILITIES,
         durable=session.syncs,
         wakes="push" if pushes else "poll",
         sees_process_death=pushes and options.lifeline,
+        failover_loss=loss,
     )
 
 

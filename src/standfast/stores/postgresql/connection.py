@@ -27,6 +27,7 @@ from standfast.stores.address import Address, is_identifier, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
 from standfast.stores.postgresql.statements import channels, data_of
 from standfast.stores.remote.connection import ConnectBackoff
+from standfast.stores.remote.failover import PrimaryTracker, ServerEpoch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
@@ -145,6 +146,7 @@ ATTEMPT_CLOSED: Final = "SF001"
 CREATED_MEANWHILE: Final = "SF002"
 STALE: Final = "SF003"
 FROZEN: Final = "SF004"
+READ_ONLY: Final = "25006"
 TRY_AGAIN: Final = frozenset({CREATED_MEANWHILE, "40001", "40P01", "55P03"})
 """Nothing was written, and the same might succeed at once: lost races, deadlocks, locks that were not granted."""
 
@@ -156,7 +158,7 @@ _BY_CODE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "42P01": (UnsuitableStoreError, "its tables are missing; let their owner open the store once"),
     "42883": (UnsuitableStoreError, "its functions are missing; let their owner open the store once"),
     "42501": (UnsuitableStoreError, "this user lacks a privilege; let the owner of the schema call its grant_to(user)"),
-    "25006": (StoreReadOnlyError, "it is read-only, perhaps a replica; name the primary"),
+    READ_ONLY: (StoreReadOnlyError, "it is read-only, perhaps a replica; name the primary"),
     "53100": (StoreFullError, "its disk is full; free some space and retry"),
     "53300": (StoreUnavailableError, "it has too many connections; raise max_connections, or put a pooler in front"),
     "57P03": (StoreUnavailableError, "it is starting or stopping; retry"),
@@ -181,6 +183,9 @@ _SURE_AT_LOGIN: Final = frozenset({"28P01", "28000", "3D000", "53300", "57P03"})
 _OVER: Final = frozenset({"FATAL", "PANIC"})
 
 
+_STALLED: Final = "retry, and if writes alone hang, see if a synchronous standby does not answer (pg_stat_replication)"
+
+
 def code_of(error: BaseException) -> str:
     """Return the SQLSTATE of an error; empty if it has none."""
     return getattr(error, "sqlstate", None) or ""
@@ -197,7 +202,7 @@ def translate(error: BaseException, name: str) -> StoreError:
         kind, advice = _BY_CODE[code]
         return kind(name, advice)
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(name, "it did not answer in time; retry")
+        return StoreUnavailableError(name, f"it did not answer in time; {_STALLED}")
     if isinstance(error, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
         why = tls_error(str(error)) or "it cannot be reached"
         return StoreUnavailableError(name, f"{why} ({_words(error)}); retry")
@@ -212,7 +217,8 @@ def translate_write(error: BaseException, name: str) -> StoreError:
     code = code_of(error)
     if code in _SURE_AT_LOGIN or (is_answer(error) and code != "40003"):
         return translate(error, name)
-    return OutcomeUnknownError(name, f"no answer came: {_words(error)}")
+    hint = f"; {_STALLED}" if isinstance(error, TimeoutError) else ""
+    return OutcomeUnknownError(name, f"no answer came: {_words(error)}{hint}")
 
 
 def is_answer(error: BaseException) -> bool:
@@ -238,10 +244,40 @@ _LOOK: Final = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery(),"
     " current_setting('fsync')::bool AND current_setting('full_page_writes')::bool"
 )
+# Not part of the above: some services that speak PostgreSQL refuse it, and then a failover is not told by it.
+_EPOCH: Final = (
+    "SELECT (pg_control_system()).system_identifier::text,"
+    " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
+)
 _SETTINGS: Final = (
     "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off;"
     " SET plan_cache_mode = force_generic_plan"
 )
+
+
+_FAILOVER: Final = (
+    "SELECT (SELECT count(*) FROM pg_stat_replication)::int, current_setting('synchronous_standby_names'),"
+    " current_setting('synchronous_commit')"
+)
+
+
+async def failover_loss(connection: Connection, timeout: float) -> str:
+    """Return what a standby that takes over may lack, and the setting that prevents it; empty if nothing is known."""
+    try:
+        row = await connection.fetchrow(_FAILOVER, timeout=timeout)
+    except asyncpg.PostgresError:
+        return ""
+    standbys, names, waits = row or (0, "", "on")
+    if not names:
+        if not standbys:
+            return ""
+        return (
+            "its standbys get a commit after it was answered, so one that takes over may lack the last ones: set"
+            " synchronous_standby_names, for example to 'ANY 1 (*)'"
+        )
+    if waits in {"off", "local"}:
+        return f"synchronous_commit={waits} does not wait for a standby: set it to on for this user"
+    return ""
 
 
 class PostgresSession(Struct, frozen=True):
@@ -251,6 +287,10 @@ class PostgresSession(Struct, frozen=True):
     is_direct: bool
     """Whether it is one session of the server; behind a pooler each transaction may be another one."""
     syncs: bool
+    epoch: ServerEpoch
+    """Which server is at the other end, and on which timeline."""
+    moves: int = 0
+    """As :attr:`PrimaryTracker.moves` was when it was opened."""
 
 
 async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> PostgresSession:
@@ -267,7 +307,7 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
     except DRIVER_ERRORS as error:
         raise translate(error, name) from None  # its traceback has the password
     try:
-        return await _look(connection, options, name)
+        return await _look(connection, target, options, name)
     except BaseException as error:
         connection.terminate()
         if isinstance(error, DRIVER_ERRORS):
@@ -275,17 +315,29 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
         raise
 
 
-async def _look(connection: Connection, options: PostgresOptions, name: str) -> PostgresSession:
+async def _look(connection: Connection, target: PostgresTarget, options: PostgresOptions, name: str) -> PostgresSession:
     row = await connection.fetchrow(_LOOK, timeout=options.timeout)
     pid, version, is_replica, syncs = row or (0, 0, False, False)
     if version < OLDEST:
         raise UnsuitableStoreError(name, f"it is PostgreSQL {version // 10_000}; {OLDEST // 10_000} or later is needed")
     if is_replica:
-        raise StoreReadOnlyError(name, "it is a replica, which cannot be written to; name the primary")
+        place = f"{target.host}:{target.port}"
+        raise StoreReadOnlyError(name, f"{place} is a replica, which cannot be written to; name the primary")
     is_direct = options.pooler == "none" or (options.pooler == "auto" and pid == connection.get_server_pid())
     if is_direct:
         await connection.execute(_SETTINGS, timeout=options.timeout)
-    return PostgresSession(connection, is_direct, syncs)
+    return PostgresSession(connection, is_direct, syncs, await epoch_of(connection, target, options.timeout))
+
+
+async def epoch_of(connection: Connection, target: PostgresTarget, timeout: float) -> ServerEpoch:
+    """Ask a primary which server it is and on which timeline; nothing but its address if it does not say."""
+    place = f"{target.host}:{target.port}"
+    try:
+        row = await connection.fetchrow(_EPOCH, timeout=timeout)
+    except asyncpg.PostgresError:
+        return ServerEpoch(place=place)
+    system, timeline = row or ("", 0)
+    return ServerEpoch(system, timeline, place)
 
 
 @final
@@ -296,12 +348,17 @@ class PostgresConnection:
         options: Time limits.
         name: The store as shown to people.
         open_session: Opens the connection.
+        tracker: Knows which server is the primary: a connection to another one is not used any more.
     """
 
     def __init__(
-        self, options: PostgresOptions, name: str, open_session: Callable[[], Awaitable[PostgresSession]]
+        self,
+        options: PostgresOptions,
+        name: str,
+        open_session: Callable[[], Awaitable[PostgresSession]],
+        tracker: PrimaryTracker,
     ) -> None:
-        self._options, self._name, self._open = options, name, open_session
+        self._options, self._name, self._open, self._tracker = options, name, open_session, tracker
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = asyncio.Lock()
         self._waiting = 0
@@ -310,6 +367,17 @@ class PostgresConnection:
         self._backoff: Final = ConnectBackoff()
         self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
+        self._unlisten: Final = tracker.listen(self._server_moved)
+
+    def _server_moved(self) -> None:
+        """Leave a server that was replaced, if nothing is under way; else the next call does. Called on any thread."""
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._drop_old)
+
+    def _drop_old(self) -> None:
+        session = self._session
+        if session is not None and session.moves != self._tracker.moves and not self._lock.locked():
+            self._drop()
 
     def adopt(self, session: PostgresSession) -> None:
         """Use a connection that is open already."""
@@ -403,8 +471,10 @@ class PostgresConnection:
     async def _ready(self) -> PostgresSession:
         if self._is_closed:
             raise StoreClosedError(self._name, "it was closed; open a new one")
-        if self._session is not None and not self._session.connection.is_closed():
-            return self._session
+        tracker, session = self._tracker, self._session
+        tracker.check()
+        if session is not None and session.moves == tracker.moves and not session.connection.is_closed():
+            return session
         self._drop()
         await self._backoff.wait()
         try:
@@ -416,8 +486,11 @@ class PostgresConnection:
         return self._session
 
     def _judge(self, error: BaseException) -> None:
-        """Give the connection up after anything that was not an answer of the server, or was its last."""
-        if not is_answer(error):
+        """Give the connection up after anything that was not an answer of the server, or was its last.
+
+        Also if it takes no writes any more: the address may lead to another server by now.
+        """
+        if not is_answer(error) or code_of(error) == READ_ONLY:
             self._drop()
 
     def drop(self) -> None:
@@ -434,6 +507,7 @@ class PostgresConnection:
 
     async def aclose(self) -> None:
         """Close the connection."""
+        self._unlisten()
         self._is_closed = True
         self._drop()
         if self._closing:
@@ -463,10 +537,16 @@ class PostgresSubscriber:
     """The listening connection of one handle. It is opened with the first topic."""
 
     def __init__(
-        self, options: PostgresOptions, name: str, open_session: Callable[[], Awaitable[PostgresSession]]
+        self,
+        options: PostgresOptions,
+        name: str,
+        open_session: Callable[[], Awaitable[PostgresSession]],
+        tracker: PrimaryTracker,
     ) -> None:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
+        self._tracker, self._moves = tracker, 0
+        self._unlisten: Final = tracker.listen(self._server_moved)
         self._backoff: Final = ConnectBackoff()
         self._lock: Final = asyncio.Lock()
         self._wanted: frozenset[str] = frozenset()
@@ -505,8 +585,9 @@ class PostgresSubscriber:
 
     async def _connected(self) -> Connection:
         self._lose()
-        connection: Connection = (await self._open()).connection
-        self._connection, self._heard = connection, set()
+        session = await self._open()
+        connection: Connection = session.connection
+        self._connection, self._heard, self._moves = connection, set(), session.moves
         self._lost.clear()
         connection.add_termination_listener(self._ended)
         return connection
@@ -530,6 +611,15 @@ class PostgresSubscriber:
     def _ended(self, connection: Any) -> None:  # noqa: ANN401 -- the driver's own
         if connection is self._connection:
             self._lost.set()
+
+    def _server_moved(self) -> None:
+        """Listen to the server that has taken over. Called on any thread."""
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._lose_old)
+
+    def _lose_old(self) -> None:
+        if self._moves != self._tracker.moves:
+            self._lose()
 
     # --- reconnecting ----------------------------------------------------------------------------------------
 
@@ -568,6 +658,7 @@ class PostgresSubscriber:
 
     async def aclose(self) -> None:
         """Stop listening."""
+        self._unlisten()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})

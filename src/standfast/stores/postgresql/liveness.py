@@ -6,14 +6,16 @@ The session locks the number of the process's token; see :mod:`standfast.stores.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import asyncpg
 
+from standfast.errors import StoreError
 from standfast.stores.liveness import now
-from standfast.stores.postgresql.connection import DRIVER_ERRORS, code_of, hang_up
+from standfast.stores.postgresql.connection import DRIVER_ERRORS, code_of, epoch_of, hang_up
 from standfast.stores.postgresql.statements import PostgresStatements
 from standfast.stores.remote.liveness import CONNECTED_WITHIN, SILENT_FOR, LivenessServer, abandon_socket
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from standfast.stores.postgresql.connection import PostgresOptions
     from standfast.stores.postgresql.statements import Connection
+    from standfast.stores.remote.failover import PrimaryTracker
 
 
 # --- the session that a token is attached to ------------------------------------------------------------------------
@@ -61,10 +64,16 @@ class PostgresLivenessSession:
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
+        self._loop: Final = asyncio.get_running_loop()
         self._told: Callable[[], object] | None = None
         self._is_lost = False
         self.tried_at = now()
         connection.add_termination_listener(self._ended)
+
+    def server_moved(self) -> None:
+        """End it: another server has taken over, or what was acknowledged is gone. Called on any thread."""
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._ended, None)
 
     @property
     def is_lost(self) -> bool:
@@ -103,10 +112,12 @@ class PostgresLivenessSession:
 
 
 @asynccontextmanager
-async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGenerator[PostgresLivenessSession]:
+async def open_liveness_session(
+    options: PostgresOptions, store: str, tracker: PrimaryTracker
+) -> AsyncGenerator[PostgresLivenessSession]:
     """Open a session for the length of a block; errors are the driver's.
 
-    It is refused if a pooler is in between, or if another store is at the other end by now.
+    It is refused if a pooler is in between, if another store is at the other end by now, or a server that was replaced.
     """
     target = options.listening or options.target
     within = min(options.connect_timeout, CONNECTED_WITHIN)
@@ -123,8 +134,13 @@ async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGe
         row = await connection.fetchrow(look)
         if row is None or tuple(row) != (connection.get_server_pid(), False, store):
             raise asyncpg.InterfaceError("this is not a session of the store's own server")
+        tracker.meet(await epoch_of(connection, target, SILENT_FOR), {}, {})
         session = PostgresLivenessSession(connection)
-        yield session
+        unlisten = tracker.listen(session.server_moved)
+        try:
+            yield session
+        finally:
+            unlisten()
         if not session.is_lost:
             await hang_up(connection)
     finally:
@@ -134,14 +150,14 @@ async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGe
 REFUSES_SESSIONS: Final = "57P03"
 
 
-def liveness_server(options: PostgresOptions, store: str) -> LivenessServer:
+def liveness_server(options: PostgresOptions, store: str, tracker: PrimaryTracker) -> LivenessServer:
     """Return where sessions are opened; ``store`` is what the server says of itself."""
     target = options.listening or options.target
     return LivenessServer(
         "p1",
         store,
         f"{target.host}:{target.port}",
-        functools.partial(open_liveness_session, options, store),
-        DRIVER_ERRORS,
+        functools.partial(open_liveness_session, options, store, tracker),
+        (*DRIVER_ERRORS, StoreError),
         lambda error: code_of(error) == REFUSES_SESSIONS,
     )

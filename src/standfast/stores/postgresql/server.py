@@ -8,9 +8,10 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 import asyncpg
+from msgspec import structs
 
 from standfast.clock import Instant
-from standfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
+from standfast.errors import AttemptClosedError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from standfast.ids import new_id
 from standfast.stores.backend import Batching, pages
 from standfast.stores.postgresql.connection import (
@@ -38,18 +39,19 @@ from standfast.stores.postgresql.statements import (
     written,
 )
 from standfast.stores.postgresql.transactions import PostgresUserTransactions, PostgresWorkRunner
-from standfast.stores.protocol import Snapshot
+from standfast.stores.protocol import Snapshot, Worked
 from standfast.stores.remote.liveness import join_liveness
-from standfast.stores.remote.server import Audience, Landed, WriteRefused
+from standfast.stores.remote.server import Audience, Landed, WriteRefused, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Outcome, Scan, WorkRider
-    from standfast.stores.postgresql.connection import PostgresOptions
+    from standfast.stores.postgresql.connection import PostgresOptions, PostgresTarget
     from standfast.stores.protocol import Capabilities, Record
-    from standfast.stores.remote.server import Intent, Listener, Message, Written
+    from standfast.stores.remote.failover import PrimaryTracker
+    from standfast.stores.remote.server import Intent, Listener, Message
 
 
 # --- the server ----------------------------------------------------------------------------------------------------
@@ -66,8 +68,11 @@ SUBSCRIBED_FOR: Final = 60_000_000
 class PostgresServer:
     """One handle: a connection for writing, one for reading, and others for listening and for work when needed."""
 
-    def __init__(self, options: PostgresOptions, name: str, capabilities: Capabilities, store: str) -> None:
+    def __init__(
+        self, options: PostgresOptions, name: str, capabilities: Capabilities, store: str, tracker: PrimaryTracker
+    ) -> None:
         self.name: Final = name
+        self._tracker: Final = tracker
         self.capabilities: Final = capabilities
         self.batching: Final = BATCHING
         self._options: Final = options
@@ -78,35 +83,53 @@ class PostgresServer:
         self._joining: PostgresUserTransactions | None = None
         self._store: Final = store
         self._liveness: Final = (
-            join_liveness(liveness_server(options, store)) if capabilities.sees_process_death else None
+            join_liveness(liveness_server(options, store, tracker)) if capabilities.sees_process_death else None
         )
-        listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
         self._working: Final = PostgresWorkRunner(self._link(self._dial), self._calls, options, name, capabilities)
-        self._subscriber: Final = PostgresSubscriber(options, name, functools.partial(dial, listening, options, name))
+        listening = functools.partial(self._dial, options.listening or options.target)
+        self._subscriber: Final = PostgresSubscriber(options, name, listening, tracker)
 
     def _link(self, open_session: Callable[[], Awaitable[PostgresSession]]) -> PostgresConnection:
-        return PostgresConnection(self._options, self.name, open_session)
+        return PostgresConnection(self._options, self.name, open_session, self._tracker)
 
-    def _dial(self) -> Awaitable[PostgresSession]:
-        return dial(self._options.target, self._options, self.name)
+    async def _dial(self, target: PostgresTarget | None = None) -> PostgresSession:
+        """Connect to the primary, and see that it has what was acknowledged."""
+        try:
+            session = await dial(target or self._options.target, self._options, self.name)
+        except StoreReadOnlyError as error:
+            raise StoreUnavailableError(
+                self.name, f"{error.problem}; perhaps another one is taking over: retry"
+            ) from None
+        return await self._checked(session, self.meet)
+
+    async def meet(self, session: PostgresSession) -> PostgresSession:
+        """Compare what the server has counted with what was acknowledged."""
+        expected = self._tracker.expected()
+        rows = await session.connection.fetch(self._calls.counted, list(expected), timeout=self._options.timeout)
+        moves = self._tracker.meet(session.epoch, expected, {row[0]: row[1] for row in rows})
+        return structs.replace(session, moves=moves)
 
     async def _open_writer(self) -> PostgresSession:
-        session = await self._dial()
+        return await self._checked(await self._dial(), self.raise_versions)
+
+    async def _checked(
+        self, session: PostgresSession, check: Callable[[PostgresSession], Awaitable[PostgresSession]]
+    ) -> PostgresSession:
         try:
-            await self.raise_versions(session)
+            return await check(session)
         except DRIVER_ERRORS as error:
             session.connection.terminate()
             raise translate(error, self.name) from error
         except BaseException:
             session.connection.terminate()
             raise
-        return session
 
-    async def raise_versions(self, session: PostgresSession) -> None:
+    async def raise_versions(self, session: PostgresSession) -> PostgresSession:
         """Let no version be given out twice, also if the database was restored from a backup since."""
         await session.connection.execute(self._calls.raise_versions, timeout=self._options.timeout)
+        return session
 
     def adopt(self, session: PostgresSession) -> None:
         """Write over a connection that is open already."""
@@ -120,11 +143,15 @@ class PostgresServer:
         for _ in range(TRIES):
             try:
                 [answer] = await self._writer.write(self._calls.write, *parameters)
-                return written(answer, intent)
             except asyncpg.PostgresError as error:
                 refused = await self._judged(error)
-            if refused is not None:
-                return refused
+                if refused is not None:
+                    return refused
+                continue
+            done = written(answer, intent)
+            if type(done) is Written:
+                self._tracker.acknowledge(intent.handle, intent.number)
+            return done
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
     async def _judged(self, error: asyncpg.PostgresError) -> WriteRefused | None:
@@ -149,15 +176,24 @@ class PostgresServer:
         [(last, at, versions)] = await self._writer.call(self._calls.close_attempt, handle, number)
         if last is None or last > number:
             raise StoreError(self.name, f"attempt {handle}.{number} is not the last one of its handle")
+        if (
+            at is not None
+        ):  # the answer may have been lost because no standby has it: this waits for one, as a commit does
+            await self._writer.call(self._calls.touch, handle)
+        self._tracker.acknowledge(handle, number)
         return None if at is None else Landed(Instant(at), tuple(versions))
 
     async def forget(self, handle: str) -> None:
         """Remove what was counted for a handle."""
+        self._tracker.forget(handle)
         await self._writer.call(self._calls.forget, handle)
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Do the caller's own work and a commit in one transaction, on a connection for that."""
-        return await self._working.work(rider, handle, number, note)
+        outcome = await self._working.work(rider, handle, number, note)
+        if isinstance(outcome, Worked):
+            self._tracker.acknowledge(handle, number)
+        return outcome
 
     async def user_transactions(self) -> PostgresUserTransactions:
         """Return what can be done over connections of the user's, in transactions of theirs."""
@@ -222,7 +258,7 @@ class PostgresServer:
 
     async def another(self) -> PostgresServer:
         """Open another handle on the same server, on the running loop."""
-        server = PostgresServer(self._options, self.name, self.capabilities, self._store)
+        server = PostgresServer(self._options, self.name, self.capabilities, self._store, self._tracker)
         try:
             await server.mark()
         except BaseException:

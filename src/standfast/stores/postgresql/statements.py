@@ -127,6 +127,7 @@ class PostgresStatements:
     __slots__ = (
         "audience",
         "close_attempt",
+        "counted",
         "forget",
         "hold",
         "look_closely",
@@ -141,6 +142,7 @@ class PostgresStatements:
         "store_here",
         "subscribe",
         "sweep",
+        "touch",
         "write",
     )
 
@@ -152,6 +154,8 @@ class PostgresStatements:
         self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
         self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
         self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
+        self.counted: Final = at("SELECT handle, number FROM @.attempts WHERE handle = ANY ($1::text[])")
+        self.touch: Final = at("UPDATE @.attempts SET touched_at = clock_timestamp() WHERE handle = $1")
         self.reserve: Final = at("SELECT nextval('@.versions'::regclass) FROM generate_series(1, $1::int)")
         self.forget: Final = at(
             "WITH gone AS (DELETE FROM @.topics WHERE handle = $1) DELETE FROM @.attempts WHERE handle = $1"

@@ -34,7 +34,7 @@ from standfast.stores.redis.scripts import (
     pack,
     slot_of,
 )
-from standfast.stores.remote.connection import warn_not_durable
+from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
 
@@ -311,6 +311,7 @@ class RedisFacts(Struct, frozen=True):
     durable: bool
     store_id: str = ""
     """What tells the store from others; empty if it cannot be seen that a process has died."""
+    failover_loss: str = ""
 
     def capabilities(self) -> Capabilities:
         """Return what the store can do on it."""
@@ -321,11 +322,16 @@ class RedisFacts(Struct, frozen=True):
             reach="network",
             wakes="push",
             sees_process_death=bool(self.store_id),
+            failover_loss=self.failover_loss,
         )
 
 
 _SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what came after the last snapshot, or all"
 _SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
+_UNREPLICATED: Final = (
+    "its replicas get a commit after it was answered, so one that takes over may lack the last ones, and a primary that"
+    " was cut off goes on beside it, with holders of its own, until it is stopped: add ?replicas=1"
+)
 _UNTOLD: Final = "it does not say if it syncs its append-only file before it answers"
 
 
@@ -338,9 +344,12 @@ async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOp
     problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
     if problem and options.durable == "check":
         warn_not_durable(name, problem, hooks)
+    loss = "" if options.replicas or info.get("connected_slaves", "0") == "0" else _UNREPLICATED
+    tell_failover_loss(name, loss, hooks)
     is_cluster = info.get("cluster_enabled") == "1"
     sees_deaths = options.lifeline and not is_cluster and not options.cluster
-    return RedisFacts(is_cluster, not problem, await find_store_id(calls, options) if sees_deaths else "")
+    store_id = await find_store_id(calls, options) if sees_deaths else ""
+    return RedisFacts(is_cluster, not problem, store_id, loss)
 
 
 async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:

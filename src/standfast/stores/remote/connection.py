@@ -37,6 +37,12 @@ def warn_not_durable(name: str, problem: str, hooks: Hooks) -> None:
     warnings.warn(NotDurableWarning(f"{name} may lose acknowledged commits: {problem}"), stacklevel=2)
 
 
+def tell_failover_loss(name: str, problem: str, hooks: Hooks) -> None:
+    """Tell of replicas that may take over without the last commits. A set-up like that may be meant, so no warning."""
+    if problem and hooks:
+        hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=name, problem=problem))
+
+
 @final
 class ConnectBackoff:
     """The pause before the next attempt to connect: twice as long after each failure, and random in part.
