@@ -104,7 +104,7 @@ class RequestWatch:
         """
         newer = self.visits.get(by)
         fits = newer is not None and (newer.key, newer.action) == (visit.key, visit.action) and newer is not visit
-        takes = newer is not None and {newer.rules.supersedes, visit.rules.supersedes} != {"nobody"}
+        takes = newer is not None and {newer.rules.supersedes, visit.rules.supersedes} != {"none"}
         self.demand(fits and takes, f"stop: {visit.id} was told that {by} took its place")
 
     def cancelled(self, visit: Visit) -> None:

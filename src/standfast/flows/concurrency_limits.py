@@ -59,7 +59,7 @@ SAID: Final = 1.0
 
 
 async def result_of(counting: asyncio.Task[None]) -> None:
-    """Wait for a count that goes on whoever is cancelled meanwhile."""
+    """Wait for a count that goes on whichever caller is cancelled meanwhile."""
     await asyncio.wait({counting})
     if counting.cancelled():
         raise ArbiterUnavailableError("this server is closing")
@@ -75,7 +75,7 @@ Permit: TypeAlias = Holding | None
 Coming: TypeAlias = "asyncio.Future[Permit]"
 
 SPARE: Final = 64
-"""How many of those who have left may be kept among those who wait."""
+"""How many that have left may be kept among the waiters."""
 
 
 class LimitGate(Protocol):
@@ -88,11 +88,11 @@ class LimitGate(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits or runs here, so that it can be forgotten."""
+        """Whether nothing waits or runs here, so that it can be forgotten."""
         ...
 
     async def try_take(self) -> tuple[bool, Permit]:
-        """Take a permit if there is one and nobody waits for it."""
+        """Take a permit if there is one and none waits for it."""
         ...
 
     async def take(self, priority: int) -> Permit:
@@ -104,13 +104,13 @@ class LimitGate(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Leave nobody in a line."""
+        """Leave no entry in a line."""
         ...
 
 
 @final
 class PermitWaiters:
-    """Those who wait, in order. Those who have left are dropped when they come to the front."""
+    """The waiters, in order. Those that have left are dropped when they come to the front."""
 
     __slots__ = ("_heap", "_number", "count")
 
@@ -158,7 +158,7 @@ class LocalPermits:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits or runs here."""
+        """Whether nothing waits or runs here."""
         return not self._running and not self._waiters.count
 
     @property
@@ -167,7 +167,7 @@ class LocalPermits:
         return self._running < self._most and not self._waiters.count
 
     async def try_take(self) -> tuple[bool, Permit]:
-        """Take a permit if there is one and nobody waits for it."""
+        """Take a permit if there is one and none waits for it."""
         if not self.has_room:
             return False, None
         self._running += 1
@@ -192,7 +192,7 @@ class LocalPermits:
         self._let_in()
 
     async def aclose(self) -> None:
-        """Do nothing: nobody stands in a line."""
+        """Do nothing: there is no line."""
 
     def _let_in(self) -> None:
         while self._running < self._most and (coming := self._waiters.pop()) is not None:
@@ -209,8 +209,8 @@ class SharedPermits:
         address: Where its line lies.
         label: What it is called for people.
         most: How many it admits.
-        note: What is said in the line about those who stand in it: flow and action.
-        on_idle: Called when nobody waits or runs here any more.
+        note: What is said in the line about its entries: flow and action.
+        on_idle: Called when nothing waits or runs here any more.
     """
 
     def __init__(
@@ -238,11 +238,11 @@ class SharedPermits:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits or runs here."""
+        """Whether nothing waits or runs here."""
         return not (self._held or self._waiters.count or self._standing or self._leaving)
 
     async def try_take(self) -> tuple[bool, Permit]:
-        """Take a permit if there is one and nobody waits for it."""
+        """Take a permit if there is one and none waits for it."""
         if self._waiters.count:
             return False, None
         self._held += 1
@@ -269,7 +269,7 @@ class SharedPermits:
             raise
 
     def give_back(self, permit: Permit) -> None:
-        """Leave the line, whoever is cancelled meanwhile."""
+        """Leave the line, whichever caller is cancelled meanwhile."""
         self._held -= 1
         if permit is not None:
             self._own(permit.__aexit__(None, None, None), self._leaving)
@@ -292,7 +292,7 @@ class SharedPermits:
         return holding
 
     async def _stand(self) -> None:
-        """Stand in line for whoever is the most important when the permit comes."""
+        """Stand in line for the request that is the most important when the permit comes."""
         try:
             holding = await self._enter(waits=True)
         except StandfastError as problem:
@@ -309,13 +309,13 @@ class SharedPermits:
             coming.set_result(holding)
 
     def _stand_less(self) -> None:
-        """Leave the places that nobody needs any more, the newest first."""
+        """Leave the places that are not needed any more, the newest first."""
         for task in list(reversed(self._standing))[: max(0, len(self._standing) - self._waiters.count)]:
             self._stands_no_longer(task)
             task.cancel()
 
     def _stands_no_longer(self, task: asyncio.Task[Any] | None) -> None:
-        """Note at once that a place is one for nobody: else another one would be left in its stead."""
+        """Note at once that a place is not needed: else another one would be left in its stead."""
         if task is not None and task in self._standing:
             del self._standing[task]
             self._leaving[task] = None
@@ -334,7 +334,7 @@ class SharedPermits:
             self._on_idle()
 
     async def aclose(self) -> None:
-        """Wait until nobody stands in line for those who have left."""
+        """Wait until no place in line is kept for requests that have left."""
         for task in self._standing:
             task.cancel()
         while tasks := (*self._standing, *self._leaving):
@@ -411,7 +411,7 @@ Refuse: TypeAlias = "Callable[[WaitsForItselfError], None]"
 class RequestPermits:
     """Room for one request at all of its limits: taken as far as it is there, waited for, and given back.
 
-    Whoever took some of it gives it back, also if the rest did not come.
+    A caller that took some of it gives it back, also if the rest did not come.
     """
 
     __slots__ = ("_durable", "_limiting", "_missing", "_priority", "_refuse", "_taken", "_task")
@@ -424,12 +424,12 @@ class RequestPermits:
         self._taken: Final[list[tuple[LimitSlot, AnyPermits, Permit]]] = []
 
     async def take_at_once(self) -> bool:
-        """Take what is free; tell whether that is all.
+        """Take what is free; return True if that is all.
 
         Raises:
             TooManyRequestsError: A limit has no room, and the request does not wait.
             QueueFullError: As many wait as may.
-            WaitsForItselfError: Those who wait for it have the room that it would wait for.
+            WaitsForItselfError: Callers that wait for it have the room that it would wait for.
             ArbiterUnavailableError: The store does not answer.
         """
         while self._missing:
@@ -450,7 +450,7 @@ class RequestPermits:
         Raises:
             QueueTimeoutError: It did not come in time.
             QueueFullError: As many wait as may.
-            WaitsForItselfError: Those who wait for it have the room that it would wait for.
+            WaitsForItselfError: Callers that wait for it have the room that it would wait for.
             ArbiterUnavailableError: The store does not answer.
         """
         waiting, deadlocks = self._limiting.waiting, self._limiting.deadlocks
@@ -569,7 +569,7 @@ class ConcurrencyLimits:
         """Count a request, or refuse it.
 
         Raises:
-            RateExceededError: So many have come that the next one has to wait.
+            RateExceededError: Too many have come: the next one has to wait.
         """
         for limit in task.action.rates:
             part = partition_of(limit.key, task.arrival, task.inputs.values)
@@ -604,7 +604,7 @@ class ConcurrencyLimits:
         now = self._clock.wall()
         for key in [key for key, bucket in self._buckets.items() if algebra.forgettable_at(bucket) <= now]:
             del self._buckets[key]
-        while len(self._buckets) > MOST_BUCKETS:  # so many are in use; those go whose last use is the longest ago
+        while len(self._buckets) > MOST_BUCKETS:  # too many are in use; those go whose last use is the longest ago
             del self._buckets[next(iter(self._buckets))]
 
     # --- durable requests ------------------------------------------------------------------------------------------
@@ -672,7 +672,7 @@ class ConcurrencyLimits:
         return permits
 
     def forget(self, slot: LimitSlot) -> None:
-        """Forget permits that nobody uses."""
+        """Forget permits that are not used."""
         permits = self._permits.get(slot.address)
         if permits is not None and permits.is_idle:
             del self._permits[slot.address]
@@ -686,7 +686,7 @@ class ConcurrencyLimits:
         return RequestExplanation(key=slot.label, policy="limit", waiting=0 if permits is None else permits.waiting)
 
     async def aclose(self) -> None:
-        """Leave nobody in a line."""
+        """Leave no entry in a line."""
         await asyncio.gather(*(permits.aclose() for permits in self._permits.values()))
 
 

@@ -4,7 +4,7 @@ A request takes its key first and then room at its limits, in one order that is 
 that only wait for these never wait for each other. A circle needs one that calls another and waits for it: A has a key
 and waits for room, B has the room and calls C, and C waits for that key. The one that is called is refused then.
 
-This process knows those who wait here. A circle over several processes, or through a limit that lets in several, is not
+This process knows what waits here. A circle over several processes, or through a limit that lets in several, is not
 seen: there the time is bounded for which one waits that was called.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot
 
 
-# --- keys on their way through other processes: signed, so that they are known again, and nobody can make them up --
+# --- keys on their way through other processes: signed, so that they are known again, and cannot be made up --------
 #
 # Another application has keys of the same names in a store of its own, and a caller can write what it likes. So a key
 # that comes from outside counts only if it was signed with the secret of the store that its line lies in. Others are
@@ -116,7 +116,7 @@ class BlockedRequest(Struct, frozen=True, eq=False):
 
 @final
 class DeadlockSearch:
-    """Knows who waits in this process and holds something, and refuses one of those who wait for each other."""
+    """Knows who waits in this process and holds something, and refuses one of several that wait for each other."""
 
     __slots__ = ("_holding", "_waiting")
 

@@ -174,7 +174,7 @@ def check_trait(where: str, policy: Policy, trait: Trait, said: str) -> None:
     """
     reason = REFUSED[trait].get(policy.name)
     if reason is not None:
-        raise DeclarationError(where, f"{said} cannot be had with the policy {policy.name!r}: {reason}")
+        raise DeclarationError(where, f"{said} cannot be combined with the policy {policy.name!r}: {reason}")
 
 
 def check_limits(where: str, policy: Policy, limits: tuple[LimitOfAction, ...]) -> None:
@@ -190,12 +190,12 @@ def check_limits(where: str, policy: Policy, limits: tuple[LimitOfAction, ...]) 
 
 
 def check_priority(where: str, policy: Policy, limits: tuple[LimitOfAction, ...], *, durable: bool) -> None:
-    """Refuse a priority that could have no effect: it orders those who wait for a limit, and only those."""
+    """Refuse a priority that could have no effect: it orders the waiters of a limit, and only those."""
     check_trait(where, policy, "priority", "a priority")
     if durable:
-        raise DeclarationError(where, f"a priority cannot be had with durable=True: {_IN_ORDER}")
+        raise DeclarationError(where, f"a priority cannot be combined with durable=True: {_IN_ORDER}")
     if not any(isinstance(each, ActionLimit) and each.waits for each in limits):
-        problem = "a priority orders those who wait for a limit, and the action has none that lets requests wait"
+        problem = "a priority orders requests that wait for a limit, and the action has none that lets requests wait"
         order = "the line of a key is in the order of arrival, whatever the policy"
         raise DeclarationError(where, f"{problem} ({order}); add limits=[sf.Limit(...)], or leave it out")
 
@@ -205,7 +205,7 @@ def check_disconnect(where: str, policy: Policy, given: str, *, durable: bool) -
     trait: Trait = "cancel on disconnect" if given == "cancel" else "continue on disconnect"
     check_trait(where, policy, trait, f"on_disconnect={given!r}")
     if given == "cancel" and durable:
-        raise DeclarationError(where, f"on_disconnect='cancel' cannot be had with durable=True: {_GOES_ON}")
+        raise DeclarationError(where, f"on_disconnect='cancel' cannot be combined with durable=True: {_GOES_ON}")
 
 
 # --- the checks of a declaration: what cannot work is refused where it is declared, with the place and the reason --
@@ -231,12 +231,12 @@ class ActionOptions(TypedDict, total=False):
         priority: Who goes first among those that wait for such a limit: the higher, and of equal ones the one that has
             waited for longer. By default 0; an arrival may have another. The line of a key stays in order of arrival.
         durable: Run it as a durable workflow, always: it survives crashes, and may be answered before it has run. By
-            default only what nobody waits for on a connection is, and what a policy collects.
+            default only what no caller waits for on a connection is, and what a policy collects.
         retry: When a durable request that raised is tried again: a :class:`~standfast.Retry`, or a number of attempts.
             One that runs on its caller's connection is not: its caller is told.
         interrupted: What happens to a request whose server dies while it runs. ``"retry"`` (the default): a durable one
             is run again, and another one may be sent again with the same idempotency key. ``"fail"``: it ends
-            ``interrupted``, also for those who send it again: for what must not be done twice.
+            ``interrupted``, also for callers that send it again: for what must not be done twice.
         on_disconnect: What happens when a caller that waits on its connection goes away: ``"cancel"`` or
             ``"continue"``. By default it is cancelled, unless it is durable or shared with others.
         idempotency_window: For how long an idempotency key is remembered after the request has ended; by default an
@@ -315,7 +315,7 @@ def checked_function(where: str, function: Callable[..., Any]) -> Callable[..., 
 
 
 def _is_of_data(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether a parameter is annotated with plain data. What cannot be read now may be anything."""
+    """Return True if a parameter is annotated with plain data. What cannot be read now may be anything."""
     try:
         kind = inspect.signature(function, eval_str=True).parameters[name].annotation
     except Exception:  # noqa: BLE001 -- an annotation is an expression, and may raise anything

@@ -85,7 +85,7 @@ class RequestAdmission:
         server: Where they run.
         flows: All actions.
         workflows: The workflows of all actions, by name.
-        find: Returns a handle on a request of a tenant, whoever sent it.
+        find: Returns a handle on a request of a tenant, of any user.
 
     Attributes:
         server: Where they run.
@@ -108,13 +108,13 @@ class RequestAdmission:
         )
 
     def has_to_claim(self, arrival: Call) -> bool:
-        """Tell whether it has to be looked up in the store whose session it is that a request came in."""
+        """Return True if it has to be looked up in the store whose session it is that a request came in."""
         return self._owners.has_to_claim(arrival)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
         """Take a request on, once for each idempotency key.
 
-        Whoever is not the owner of its session gets no place in its line.
+        A user who is not the owner of its session gets no place in its line.
 
         Raises:
             ForbiddenError: The session is another user's.
@@ -238,7 +238,7 @@ class RequestAdmission:
         return await self._shared(task, await self._find(task.arrival.tenant, request_id))
 
     async def _shared(self, task: Task, handle: Handle) -> Handle:
-        """Let whoever sent a request follow the one whose run it shares. It is not theirs to cancel."""
+        """Let the sender of a request follow the one whose run it shares. It is not theirs to cancel."""
         principal = task.arrival.principal
         handle.may_cancel = is_own(principal, handle.record)
         await self.seeing.share(principal, handle)
@@ -349,7 +349,7 @@ class DispatcherLifecycle:
         tenants: What each tenant may have at most.
 
     Attributes:
-        is_closing: Nobody is admitted any more.
+        is_closing: No request is admitted any more.
     """
 
     def __init__(
@@ -422,7 +422,7 @@ class DispatcherLifecycle:
             await cancel_run(runtime, run_id, reason)
 
         def on_serving(*, is_serving: bool) -> None:
-            """Leave durable requests to whoever arbitrates them."""
+            """Leave durable requests to the process that arbitrates them."""
             change = engine.register if is_serving else partial(withdraw, engine)
             change(*self._workflows.values())
 
@@ -447,7 +447,7 @@ class DispatcherLifecycle:
             await _let_end(self._server, grace)
 
     async def aclose(self, grace: float) -> None:
-        """Admit nobody any more, let requests end, hand durable ones back, and only then let go."""
+        """Admit none any more, let requests end, hand durable ones back, and only then let go."""
         self.is_closing = True
         server = self._server
         engine, self._opened = self._opened, None
@@ -560,7 +560,7 @@ class Dispatcher:
         await self._life.open(self._schedules)
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
-        """Stop serving: admit nobody any more, let requests end, hand durable ones back, and only then let go.
+        """Stop serving: admit no request any more, let requests end, hand durable ones back, and only then let go.
 
         Args:
             grace: How long requests get to end. Then they are cancelled, and end ``interrupted``.
@@ -606,7 +606,7 @@ class Dispatcher:
 
         Args:
             arrival: What arrived.
-            here: Whoever asks will wait for the result and do nothing else. So the request may be run by its task, when
+            here: The caller will wait for the result and do nothing else. So the request may be run by its task, when
                 that waits, and be taken on or refused only then: it is faster by a third.
 
         Raises:
@@ -666,13 +666,13 @@ class Dispatcher:
         return handle
 
     def begin(self, action: Action[..., Any], arrival: Call) -> InlineRequest | None:
-        """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.
+        """Take a request on that the caller runs itself, if nothing has to be awaited for that.
 
         It is what most requests need, and the shortest way: ``await begun.run_here()``.
 
         Args:
             action: What is called.
-            arrival: What arrived: without an idempotency key, and whoever asks waits for the result.
+            arrival: What arrived: without an idempotency key, and the caller waits for the result.
 
         Returns:
             The request; None if it is to be dispatched.
@@ -768,7 +768,7 @@ class Dispatcher:
 
 
 def _chain_of(server: RequestServer, arrival: Call) -> tuple[Address, ...]:
-    """Return the keys of those who wait for a request, as its transport and this process know them."""
+    """Return the keys of callers that wait for a request, as its transport and this process know them."""
     own = CHAIN.get()
     if not arrival.attended:
         return ()

@@ -140,7 +140,7 @@ class DurableCommits:
             await self._let_keys_go(record.keep)
 
     def kept(self, size: int) -> None:
-        """Take note that so many bytes more are kept of its tenant."""
+        """Take note that a number of bytes more are kept of its tenant."""
         self._server.tenants.storage.add(self.keys.tenant, size)
 
     async def lose(self, record: RequestRecord) -> None:
@@ -383,7 +383,7 @@ class DurableExecution:
         return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
 
     def _is_final(self, problem: BaseException) -> bool:
-        """Tell whether the step is not tried again; as the engine decides it."""
+        """Return True if the step is not tried again; as the engine decides it."""
         retry = self._action.retry
         again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
         return not again or isinstance(problem, EncodeError)

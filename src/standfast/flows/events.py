@@ -86,7 +86,7 @@ class EventMemory:
         self.is_closed = False
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow. What a task tells that outlives its request is not kept: the end was told."""
+        """Tell the followers. What a task tells that outlives its request is not kept: the end was told."""
         packed = packed_event(data)
         if self.is_closed:
             return
@@ -165,7 +165,7 @@ class EventJournal:
         self.last = last
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow. What a task tells that outlives its request is not kept: the end was told."""
+        """Tell the followers. What a task tells that outlives its request is not kept: the end was told."""
         record = EVENTS.encode_own(EventRecord(name, self._now(), Raw(packed_event(data))))
         self.last += 1
         self._pending.append((self._keys.event(self.last), record))
@@ -200,7 +200,7 @@ class EventJournal:
                     if tried == TRIES:
                         self._problem = problem
                     await asyncio.sleep(PAUSE * tried)
-                except Exception as problem:  # noqa: BLE001 -- whoever waits for it is told
+                except Exception as problem:  # noqa: BLE001 -- the task that waits for it is told
                     self._problem = problem
                 else:
                     del self._pending[: len(some)]
@@ -223,7 +223,7 @@ def _puts(some: dict[RecordKey, bytes], _: int, seen: Snapshot) -> list[Put]:
     """Return what writes events, without those that were written when an answer got lost.
 
     Raises:
-        RequestInterruptedError: Somebody else tells of the request by now.
+        RequestInterruptedError: Another process tells of the request by now.
     """
     for key, value in some.items():
         found = seen.get(key)
@@ -246,7 +246,7 @@ async def last_number(scope: Scope, keys: RequestKeys) -> int:
 # waits. So it misses nothing, however slowly it reads.
 #
 # The end is an event too, the last one. It is not stored: its number is the one after the last that was told, and
-# nothing is told after the end, so whoever asks gets the same.
+# nothing is told after the end, so all callers get the same.
 
 END: Final = "request.ended"
 """The name of the last event."""
@@ -288,8 +288,8 @@ class EventSource(Protocol):
 async def follow(source: EventSource, after: int = 0, sight: Sight = "own") -> AsyncIterator[EmittedEvent]:
     """Yield what a request tells after an event, as it comes, and its end: the one loop behind all that follow.
 
-    Events that are gone before they were read are told as one event, whose number is that of the last of them. To those
-    who may see the status only, none is told but the end.
+    Events that are gone before they were read are told as one event, whose number is that of the last of them. Callers
+    that may see the status only are told nothing but the end.
 
     Raises:
         RequestNotFoundError: The tenant has no such request.
@@ -390,13 +390,13 @@ class StoredEventSource:
         """Return the number of the latest."""
         return await last_number(self._scope, self._keys)
 
-    async def beyond(self, number: int) -> None:  # noqa: ARG002 -- a watch keeps what it hears while nobody waits
+    async def beyond(self, number: int) -> None:  # noqa: ARG002 -- a watch keeps what it hears while it is not awaited
         """Wait for a hint; it may have come before."""
         await self._watch.wait(LOOK_EVERY)
 
 
 def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> EmittedEvent:
-    """Return the last event of a request; to those who share its run only, nobody is named."""
+    """Return the last event of a request; without names, for callers that only share its run."""
     data: dict[str, Any] = {"status": record.status}
     if record.status == "completed":
         data["result"] = None if record.result is UNSET else msgspec.json.decode(record.result)

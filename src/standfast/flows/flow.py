@@ -94,7 +94,7 @@ def schema_of_arguments(signature: Signature) -> dict[str, Any]:
     name = cast("str", schema.pop("$ref")).removeprefix(_REFERENCE)
     definitions = cast("dict[str, Any]", schema.pop("$defs"))
     root = cast("dict[str, Any]", definitions.pop(name))
-    del root["title"]  # the name of a struct that nobody sees
+    del root["title"]  # the name of a struct that is not public
     for each in signature.parameters.parameters.values():
         if each.default is not each.empty:
             _put_default(root["properties"][each.name], each.default)
@@ -212,7 +212,7 @@ class Action(Generic[P, R]):
         name: Its name, unlike that of any other action of the flow.
         where: How errors call it: ``"flow 'support-chat', action 'respond'"``.
         policy: What happens to a request whose key is taken: its own, or the flow's, or ``Allow()``.
-        durable: Its requests are always runs of a workflow. Others are if nobody waits for them on a connection.
+        durable: Its requests are always runs of a workflow. Others are if no caller waits for them on a connection.
         retry: When a durable request that raised is tried again.
         interrupted: What happens to a request whose server dies while it runs.
         on_disconnect: What happens to a request whose caller goes away.
@@ -222,7 +222,7 @@ class Action(Generic[P, R]):
         rates: Those of them that say how many come.
         has_room_limits: Whether there are others.
         priority: Who goes first among those that wait for such a limit.
-        is_simple: Whether whoever waits for a request can run it as well: it ends with its caller, and waits for its
+        is_simple: Whether the task that waits for a request can run it, too: it ends with its caller, and waits for its
             turn at most.
         description: What it does, for people and for language models.
         function: The function itself.
@@ -361,7 +361,7 @@ class Action(Generic[P, R]):
 
             digest.schedule("daily-digest", {"top": 10}, cron="0 9 * * mon-fri", zone="Europe/Berlin")
 
-        Each tick is one durable request, however many processes look after the schedule. The policy of the action
+        Each tick is one durable request, however many processes poll the schedule. The policy of the action
         applies to it as to any other.
 
         Args:

@@ -1,4 +1,4 @@
-"""A handle on a request: what can be known of it, and done with it, by whoever may ask."""
+"""A handle on a request: what can be known of it, and done with it, by a caller that may ask."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from standfast.flows.view import Sight
 
 
-# --- stopping a request whose caller has gone away: nobody waits for it, so it is tried until it is known ----------
+# --- stopping a request whose caller has gone away: none waits for it, so it is tried until it is known ------------
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
@@ -68,7 +68,7 @@ _SAYS_NO: Final = (ForbiddenError, RequestNotFoundError, RequestSharedError)
 
 
 async def cancel_in_the_end(server: RequestServer, handle: Handle, reason: str) -> bool:
-    """Ask a request to stop, and again while the store does not answer; tell whether that is settled.
+    """Ask a request to stop, and again while the store does not answer; return True if that is settled.
 
     It is once the request was asked, has ended, is gone, or goes on for others who share its run. A server that closes
     tries no longer: its attended requests end with it.
@@ -91,14 +91,14 @@ async def cancel_in_the_end(server: RequestServer, handle: Handle, reason: str) 
             return True
 
 
-# --- A handle on a request: what can be known of it, and done with it, by whoever may ask --------------------------
+# --- A handle on a request: what can be known of it, and done with it, by a caller that may ask --------------------
 
 GONE: Final = "its caller went away"
 
 
 @final
 class Handle:
-    """A request, as whoever sent it or may ask for it sees it. It may run anywhere.
+    """A request, as its sender or another caller that may ask for it sees it. It may run anywhere.
 
     Attributes:
         id: Its id.
@@ -110,7 +110,7 @@ class Handle:
         sees_all: Whether the asker is told who has sent it although it is not its own.
         sees_contents: Whether the asker is told more than how it is and since when.
         is_operators: Whether the asker may cancel it also if others share its run.
-        asker: Who that is, if it is not whoever sent it.
+        asker: Who that is, if it is not its sender.
     """
 
     __slots__ = (
@@ -215,7 +215,7 @@ class Handle:
             RequestSupersededError: A newer one took its place.
             RequestInterruptedError: Its server went away.
             QueueTimeoutError: Its turn did not come in time.
-            WaitsForItselfError: Whoever asks holds the key that it waits for, or the only room at a limit.
+            WaitsForItselfError: The caller holds the key that it waits for, or the only room at a limit.
             ResultTimeoutError: It had not ended in time.
             ForbiddenError: It is of another user, and only its status is shown.
         """
@@ -268,7 +268,7 @@ class Handle:
             raise ResultTimeoutError(self.id, limit, self.status) from None
 
     def _begin(self) -> None:
-        """Run it in a task of its own, if it was left to whoever waits for it."""
+        """Run it in a task of its own, if it was left to the task that waits for it."""
         if self._attended is not None and not self._attended.has_begun:
             self._server.take(self._attended)
 
@@ -335,7 +335,7 @@ class Handle:
 
         If only its status is shown, that is all: one event, when it has ended.
 
-        Whoever was cut off asks again with the number of the last event that it has seen: none is missing or doubled.
+        A caller that was cut off asks again with the number of the last event it has seen: none is missing or doubled.
 
         Raises:
             RequestNotFoundError: On iterating: it is not known any more.
@@ -352,7 +352,7 @@ class Handle:
     def abandon(self, reason: str = GONE) -> None:
         """Ask it to stop because its caller has gone away. While the store does not answer, it is tried again.
 
-        Nobody waits for that. If others share its run, it goes on for them.
+        This does not wait for that. If others share its run, it goes on for them.
         """
         self._server.own(cancel_in_the_end(self._server, self, reason))
 
@@ -365,7 +365,7 @@ class Handle:
                 who has this handle.
 
         Raises:
-            ForbiddenError: Another user has sent it, and whoever asks may follow it only: it shares its run, or has the
+            ForbiddenError: Another user has sent it, and the caller may follow it only: it shares its run, or has the
                 role of a viewer.
             RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: It is not known any more.

@@ -1,6 +1,6 @@
 """Idempotency keys: a request that is sent twice is done once, and answered twice.
 
-A key belongs to one tenant, user, flow and action, so nobody gets another's answer by guessing a key. It is written in
+A key belongs to one tenant, user, flow and action, so no user gets another's answer by guessing a key. It is written in
 the commit that takes the request on, and stands for that request for as long as its record is kept: its end, and the
 action's window after it. What it says about a request that was lost follows from the request itself: if its server
 died, the next one with the same key is run; or told that it was interrupted, if the action says so.
@@ -141,7 +141,7 @@ async def resolve(scope: Scope, arrival: Call, packed: bytes, window: float) -> 
 
 
 def _is_free(view: RequestView, window: float, *, is_same: bool) -> bool:
-    """Tell whether a request ended so that one with its key is run, or longer ago than keys are remembered.
+    """Return True if a request ended so that one with its key is run, or longer ago than keys are remembered.
 
     One that was interrupted may have done a part of its work: only the same one is run again.
     """

@@ -95,7 +95,7 @@ def _is_something_else(problem: BaseException) -> bool:
 
 
 def is_exit(problem: BaseException) -> bool:
-    """Tell whether a process is to end because of it: how its request ended is written, and then it is raised."""
+    """Return True if a process is to end because of it: how its request ended is written, and then it is raised."""
     return isinstance(problem, SystemExit | KeyboardInterrupt)
 
 
@@ -131,7 +131,7 @@ async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | No
 async def write_end_in_time(
     server: RequestServer, keys: RequestKeys, record: RequestRecord, claim: IdempotencyClaim | None
 ) -> RequestRecord:
-    """Write the end of a request, however long that takes and whoever is cancelled; return what is written by then."""
+    """Write the end of a request, however long that takes and whatever is cancelled; return what is written by then."""
     writing = server.own(write_late_end(server, keys, record, claim))
     await asyncio.wait({writing}, timeout=PATIENCE)
     return writing.result() if writing.done() else record
@@ -169,13 +169,12 @@ async def write_late_end(
             return there[0]
 
 
-# --- what is known of a request that runs here, or has: it lies in memory, and its record is made when somebody
-# looks ---
+# --- what is known of a request that runs here, or has: it lies in memory; its record is made when it is asked for -
 #
 # Nearly all requests whose caller waits leave nothing in the store, end at once, and are never asked about.
 
 NOTHING: Final = cast("Task", None)
-"""Stands for what a request brought, once it has ended: nobody looks at it any more."""
+"""Stands for what a request brought, once it has ended: it is not looked at any more."""
 
 
 class EndedRequest(Struct, frozen=True, gc=False):
@@ -250,7 +249,7 @@ class KnownHere(Struct, eq=False):
 
     @property
     def user(self) -> str:
-        """Who asked; empty if nobody is known by name."""
+        """Who asked; empty if the caller has no name."""
         return self.principal.user
 
     @property
@@ -272,7 +271,7 @@ class KnownHere(Struct, eq=False):
     @property
     def record(self) -> RequestRecord:
         """How it is."""
-        if self._record is None:  # nobody has looked yet
+        if self._record is None:  # it was not asked for yet
             self._record = self._first_record()
         return self._record
 
@@ -348,7 +347,7 @@ class KnownHere(Struct, eq=False):
         self._tell()
 
     def _tell(self) -> None:
-        """Tell those who wait for its end."""
+        """Tell the tasks that wait for its end."""
         if self._over is not None and not self._over.done():
             self._over.set_result(self.record)
         if self._memory is not None:
@@ -525,7 +524,7 @@ class Concluding(KnownHere, eq=False):
         elif self._turn is not None:
             await self._turn.finish()
         self._close(record)
-        if not isinstance(problem, KeyboardInterrupt):  # which somebody sends to the program, not the action
+        if not isinstance(problem, KeyboardInterrupt):  # which a user sends to the program, not the action
             self._log_failure(failure)
 
     def _log_failure(self, failure: Failure) -> None:
@@ -564,11 +563,11 @@ class Concluding(KnownHere, eq=False):
 
     def _refuse(self, problem: BaseException) -> None:
         self.refusal = problem
-        if self._entered is None and self._server.tells:  # else whoever took it on tells
+        if self._entered is None and self._server.tells:  # else the task that took it on tells
             self._tell_decided("refused", type(problem).__name__)
         if self._entered is not None:
             self._entered.set_exception(problem)
-            self._entered.exception()  # whoever asked may have gone
+            self._entered.exception()  # the caller may have gone
         at = self._server.now()
         record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
         if self._may_be_written:
@@ -617,7 +616,7 @@ class InlineRequest(Concluding, eq=False):
         """Run it in the task of its caller, which saves making one; if the caller is cancelled, so is the request.
 
         Raises:
-            CancelledError: Somebody has cancelled the caller, and not only the request.
+            CancelledError: The caller itself was cancelled, and not only the request.
         """
         self.stay()
         await self.run_at_once()
@@ -625,7 +624,7 @@ class InlineRequest(Concluding, eq=False):
     async def run_at_once(self) -> None:
         """Run it here, in the hope that one step is enough; if it is not, :meth:`stay` after the first of them.
 
-        Nobody else can see or stop it before that, so that what is needed for it need not be prepared for most.
+        No other caller can see or stop it before that, so that what is needed for it need not be prepared for most.
         """
         self.has_begun = True
         self._server.requests[self.id] = self
@@ -652,7 +651,7 @@ class InlineRequest(Concluding, eq=False):
             self._cancellable.cancel()
 
     def handle(self) -> Handle:
-        """Return what whoever has begun it can ask of it, and do with it."""
+        """Return what the caller that has begun it can ask of it, and do with it."""
         return Handle(self._server, self, self.action, is_new=True, on_disconnect="cancel")
 
     def stop(self, reason: str, cancelled_by: str = "") -> None:
@@ -730,7 +729,7 @@ class InlineRequest(Concluding, eq=False):
         return taken
 
     async def _run_free(self) -> None:
-        """Run one that needs no turn, but has a record, or needs room, or somebody waits until it is taken on."""
+        """Run one that needs no turn, but has a record, or needs room, or whose caller waits until it is taken on."""
         server = self._server
         if self.is_stored:
             await server.attend()

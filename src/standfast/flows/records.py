@@ -36,7 +36,7 @@ AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
 
 UNFINISHED_FOR: Final = 31 * 86_400.0
-"""Seconds for which a durable request counts as unfinished, should nobody write down its end."""
+"""Seconds for which a durable request counts as unfinished, should its end not be written down."""
 
 NOTHING: Final = b"1:{}"
 """The value of a record that says something by being there."""
@@ -61,7 +61,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
     Attributes:
         flow: The kind of its flow.
         action: The name of its action.
-        status: How it is, as far as whoever runs it has written. Of a durable one that has not ended, its run tells.
+        status: How it is, as far as its process has written that. Of a durable one that has not ended, its run tells.
         received_at: When it was taken on, by the store's time.
         started_at: When it began to run; 0: not yet.
         ended_at: When it ended; 0: not yet.
@@ -85,7 +85,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
         overlap: One of those had not ended when it began.
         retryable: If it was interrupted, another one with the same idempotency key is run.
         keep: Seconds for which it is kept after its end.
-        inputs: What it brought, for whoever takes its place; only where its policy hands that over.
+        inputs: What it brought, for a request that takes its place; only where its policy hands that over.
     """
 
     flow: str
@@ -136,7 +136,7 @@ class SessionRecord(Struct, frozen=True):
 
 
 class CancelRecord(Struct, frozen=True, omit_defaults=True):
-    """Somebody wants a request to stop that runs in another process."""
+    """A caller wants a request to stop that runs in another process."""
 
     reason: str
     cancelled_by: str = ""

@@ -73,7 +73,7 @@ class Principal(Struct, frozen=True):
 
     Attributes:
         tenant: Whose data it is: nothing of one tenant is ever seen by another.
-        user: Who it is; empty if nobody is known by name.
+        user: Who it is; empty if the caller has no name.
         roles: What the user may do, see the ``roles`` of an action.
 
     Raises:
@@ -110,7 +110,7 @@ class Call(Struct, frozen=True, kw_only=True):
         metadata: What else the transport knows, such as ``{"webhook": {"deliveryId": ...}}``.
         idempotency_key: Requests of one tenant and user with the same key are one request, for a while.
         attended: The caller waits for the result on its own connection.
-        chain: The keys that are held by those who wait for this request, the outermost first; what comes from outside
+        chain: The keys that are held by callers waiting for this request, the outermost first; what comes from outside
             is signed, see :attr:`Request.signed_chain <standfast.flows.request.Request.signed_chain>`.
         on_disconnect: What happens when such a caller goes away; by default what the action says.
         priority: Who goes first among those that wait for a limit of the action; by default what the action says. The
@@ -148,7 +148,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     @property
     def user(self) -> str:
-        """The principal's user; empty if nobody is known by name."""
+        """The principal's user; empty if it has no name."""
         return self.principal.user
 
     @property
@@ -182,7 +182,7 @@ class RequestBackend(Protocol):
         ...
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow the request."""
+        """Tell the followers of the request."""
         ...
 
     def signed(self, address: Address) -> Address:
@@ -216,7 +216,7 @@ Status: TypeAlias = Literal[
     "running",
     "completed",
     "failed",  # the action raised
-    "cancelled",  # by somebody who may
+    "cancelled",  # by a caller that may
     "refused",  # its turn did not come in time, or there was no room
     "superseded",  # a newer request took its place
     "interrupted",  # its server went away while it ran, and it is not run again
@@ -327,7 +327,7 @@ class EmittedEvent(Struct, frozen=True):
     """Something that a request told on its way.
 
     Attributes:
-        number: 1, 2, 3 and so on, without gaps: whoever has seen one asks for those after it.
+        number: 1, 2, 3 and so on, without gaps: a follower that has seen one asks for those after it.
         name: What it is: ``"message"`` unless the action said otherwise. The last one is ``"request.ended"``; names
             that begin like this are the dispatcher's.
         data: JSON-shaped data.
@@ -354,7 +354,7 @@ class Request(Struct, frozen=True, eq=False):
         attempt: 1, and more if it is run again after a crash or an error.
         inputs: The inputs of all requests that this run stands for, the oldest first and its own last: more than one
             after a burst that was debounced with ``collapse="all"``, or if it superseded others.
-        chain: The keys that must be free of those who wait for what this request calls, its own key last.
+        chain: The keys that must be free of callers that wait for what this request calls, its own key last.
     """
 
     _arrival: Call
@@ -396,7 +396,7 @@ class Request(Struct, frozen=True, eq=False):
 
     @property
     def idempotency_key(self) -> str:
-        """What to hand on to whoever must not do something twice: what the caller gave, else one of the request's own.
+        """What to hand on to a service that must not act twice: what the caller gave, else one of the request's own.
 
         It is the same in every attempt of this request, and in no other request.
         """
@@ -414,7 +414,7 @@ class Request(Struct, frozen=True, eq=False):
 
     @property
     def user(self) -> str:
-        """Who asks; empty if nobody is known by name."""
+        """Who asks; empty if the caller has no name."""
         return self._arrival.principal.user
 
     @property
@@ -432,7 +432,7 @@ class Request(Struct, frozen=True, eq=False):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was asked to stop: by somebody, by a newer request, or because the caller is gone."""
+        """Whether it was asked to stop: by a user, by a newer request, or because the caller is gone."""
         return bool(self._backend.stopping)
 
     def check(self) -> None:
@@ -446,7 +446,7 @@ class Request(Struct, frozen=True, eq=False):
         return tuple(map(self._backend.signed, self.chain))
 
     def emit(self, event: Any, name: str = "message") -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow the request, at once and in order.
+        """Tell the followers of the request, at once and in order.
 
         Args:
             event: JSON-shaped data.
@@ -541,7 +541,7 @@ def address_of(policy: Policy, arrival: Call, inputs: Mapping[str, Any] | None =
 def partition_of(key: Key, arrival: Call, inputs: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
     """Return what a limit counts a request by: nothing for all together; None: it does not count.
 
-    Those who have no name, and those without a session, count together, so that nobody gets past a limit that way.
+    Callers that have no name, and those without a session, count together, so that none gets past a limit that way.
 
     Raises:
         RequestKeyError: A key function raised, or returned something else than text.

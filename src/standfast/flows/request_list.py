@@ -177,8 +177,8 @@ async def list_requests(
 ) -> RequestPage:
     """Return a page of the requests of a tenant, the newest first, at the cost of what is shown.
 
-    A filter that the index does not serve (``user``, and whether a request waits or runs) passes over so many and no
-    more, then the page ends. While an older store is indexed, all filters do so.
+    A filter that the index does not serve (``user``, and whether a request waits or runs) passes over a bounded
+    number, then the page ends. While an older store is indexed, all filters do so.
 
     Args:
         scope: The space that the application serves from.

@@ -1,7 +1,7 @@
 """Ticks of schedules as requests: each is one durable request, taken on in the commit that moves its schedule on.
 
-The request's id is made of the schedule's id and the tick's nominal time, so no tick is taken on twice, whoever looks
-after the schedule. It stands in the line of its schedule, which is how ticks overlap, and in the line of its own key,
+The request's id is made of the schedule's id and the tick's nominal time, so no tick is taken on twice, whichever
+process fires the schedule. It stands in the line of its schedule, which is how ticks overlap, and in that of its key,
 as the policy of its action says.
 """
 

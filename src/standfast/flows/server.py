@@ -61,14 +61,14 @@ ROOM: Final = 64_000_000
 """Bytes of results and events, as JSON, that are kept of all of them together."""
 
 LIGHT: Final = 4_000
-"""Bytes of a result up to which it is not weighed: so many of them have room."""
+"""Bytes of a result up to which it is not weighed: a great number of them has room."""
 
 
 @final
 class EndedRequests:
-    """What is kept in mind. The oldest are forgotten first, among those that somebody has asked about, and the others.
+    """What is kept in mind. The oldest are forgotten first, among those that were asked about, and the others.
 
-    Nearly all are never asked about: they are put in order only if somebody asks about any.
+    Nearly all are never asked about: they are put in order only if one is asked about.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class EndedRequests:
         return self._known.get(request_id)
 
     def replace(self, attended: InlineRequest) -> None:
-        """Keep more of one in mind from now on: somebody has asked for it."""
+        """Keep more of one in mind from now on: it was asked for."""
         self._known[attended.id] = attended
 
     def forget(self, now: Instant) -> None:
@@ -233,7 +233,7 @@ class RequestServer:
     def tell_decided(
         self, request_id: str, action: Action[..., Any], verdict: Verdict, taken: float, reason: str = ""
     ) -> None:
-        """Tell what was decided about a request, which took so many seconds."""
+        """Tell what was decided about a request, and how many seconds that took."""
         self._runtime.emit(
             RequestDecided(
                 at=self._runtime.clock.wall(),
@@ -271,7 +271,7 @@ class RequestServer:
     # --- being alive ---------------------------------------------------------------------------------------------
 
     async def attend(self) -> None:
-        """Make sure that others can tell whether this process lives."""
+        """Make sure that others can see that this process lives."""
         if self._presence is not None and self._presence.left() > 0:
             return
         async with self._attending:
@@ -294,7 +294,7 @@ class RequestServer:
     # --- the store -----------------------------------------------------------------------------------------------
 
     async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
-        """Commit changes, whoever has its turn."""
+        """Commit changes, whichever request has its turn."""
 
         def decide(seen: Snapshot) -> Decision[None]:
             return Decision(None, tuple(extra_changes.decide(0, seen)))
@@ -321,7 +321,7 @@ class RequestServer:
     # --- the requests that run here --------------------------------------------------------------------------------
 
     def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something to its end, whoever is cancelled meanwhile."""
+        """Run something to its end, whichever caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -337,7 +337,7 @@ class RequestServer:
         return entered
 
     def gone(self, attended: InlineRequest) -> None:
-        """Take note that a request has ended, and keep it in mind if nobody else does."""
+        """Take note that a request has ended, and keep it in mind if nothing else does."""
         del self.requests[attended.id]
         if self.tells and attended.is_entered:
             self.tell_ended(attended.id, attended.action, attended.shown())
@@ -416,7 +416,7 @@ class RequestServer:
         await self.limits.aclose()
         await self.tenants.aclose()
         presence, self._presence = self._presence, None
-        if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
+        if presence is not None and not left:  # while something runs on here, no process is to take it for ended
             self._heartbeat.leave(presence)
 
 

@@ -214,7 +214,7 @@ class Session:
         """Return the state as this request sees it. It is read from the store once."""
         if self._state is None:
             loaded: State = dict(await self._load()) if self.id else {}
-            if self._state is None:  # nobody else was faster while this one waited
+            if self._state is None:  # no other task was faster while this one waited
                 self._state = loaded
         return apply(self._state, self.operations)
 

@@ -1,9 +1,9 @@
 """Who gets which part of a number of places: no group takes the last ones from others, and none of its members does.
 
-There is one rule: **whoever has some gets one more only while as many are left to others.** A group that is alone can
+There is one rule: **one that has some gets one more only while as many are left to others.** A group that is alone can
 so have half of all places. The next one gets half of the rest; as places are given back and taken again, it becomes a
-third each. Whoever has none finds one while any is left. Inside a group the same holds for its members, of what the
-group may still get. So nothing is set aside for those who may come, and nothing is taken from those who are there.
+third each. One that has none finds one while any is left. Inside a group the same holds for its members, of what the
+group may still get. So nothing is set aside for those that may come, and nothing is taken from those that are there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterable
 
 SAID: Final = 1.0
-"""After how many seconds whoever was refused may try again."""
+"""After how many seconds a caller that was refused may try again."""
 
 
 def sharer_of(user: str, transport: str) -> str:
@@ -67,7 +67,7 @@ class Counts:
         return Counts(self._own.items())
 
     def take_off(self, other: Counts) -> None:
-        """Count so many fewer of each as another has."""
+        """Count as many fewer of each as another has."""
         for who, number in other._own.items():
             self.add(who, -number)
 

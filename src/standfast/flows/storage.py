@@ -2,7 +2,7 @@
 
 Nothing is noted with each record. A process adds up what it writes of a tenant, and counts page by page what lies
 there: when it first writes something of it, and again after a tenth of what was left. So what has expired, or was
-purged, is free again at the next count, and nothing drifts, whoever died meanwhile.
+purged, is free again at the next count, and nothing drifts, whichever process died meanwhile.
 
 No request waits for a count. All counts of a process take turns, and pause after each page, so that they take up a
 tenth of its time however many bytes there are. What comes until a count has ended is judged by the one before.
@@ -42,7 +42,7 @@ AGAIN: Final = 1.0
 """Seconds between two counts of one tenant, at least."""
 
 SAID: Final = 60.0
-"""After how many seconds whoever was refused may try again: bytes get free when records expire, which takes a while."""
+"""After how many seconds a refused caller may try again: bytes get free when records expire, which takes a while."""
 
 PAGE: Final = 100
 PAGE_BYTES: Final = 1_000_000
@@ -120,7 +120,7 @@ class Storage:
         self.add(tenant, size)
 
     def add(self, tenant: str, size: int) -> None:
-        """Take note that so many bytes more are there by now, or fewer."""
+        """Take note that a number of bytes more are there by now, or fewer."""
         if self._most is None:
             return
         known = self._of(tenant)

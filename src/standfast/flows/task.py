@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # --- calling an action: what a running request can do, and what is kept of it --------------------------------------
 
 CHAIN: Final[ContextVar[tuple[Address, ...]]] = ContextVar("standfast_chain", default=())
-"""The keys that are held by the request that runs, and by those who wait for it."""
+"""The keys that are held by the request that runs, and by callers that wait for it."""
 
 ONCE_KEPT: Final = 30 * 86_400.0
 """Seconds for which the results of calls that are made once are kept: no request is tried for longer."""
@@ -87,7 +87,7 @@ async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, Jso
 class DispatcherBackend(Struct, eq=False):
     """What a request that runs here can do: the :class:`~standfast.flows.request.RequestBackend` of its action.
 
-    It is made of where the request runs, what arrived, its id, what tells those who follow it, and whether results of
+    It is made of where the request runs, what arrived, its id, what tells its followers, and whether results of
     :meth:`run_once` are recorded, because it may be run again.
 
     Attributes:
@@ -151,7 +151,7 @@ class DispatcherBackend(Struct, eq=False):
     # --- what an action does with its request ---------------------------------------------------------------------
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow it."""
+        """Tell its followers."""
         self._emit(name, data)
 
     def signed(self, address: Address) -> Address:
@@ -242,7 +242,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def hands_over(self) -> bool:
-        """Whether its record has what it brought, for whoever takes its place."""
+        """Whether its record has what it brought, for a request that takes its place."""
         return self.action.policy.name in ("restart", "latest")
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record

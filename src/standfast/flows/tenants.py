@@ -83,7 +83,7 @@ class OwnerRecord(Struct, frozen=True, omit_defaults=True):
     """Who has a session. It is kept for a while after the last use, and so is the session's state.
 
     Attributes:
-        user: The user; empty: whoever knows the id. Of an endpoint its name, such as ``"webhook:github"``.
+        user: The user; empty: any caller that knows the id. Of an endpoint its name, such as ``"webhook:github"``.
         is_endpoint: It is no user's.
     """
 
@@ -113,17 +113,17 @@ def _maker_of(arrival: Call) -> OwnerRecord:
 
 
 def new_session() -> str:
-    """Return an id for a session that nobody can guess: 128 random bits."""
+    """Return an id for a session that cannot be guessed: 128 random bits."""
     return secrets.token_hex(_RANDOM_BYTES)
 
 
 def is_made_here(session: str) -> bool:
-    """Tell whether an id looks like those that :func:`new_session` makes."""
+    """Return True if an id looks like those that :func:`new_session` makes."""
     return len(session) == _MADE_LENGTH and _HEX.issuperset(session)
 
 
 def checked_session(principal: Principal, session: str) -> str:
-    """Return an id that a caller chose. Whoever has no name may only use ids that cannot be guessed.
+    """Return an id that a caller chose. A caller without a name may only use ids that cannot be guessed.
 
     Raises:
         InvalidArrivalError: It is empty, too long or not printable, or the caller has no name and the id is not one
@@ -151,12 +151,12 @@ class Owners:
         self._known: Final[OrderedDict[tuple[str, str], tuple[OwnerRecord, float]]] = OrderedDict()
 
     def are_known(self, principal: Principal, session: str) -> bool:
-        """Tell, without asking the store, that a session is somebody's to use."""
+        """Tell, without asking the store, that a caller may use a session."""
         known = self._remembered(principal.tenant, session)
         return known is not None and known.is_usable_by(principal)
 
     def has_to_claim(self, arrival: Call) -> bool:
-        """Tell whether it has to be looked up in the store whose session it is that a request came in."""
+        """Return True if it has to be looked up in the store whose session it is that a request came in."""
         if arrival.transport in SPEAKS_FOR_ITSELF:
             return not self.are_known(arrival.principal, arrival.session)
         return arrival.transport in ENDPOINTS and self._remembered(arrival.tenant, arrival.session) is None
@@ -166,7 +166,7 @@ class Owners:
         return None if known is None or asyncio.get_running_loop().time() >= known[1] else known[0]
 
     async def check(self, principal: Principal, session: str) -> None:
-        """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
+        """Refuse a user who is not the owner of a session. One without an owner is open to all.
 
         Raises:
             ForbiddenError: Another user of the tenant has it, or a webhook or a schedule.
@@ -177,7 +177,7 @@ class Owners:
             _compare(OWNERS.decode(found.value), principal)
 
     async def has(self, principal: Principal, session: str) -> bool:
-        """Tell whether a session is somebody's to use. One that nobody has is nobody's."""
+        """Return True if a caller may use a session. One without an owner is open to none."""
         if self.are_known(principal, session):
             return True
         key = self._key(principal.tenant, session)
@@ -185,7 +185,7 @@ class Owners:
         return found is not None and OWNERS.decode(found.value).is_usable_by(principal)
 
     async def claim_for(self, arrival: Call) -> None:
-        """Make whoever sends a request the owner of its session, if that has none; refuse a user if it has another.
+        """Make the sender of a request the owner of its session, if that has none; refuse a user if it has another.
 
         Raises:
             ForbiddenError: Another user of the tenant has it, or a webhook or a schedule.
@@ -207,7 +207,7 @@ class Owners:
     async def _claim(
         self, tenant: str, session: str, new: OwnerRecord, may_use: Callable[[OwnerRecord], bool]
     ) -> OwnerRecord:
-        """Return who has a session then. It is kept longer if whoever asks may use it."""
+        """Return who has a session then. It is kept longer if the caller may use it."""
         key, state = self._key(tenant, session), session_key(self._scope, tenant, session)
 
         def decide(seen: Snapshot) -> Decision[OwnerRecord]:
@@ -242,7 +242,7 @@ def _compare(owner: OwnerRecord, principal: Principal) -> None:
         raise ForbiddenError(f"this session of {'an endpoint' if owner.is_endpoint else 'another user'}")
 
 
-# --- A tenant whose requests end their servers gets no more of them until somebody has looked ----------------------
+# --- A tenant whose requests end their servers gets no more of them until an operator has looked -------------------
 #
 # Each request that is quarantined has cost several servers. A process counts those of a tenant when it first serves it,
 # and then now and then, beside the requests. A limit that is reached is counted anew before the next one is refused.
@@ -254,7 +254,7 @@ AGAIN: Final = 1.0
 """Seconds after which a limit that is reached is counted anew."""
 
 SAID: Final = 60.0
-"""After how many seconds somebody who was refused may try again: it takes a person to change it."""
+"""After how many seconds a caller that was refused may try again: it takes a person to change it."""
 
 PAGE: Final = 100
 """How many tenants a process remembers."""
@@ -286,7 +286,7 @@ class Quarantine:
         self._counting: Final[set[asyncio.Task[None]]] = set()
 
     async def check(self, tenant: str, sharer: str = "") -> None:
-        """Refuse a durable request of a tenant that has so many in quarantine, or of a user with a share of them.
+        """Refuse a durable request of a tenant that has too many in quarantine, or of a user with a share of them.
 
         Raises:
             TooManyQuarantinedError: It has.
@@ -324,7 +324,7 @@ class Quarantine:
             known.counting = None
             self._counting.discard(task)
             if not task.cancelled():
-                task.exception()  # told to those who wait for it; others try again
+                task.exception()  # told to the tasks that wait for it; others try again
 
         counting = known.counting = asyncio.get_running_loop().create_task(self._count(tenant, known, most))
         self._counting.add(counting)
@@ -372,7 +372,7 @@ class Quarantine:
 MOST: Final = 10_000_000
 MOST_BYTES: Final = 10**15
 TENANTS_PAGE: Final = 500
-"""Seconds after which a limit that is reached is counted anew, and somebody who was refused may try again."""
+"""Seconds after which a limit that is reached is counted anew, and a caller that was refused may try again."""
 
 SHARE: Final = 10
 """Which part of what is left a process takes on before it counts again: a tenth."""
@@ -391,10 +391,10 @@ class TenantLimits(Value):
         keys: Keys that are in use at a time, if the arbiter is local.
         idempotency: Idempotency keys that are remembered, over all processes.
         quarantined: Durable requests that ended their servers and are quarantined, over all processes. A tenant that
-            has so many gets no more durable ones until an operator has retried or cancelled some
+            has that number gets no more durable ones until an operator has retried or cancelled some
             (:class:`~standfast.errors.TooManyQuarantinedError`). None: any number.
         bytes_kept: Bytes that the store keeps of the tenant, over all processes and users: what durable requests were
-            sent with, results, events, idempotency keys and the state of sessions. One that has so many gets no more
+            sent with, results, events, idempotency keys and the state of sessions. One at that bound gets no more
             requests that would be written down, or that come in a session
             (:class:`~standfast.errors.TooManyBytesError`), until some have expired. None: any number.
         session_kept: How long the state of a session, and whose it is, are kept after their last use.
@@ -458,7 +458,7 @@ class Tenants:
         self.quarantine: Final = Quarantine(scope, limits.quarantined)
         self.storage: Final = Storage(scope, limits.bytes_kept)
 
-    # --- those who wait --------------------------------------------------------------------------------------------
+    # --- waiters ---------------------------------------------------------------------------------------------------
 
     def wait(self, tenant: str, sharer: str) -> Literal[True]:
         """Count a request that waits from now on, and say so.
@@ -628,7 +628,7 @@ class Census:
         def is_over(task: asyncio.Task[None]) -> None:
             known.counting = None
             if not task.cancelled():
-                task.exception()  # told to those who wait for it
+                task.exception()  # told to the tasks that wait for it
 
         counting = known.counting = asyncio.get_running_loop().create_task(self._count(known, look))
         counting.add_done_callback(is_over)

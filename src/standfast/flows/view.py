@@ -126,7 +126,7 @@ class Visibility:
 
 
 async def is_shared(scope: Scope, handle: Handle) -> bool:
-    """Tell whether another user than the one who sent a request shares its run, or is in the burst that it began."""
+    """Return True if another user than the one who sent a request shares its run, or is in the burst that it began."""
     if handle.unstored is not None:
         return bool(handle.unstored.sharers)
     if (await scope.scan(*handle.keys.sharers.within(), limit=1)).records:
@@ -148,27 +148,27 @@ def _user_of(item: InboxItem) -> str:
 
 
 def sees_all(principal: Principal) -> bool:
-    """Tell whether a principal may see all requests of its tenant, and who has sent them."""
+    """Return True if a principal may see all requests of its tenant, and who has sent them."""
     return not principal.roles.isdisjoint((OPERATOR, VIEWER))
 
 
 def is_own(principal: Principal, record: RequestRecord) -> bool:
-    """Tell whether a principal has sent a request of its tenant, or may do with all of them as it likes.
+    """Return True if a principal has sent a request of its tenant, or may do with all of them as it likes.
 
-    Those who have no name are one user: whoever of them knows the id.
+    Callers that have no name are one user: any of them that knows the id.
     """
     return record.user == principal.user or OPERATOR in principal.roles
 
 
-# --- who asked for a request to stop, as its record says it: by kind, and by name if it was somebody with a name ---
+# --- who asked for a request to stop, as its record says it: by kind, and by name if it was a user with a name -----
 #
 # ========================  ==========================================================================================
-# ``"user:ann"``            the user ``ann``, who has sent it or has its session; ``"user"`` if nobody is known by name
+# ``"user:ann"``            the user ``ann``, who has sent it or has its session; ``"user"`` without a name
 # ``"operator:eve"``        a principal with the role of an operator, who has not sent it
-# ``"operator"``            somebody at the command line
+# ``"operator"``            a person at the command line
 # ``"caller"``              its caller went away, and its action says that it stops then
 # ``"server"``              the server that ran it is stopping
-# ``""``                    nobody has said
+# ``""``                    it was not said
 # ========================  ==========================================================================================
 
 CALLER: Final = "caller"
@@ -191,7 +191,7 @@ def _named(kind: str, user: str) -> str:
 
 
 def kind_of(cancelled_by: str) -> str:
-    """Return who it was without a name, for those who share the run of a request only."""
+    """Return who it was without a name, for callers that only share the run of a request."""
     return cancelled_by.partition(":")[0]
 
 
@@ -317,7 +317,7 @@ async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> Req
 
 
 async def is_present(scope: Scope, name: str) -> bool:
-    """Tell whether the process behind a presence is still taken for alive."""
+    """Return True if the process behind a presence is still taken for alive."""
     opening, _, number = name.rpartition(".")
     key = scope.key("presence", opening, number)
     record = (await scope.read(key)).get(key)
@@ -325,7 +325,7 @@ async def is_present(scope: Scope, name: str) -> bool:
 
 
 async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:
-    """Tell whether a run is that of a request whose end is written down: nothing that the run does changes it."""
+    """Return True if a run is that of a request whose end is written down: nothing that the run does changes it."""
     tenant = tenant_in(tags)
     if tenant is None:
         return False
@@ -355,7 +355,7 @@ def ended(
 async def settle(scope: Scope, keys: RequestKeys, view: RequestView) -> bool:
     """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing.
 
-    False: the record has changed meanwhile. Somebody else has done it; or the request is alive after all.
+    False: the record has changed meanwhile. Another process has done it; or the request is alive after all.
     """
     if not view.is_derived or not view.has_ended:
         return True
@@ -436,7 +436,7 @@ def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOW
 
 
 def _is_told(record: RequestRecord) -> bool:
-    """Tell whether what stopped the request says itself how it ended."""
+    """Return True if what stopped the request says itself how it ended."""
     return record.status in ("refused", "superseded", "interrupted")
 
 
@@ -526,7 +526,7 @@ async def explain(server: RequestServer, request_id: str, record: RequestRecord)
 
 
 async def _doing(server: RequestServer, holder: RequestEntry) -> str:
-    """Say what the one does that has a key. A run keeps its place in the store also while nobody takes it up."""
+    """Say what the one does that has a key. A run keeps its place in the store also while no worker drives it."""
     if not holder.is_durable or not server.arbiter.is_shared:
         return "running"
     key = RunKeys(server.space, holder.id).state

@@ -238,7 +238,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason_of_the_table(policy: str
         Bench(POLICIES[policy], OPTIONS[trait])
 
     assert refused.value.what == "flow 'bench', action 'work'"
-    assert f"cannot be had with the policy {policy!r}: {REFUSED[trait][policy]}" in refused.value.problem
+    assert f"cannot be combined with the policy {policy!r}: {REFUSED[trait][policy]}" in refused.value.problem
 
 
 @pytest.mark.parametrize("arbiter", ["local", "shared"])
@@ -265,7 +265,7 @@ async def test_what_makes_sense_works(policy: str, trait: Trait, arbiter: Any) -
         ({"limits": [sf.Rate(1, 1, key="user"), sf.Rate(2, 1, key="user")]}, "two limits count 'user'"),
         ({"limits": ["five"]}, "'five' is no limit"),
         ({"concurrency": "queue", "limits": sf.Limit(1, max_queued=5)}, "refused after it has waited"),
-        ({"durable": True, "on_disconnect": "cancel"}, "cannot be had with durable=True"),
+        ({"durable": True, "on_disconnect": "cancel"}, "cannot be combined with durable=True"),
     ],
 )
 def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: str) -> None:

@@ -141,7 +141,7 @@ def test_a_function_that_cannot_be_an_action_is_refused(function: Any) -> None:
         ({"roles": [7]}, "no role"),
         ({"description": 7}, "it must be text"),
         ({"urgency": 3}, "there is no option urgency; there are name, concurrency"),
-        ({"priority": 3}, "a priority orders those who wait for a limit, and the action has none"),
+        ({"priority": 3}, "a priority orders requests that wait for a limit, and the action has none"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_at_its_place(options: dict[str, Any], problem: str) -> None:
@@ -184,7 +184,7 @@ def test_what_a_caller_leaves_behind_goes_on_if_others_count_on_it(options: dict
 @pytest.mark.parametrize("options", [{"durable": True}, {"concurrency": "join"}, {"concurrency": "latest"}])
 def test_what_others_count_on_cannot_be_cancelled_by_one_caller(options: dict[str, Any]) -> None:
     """Whoever declares it so is told why."""
-    with pytest.raises(DeclarationError, match="on_disconnect='cancel' cannot be had"):
+    with pytest.raises(DeclarationError, match="on_disconnect='cancel' cannot be combined"):
         declare(**options, on_disconnect="cancel")
 
 

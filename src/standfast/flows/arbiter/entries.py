@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 # --- making room: a newcomer asks those whose place it takes to stop, and revokes the grant of one that does not ---
 #
-# Whoever stands in front of it came earlier, unless it has lost its place and joined again. Then it may find newer ones
+# What stands in front of it came earlier, unless it has lost its place and joined again. Then it may find newer ones
 # there, and gives way to them: the newest request wins, however long an older one was not heard of.
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at those in front. Whoever was missed, or has just got its turn, is asked then."""
+"""Seconds between two looks at those in front. One that was missed, or has just got its turn, is asked then."""
 
 SHORTEST: Final = 0.005
 """The least seconds between two looks."""
@@ -95,12 +95,12 @@ class Supersession:
                 await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return in how many seconds somebody's grace is over, or it is time to look."""
+        """Return in how many seconds the next grace is over, or it is time to look."""
         left = (at + self._ask.rules.grace - asyncio.get_running_loop().time() for at in self._asked.values())
         return min((each for each in left if each > SHORTEST), default=LOOK_EVERY)
 
     async def _look(self) -> bool:
-        """Do what is to be done now; tell whether the newcomer waits no longer."""
+        """Do what is to be done now; return True if the newcomer waits no longer."""
         arbiter, ask = self._arbiter, self._ask
         seen = await arbiter.explain(ask.address)
         own = next((each for each in reversed(seen.waiters) if each.owner == ask.id), None)
@@ -267,7 +267,7 @@ class TurnAcquisition:
         ask, self._has_stood = self._ask, True
         if ask.on_waiting is not None:
             ask.on_waiting(place + 1)
-        if ask.rules.supersedes == "nobody":
+        if ask.rules.supersedes == "none":
             return
         self._room = self._room or Supersession(self._arbiter, ask)
         self._room.is_back = self._room.is_back or is_back
@@ -296,7 +296,7 @@ class TurnAcquisition:
     def _check_may_wait(self, answer: Waiting, seen: Snapshot, room: int | None) -> None:
         if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
             raise _LineFullError(answer.place)
-        if self._ask.rules.joins:  # somebody to join may have come meanwhile
+        if self._ask.rules.joins:  # one to join may have come meanwhile
             line = LineEntries(self._arbiter.lines).line_in(self._ask.address, seen)
             if line is not None:
                 self._check_nobody_to_join(line)
@@ -314,7 +314,7 @@ class TurnAcquisition:
                 raise JoinsError(RequestEntry(entry.owner, entry.note, entry.entered_at, is_run))
 
     async def _look_closer(self, place: int) -> int:
-        """Return up to which place it may wait, after counting those who wait one by one."""
+        """Return up to which place it may wait, after counting the waiters one by one."""
         arbiter, ask = self._arbiter, self._ask
         most = ask.rules.most_waiting or 0
         await LineEntries(arbiter.lines).reap(ask.address)  # the dead count for nothing
@@ -325,7 +325,7 @@ class TurnAcquisition:
 
 
 def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
-    """Say who is in the way: whoever holds, or whoever has its turn next if nobody does at the moment."""
+    """Say who is in the way: the holder, or the one whose turn is next if there is none at the moment."""
     for holder in line.holders:
         is_run = isinstance(holder.entry.anchor, OfRun)
         return RequestRejectedError(ask.label, holder.entry.owner, holder.granted_at, holder_is_durable=is_run)
@@ -335,11 +335,10 @@ def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
     return RequestRejectedError(ask.label, "", 0, "waiting", holder_is_durable=False)
 
 
-# --- looking after lines in which only durable requests wait: nobody waits there in any process, so nobody else
-# looks ---
+# --- reaping lines in which only durable requests wait: none waits there in any process, so no process looks -------
 #
-# A request that is attended holds its place by its process. If that dies, whoever waits in another process lets it
-# fall. A run that waits is in no process at all. So every server goes round, and looks at the lines in which somebody
+# A request that is attended holds its place by its process. If that dies, a waiter in another process lets it
+# fall. A run that waits is in no process at all. So every server goes round, and looks at the lines in which one
 # waits behind a process.
 
 EVERY: Final = 1.0
@@ -358,7 +357,7 @@ async def reap_lines_forever(space: Space, lines: Lines) -> None:
 
 
 async def reap_lines(space: Space, lines: Lines) -> None:
-    """Look at each line in which somebody waits behind a process, and let that one fall if it is gone."""
+    """Look at each line in which one waits behind a process, and let that one fall if it is gone."""
     start, end = space.key("ticket", KIND).within()
     while True:
         page = await space.scan(start, end, limit=1)
@@ -376,9 +375,9 @@ async def _is_held_by_a_process(lines: Lines, address: Address) -> bool:
     return any(not isinstance(each.entry.anchor, OfRun) for each in await holders_in(lines.scope, address))
 
 
-# --- words for those who wait or run elsewhere: a record that says why to stop, and a hint for the process to look -
+# --- words for requests that wait or run elsewhere: a record that says why to stop, and a hint to look -------------
 #
-# A word is for one entry in a line, never for a session or a key, so that it cannot reach whoever comes next.
+# A word is for one entry in a line, never for a session or a key, so that it cannot reach the one that comes next.
 
 KEPT_FOR: Final = 3_600.0
 """Seconds that a word stays: longer than a process sleeps that is still to find it."""
@@ -437,7 +436,7 @@ class StopMessages:
         return found
 
     async def note_followed(self, request_id: str, ids: tuple[str, ...]) -> None:
-        """Note whom a request supersedes: for whichever process drives it, and for whoever supersedes it in turn."""
+        """Note what a request supersedes: for whichever process drives it, and for one that supersedes it in turn."""
         key = self._space.key("superseded", request_id)
 
         def decide(seen: Snapshot) -> Decision[None]:

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from standfast.workflows.records import Standing
 
 
-# --- places that nobody will come for: the run that one is kept for has ended before its step began ----------------
+# --- places that are kept in vain: the run that one is kept for has ended before its step began --------------------
 #
-# That happens to a run that waits for something else, and is ended by somebody who knows nothing of its place: its
+# That happens to a run that waits for something else, and is ended by a caller that knows nothing of its place: its
 # schedule was paused, or an operator cancelled it from another process.
 
 LOOK_EVERY: Final = 1.0
@@ -80,7 +80,7 @@ async def ended_runs(space: Space, run_ids: Sequence[str]) -> list[str]:
     return ended
 
 
-# --- how many keys each tenant has in use, once there are so many in all that it matters ---------------------------
+# --- how many keys each tenant has in use, once there are enough in all that it matters ----------------------------
 
 AGAIN: Final = 1.0
 """Seconds for which keys that are free again may still be counted: it is not worth more than one look a second."""
@@ -178,7 +178,7 @@ class RequestLine(Generic[E]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is there. Nobody waits unless somebody holds."""
+        """Whether the line is empty. None waits unless one holds."""
         return self.holder is None
 
     def judge(self, action: str, rules: QueueRules) -> Enters[E] | MustWait[E] | LineFull | JoinsRun[E]:
@@ -199,7 +199,7 @@ class RequestLine(Generic[E]):
 
     def superseded_by(self, action: str, rules: QueueRules) -> tuple[E, ...]:
         """Return those whose place a newcomer takes, the oldest first."""
-        if self.holder is None or rules.supersedes == "nobody":
+        if self.holder is None or rules.supersedes == "none":
             return ()
         standing = (self.holder, *self.waiters) if rules.supersedes == "all" else self.waiters
         return tuple([each for each in standing if each.action == action])
@@ -274,7 +274,7 @@ class LocalTurn(Struct, eq=False):
         self._settle()
 
     def wait(self, position: int, at: Instant, budget: float | None) -> None:
-        """Wait from now on, for so many seconds."""
+        """Wait from now on, for a number of seconds."""
         loop = asyncio.get_running_loop()
         self.position, self.since = position, at
         self.coming = loop.create_future()
@@ -301,7 +301,7 @@ class LocalTurn(Struct, eq=False):
             self.coming.set_result(None)
 
     async def come(self) -> None:
-        """Wait until it has its turn, or raise why it gets none. Whoever does not wait to the end has to leave."""
+        """Wait until it has its turn, or raise why it gets none. A caller that gives up before has to leave."""
         if self.coming is not None:
             try:
                 await self.coming
@@ -334,7 +334,7 @@ class LocalTurn(Struct, eq=False):
             self.cancellable.cancel()
 
     def revoke(self) -> bool:
-        """Lose the place at once; tell whether it was there. What is being committed by now is not undone."""
+        """Lose the place at once; return True if it was there. What is being committed by now is not undone."""
         if self.has_left or self.finishing is not None:
             return False
         self.is_lost = True
@@ -350,7 +350,7 @@ class LocalTurn(Struct, eq=False):
             self._give_up(problem)
         elif self.finishing is None:
             self.is_lost = True
-            self.problem = problem if self.is_durable else None  # its run goes on with whoever serves then
+            self.problem = problem if self.is_durable else None  # its run goes on with the process that serves then
             self.cancellable.cancel()
 
     def check(self) -> None:
@@ -405,13 +405,13 @@ class LocalTurn(Struct, eq=False):
 
     def _leave_after(self, finishing: asyncio.Task[None]) -> None:
         if not finishing.cancelled():
-            finishing.exception()  # nobody is left to hear of it
+            finishing.exception()  # no caller is left to hear of it
         self._arbiter.leave(self)
 
 
 @final
 class LocalTurnContext(Struct, eq=False):
-    """A turn to be had for the length of an ``async with`` block."""
+    """A turn for the length of an ``async with`` block."""
 
     _arbiter: LocalArbiter
     _ask: Ask
@@ -448,7 +448,7 @@ class LocalTurnContext(Struct, eq=False):
         if turn is None or turn.cancellable is None:
             return
         if error is None and turn.has_left and not turn.is_lost and not turn.cancellable.was_cancelled:
-            return  # it has finished, and nobody wanted it to stop: nearly all end like this
+            return  # it has finished, and was not asked to stop: nearly all end like this
         by_us = turn.cancellable.was_cancelled
         try:
             others = await turn.cancellable.take_back(error)
@@ -462,7 +462,7 @@ class LocalTurnContext(Struct, eq=False):
 
 # --- the sole server of an app: a lock in the store, held while serving, so that lines in memory are enough --------
 #
-# A second process is refused. A server that loses the lock, because the store takes it for dead, admits nobody until it
+# A second process is refused. A server that loses the lock, because the store takes it for dead, admits none until it
 # has it again, and what it had admitted commits nothing: every commit is guarded by the lock.
 
 SERVER_SPEC: Final = LockSpec("server", Rules(1))
@@ -515,7 +515,7 @@ class SoleServer:
             _raise(keeping, self._app)
 
     def check(self) -> Hold:
-        """Return that it is held, or raise: then nobody may be admitted."""
+        """Return that it is held, or raise: then none may be admitted."""
         hold = self._hold
         if hold is None or hold.is_lost:
             problem = "this process is not serving" if self._keeping is None else "another server may have taken over"
@@ -592,7 +592,7 @@ def _raise(keeping: asyncio.Task[None], app: str) -> None:
 T = TypeVar("T")
 
 LISTED: Final = 100
-"""How many of those who wait are listed by a look."""
+"""How many waiters are listed by a look."""
 
 MOST_KEYS: Final = 10_000
 """How many keys of one tenant may be in use at a time, if nothing else is said."""
@@ -646,7 +646,7 @@ class LocalArbiter:
 
     @property
     def keys_in_use(self) -> int:
-        """How many lines there are. Nothing is kept of a line that nobody stands in."""
+        """How many lines there are. Nothing is kept of an empty line."""
         return len(self._lines)
 
     async def __aenter__(self) -> Self:
@@ -657,7 +657,7 @@ class LocalArbiter:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Admit nobody any more, end those who are there, and give the lock back."""
+        """Admit none any more, end those that are there, and give the lock back."""
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("this server is shutting down"))
         looking, self._looking = self._looking, None
@@ -679,7 +679,7 @@ class LocalArbiter:
         turn = LocalTurn(self, ask)
         line = self._lines.get(ask.address)
         if line is None:
-            if 2 * len(self._lines) >= self._most_keys:  # below, nobody can have spent a share
+            if 2 * len(self._lines) >= self._most_keys:  # below, no tenant can have spent a share
                 self._keys_of.add(ask.address[1], ask.sharer, self._used())
             self._lines[ask.address] = RequestLine(turn)
             turn.is_at_front, turn.since = True, self._clock.wall()
@@ -723,7 +723,7 @@ class LocalArbiter:
         self._paces[address] = took if pace is None else 0.8 * pace + 0.2 * took
 
     def holder_of(self, address: Address) -> tuple[str, Instant]:
-        """Return who has a key, and since when; nothing, if nobody has."""
+        """Return who has a key, and since when; nothing, if it is free."""
         line = self._lines.get(address)
         return ("", Instant(0)) if line is None or line.holder is None else (line.holder.ask.id, line.holder.since)
 
@@ -773,7 +773,7 @@ class LocalArbiter:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
 
     async def _look_for_abandoned(self) -> None:
-        """Give up places at the front that nobody will come for, as long as there are any that could be."""
+        """Give up places at the front that are kept in vain, as long as there are any that could be."""
         while self._begun:
             await asyncio.sleep(LOOK_EVERY)
             kept = ((each, self._kept[each]) for each in self._begun)
@@ -845,7 +845,7 @@ class LocalArbiter:
         return [each for line in lines for each in (line.holder, *line.waiters) if each is not None]
 
     def _lost(self) -> None:
-        """The lock is lost: nobody who was admitted by it may commit, and nobody new is admitted."""
+        """The lock is lost: no request that was admitted by it may commit, and no new one is admitted."""
         if self._on_serving is not None:
             self._on_serving(is_serving=False)
         for turn in self._turns():
@@ -871,13 +871,13 @@ class LocalArbiter:
         return await self._space.update((guard.key, *extra_changes.keys), decide)
 
     def stop_run(self, turn: LocalTurn, reason: str) -> bool:
-        """Cancel a durable run in the background; tell whether that can be done."""
+        """Cancel a durable run in the background; return True if that can be done."""
         if self._stop_run is not None:
             self.own(_stop(self._stop_run(turn.ask.id, reason), turn))
         return self._stop_run is not None
 
     def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` to its end, whoever is cancelled meanwhile."""
+        """Run ``work`` to its end, whichever caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -65,7 +65,7 @@ class CancellableTask(Struct, eq=False):
 
     @property
     def is_to_end(self) -> bool:
-        """Whether somebody has cancelled the task. If not, a cancellation that it raises is its own, and nobody's."""
+        """Whether the task was cancelled from outside. If not, a cancellation that it raises is its own."""
         return self._task is not None and self._task.cancelling() > self._cancelling
 
     def spare(self) -> None:
@@ -73,7 +73,7 @@ class CancellableTask(Struct, eq=False):
         self._is_spared = True
 
     async def take_back(self, error: BaseException | None) -> asyncio.CancelledError | None:
-        """Undo the cancellation that began here; return it if somebody else has cancelled the task, too."""
+        """Undo the cancellation that began here; return it if the task was cancelled from elsewhere, too."""
         self._is_spared = True
         if not self.was_cancelled or self._task is None:
             return None
@@ -99,7 +99,7 @@ def ending_of(
 
 
 def is_cancellation(error: BaseException | None) -> bool:
-    """Tell whether a block was left because its task was cancelled."""
+    """Return True if a block was left because its task was cancelled."""
     return isinstance(error, asyncio.CancelledError)
 
 
@@ -240,7 +240,7 @@ class SharedTurn:
         """Do nothing: a run has its place until it ends."""
 
     async def leave(self) -> bool:
-        """Leave the line, after what is being committed; tell whether it had its turn until now."""
+        """Leave the line, after what is being committed; return True if it had its turn until now."""
         self._arbiter.remove(self)
         self._arbiter.entries.untrack(self.ask.address, self.entry_id)
         if self.finishing is None or self.finishing.done():
@@ -248,7 +248,7 @@ class SharedTurn:
         return await asyncio.shield(self._arbiter.lines.own(self._leave_after(self.finishing)))
 
     async def _leave_after(self, finishing: asyncio.Task[None]) -> bool:
-        await asyncio.gather(finishing, return_exceptions=True)  # whoever waits for it hears of it
+        await asyncio.gather(finishing, return_exceptions=True)  # the task that waits for it hears of it
         return await self._leave()
 
     async def _leave(self) -> bool:
@@ -273,7 +273,7 @@ def _leaving(extra_changes: ExtraChanges[int] | None) -> ExtraChanges[Answer]:
 
 @final
 class SharedTurnContext:
-    """A turn to be had for the length of an ``async with`` block."""
+    """A turn for the length of an ``async with`` block."""
 
     __slots__ = ("_arbiter", "_ask", "_turn")
 
@@ -333,7 +333,7 @@ class RunTurnContext:
         found = await arbiter.entries.find(ask.address, ask.id)
         if not isinstance(found, RunGrant):
             raise await turn.ending()
-        if ask.rules.supersedes != "nobody":
+        if ask.rules.supersedes != "none":
             followed = await arbiter.stop_messages.followed(ask.id)
             turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
         arbiter.add(turn)
@@ -367,7 +367,7 @@ async def _end(turn: SharedTurn, error: BaseException | None) -> None:
 T = TypeVar("T")
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks for words that nobody was woken for."""
+"""Seconds between two looks for words whose hint was lost."""
 
 SLOWEST: Final = 60.0
 """The longest time, in seconds, after which one that was refused is told to try again."""
@@ -411,7 +411,7 @@ class SharedArbiter:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Admit nobody any more. Those who are there keep their turns until their blocks end."""
+        """Admit none any more. Those that are there keep their turns until their blocks end."""
         listening, self._listening = self._listening, None
         tasks = [*self._tasks, *([] if listening is None else [listening])]
         for task in tasks:
@@ -445,7 +445,7 @@ class SharedArbiter:
             raise await self._refusal(ask, full) from None
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
-        if ask.rules.supersedes != "nobody":
+        if ask.rules.supersedes != "none":
             self.own(Supersession(self, ask).run())
         return begun
 
@@ -533,10 +533,10 @@ class SharedArbiter:
         holder = next((who_of(each) for each in seen.holders), None)
         return LineStatus(seen.at, holder, tuple(map(who_of, seen.waiters)), seen.waiting, seen.pace)
 
-    # --- those who are here --------------------------------------------------------------------------------------
+    # --- requests that are here ----------------------------------------------------------------------------------
 
     def add(self, turn: SharedTurn) -> None:
-        """Note that somebody waits or runs here under its entry's id."""
+        """Note that a request waits or runs here under its entry's id."""
         self._here[turn.entry_id] = turn
 
     def remove(self, turn: SharedTurn) -> None:
@@ -549,7 +549,7 @@ class SharedArbiter:
         return None if turn is None or turn.finishing is not None else turn.ask.packed
 
     async def _hear(self, watch: Watch) -> None:
-        """Pass on words to those who are here."""
+        """Pass on words to requests that are here."""
         try:
             while True:
                 hint = await watch.wait(LOOK_EVERY)

@@ -47,8 +47,8 @@ SUPERSEDED_BY: Final = "superseded by "
 MOST_HANDED_OVER: Final = 100
 """The most requests whose inputs one gets that takes their place."""
 
-Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
-"""Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
+Supersedes: TypeAlias = Literal["none", "waiting", "all"]
+"""Whose place a newcomer takes, among requests of the same action: none, those that wait, or all."""
 
 
 class OnServing(Protocol):
@@ -78,7 +78,7 @@ class QueueRules(Struct, frozen=True):
     waits: bool = True
     budget: float | None = 30.0
     most_waiting: int | None = 100
-    supersedes: Supersedes = "nobody"
+    supersedes: Supersedes = "none"
     grace: float = 5.0
     joins: bool = False
 
@@ -91,7 +91,7 @@ class Ask(Struct, frozen=True, kw_only=True):
         address: The line.
         action: Flow and action, as in ``"support-chat.respond"``: requests of the same one can be joined or superseded.
         rules: How it behaves.
-        packed: Its inputs, for whoever supersedes it in this process.
+        packed: Its inputs, for a request that supersedes it in this process.
         extra_changes: What to commit together with taking the place, decided by its position (0: it has its turn, 1: it
             is next, and so on): the request's record. Nothing is committed if it is refused.
         on_waiting: Called when it has to wait and its place is certain, with its position: 1 is the next one.
@@ -132,7 +132,7 @@ class Stop(Struct, frozen=True):
 class Superseded(Struct, frozen=True):
     """A request whose place was taken. ``packed`` has its inputs if it was asked in this process; else see its record.
 
-    It was asked to stop; only its record tells whether it had ended before that.
+    It was asked to stop; only its record says if it had ended before that.
     """
 
     id: str
@@ -142,7 +142,7 @@ class Superseded(Struct, frozen=True):
 def handed_over(*superseded: Superseded) -> tuple[Superseded, ...]:
     """Return whose inputs a request gets, each once and the oldest first: of very many, the newest.
 
-    Whoever was superseded by one that is superseded in turn was never done either, so it is handed on.
+    A request that was superseded by one that is superseded in turn was never done either, so it is handed on.
     """
     return tuple({each.id: each for each in superseded}.values())[-MOST_HANDED_OVER:]
 
@@ -259,7 +259,7 @@ class Arbiter(Protocol):
         """Wait for the request's turn, and have it for the length of the block.
 
         Raises:
-            RequestRejectedError: Somebody has the key, and it does not wait.
+            RequestRejectedError: Another request has the key, and it does not wait.
             QueueFullError: As many wait as may.
             QueueTimeoutError: Its turn did not come in time.
             RequestSupersededError: A newer one took its place, while it waited or ran.
@@ -293,18 +293,18 @@ class Arbiter(Protocol):
         ...
 
     def forget(self, request_id: str) -> None:
-        """Give up the place of a durable run that has ended without its step: on a local arbiter nobody else would."""
+        """Give up the place of a durable run that has ended without its step: on a local arbiter nothing else would."""
         ...
 
     async def stop(self, address: Address, request_id: str, why: Stop) -> bool:
-        """Ask a request to stop, wherever it waits or runs; tell whether it is in the line.
+        """Ask a request to stop, wherever it waits or runs; return True if it is in the line.
 
         It never reaches another request: what is asked to stop is this entry in the line.
         """
         ...
 
     async def revoke(self, address: Address, request_id: str) -> bool:
-        """Take a request's place away at once; it can commit nothing from then on. Tell whether it was there."""
+        """Take a request's place away at once; it can commit nothing from then on. Return True if it was there."""
         ...
 
     async def look(self, address: Address) -> LineStatus:
@@ -312,7 +312,7 @@ class Arbiter(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Admit nobody any more, and let go of everything."""
+        """Admit none any more, and let go of everything."""
         ...
 
 
@@ -340,4 +340,4 @@ def queue_rules_of(policy: Policy) -> QueueRules:
         return QueueRules(budget=PATIENCE + grace, most_waiting=MOST_WAITING, supersedes="all", grace=grace)
     if isinstance(policy, Join):
         return QueueRules(budget=PATIENCE, most_waiting=MOST_WAITING, joins=True)
-    return QueueRules(budget=None, most_waiting=None, supersedes="waiting" if isinstance(policy, Latest) else "nobody")
+    return QueueRules(budget=None, most_waiting=None, supersedes="waiting" if isinstance(policy, Latest) else "none")

@@ -106,7 +106,7 @@ def test_nobody_but_requests_of_the_same_action_is_joined_or_superseded(
         assert verdict.other is next(each for each in guests if each.action == action)
     if isinstance(verdict, Enters):
         alike = [each for each in guests if each.action == action]
-        whom = {"nobody": [], "waiting": [each for each in alike if each is not line.holder], "all": alike}
+        whom = {"none": [], "waiting": [each for each in alike if each is not line.holder], "all": alike}
         assert list(verdict.superseded) == whom[rules.supersedes]
 
 
