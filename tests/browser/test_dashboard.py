@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import uvicorn
 
 import standfast as sf
+from standfast.flows.request_list import list_requests
 from standfast.web.auth import OwnToken
 from standfast.web.dashboard import Dashboard
+from standfast.web.dashboard.access import ACTIONS
+from standfast.web.dashboard.pages import DONE
 from standfast.web.dashboard.screens import SCREENS
 from tests.browser.chromium import started, window
+from tests.browser.stage import TOKEN, Stage, go, press, served, stage, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.browser.chromium import Browser, Tab
+    from tests.browser.chromium import Browser
 
 pytestmark = pytest.mark.services
 
-QUERIES = {"run": "?id=first", "line": "?at=1&at=&at=ledger", "why": "?run=second"}
 NASTY = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'<"
 
 
@@ -43,6 +43,16 @@ async def posting(ctx: sf.Context, order: str) -> None:
         pass
 
 
+@sf.workflow
+async def broken(ctx: sf.Context, order: str) -> None:
+    """Fail with what it was given."""
+
+    async def fail() -> None:
+        raise ValueError(order)
+
+    await ctx.step(order, fail)
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[str]:
     """A browser for all tests of these pages."""
@@ -57,29 +67,14 @@ async def chromium(running: str) -> AsyncIterator[Browser]:
         yield opened
 
 
-@asynccontextmanager
-async def served(dashboard: Dashboard) -> AsyncIterator[str]:
-    """Serve a dashboard on a real port."""
-    config = uvicorn.Config(dashboard, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = asyncio.ensure_future(server.serve([listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            dashboard.drain()
-            server.should_exit = True
-            await serving
-
-
 @pytest.fixture
 async def engine() -> AsyncIterator[sf.Engine]:
     """An engine with a run that holds a lock, and one that waits for it."""
-    async with sf.Engine("memory://", workflows=[approval, posting]) as opened:
+    async with sf.Engine("memory://", workflows=[approval, posting, broken]) as opened:
         await opened.start(approval, NASTY, id="first", tags=[NASTY])
-        await waits(opened, "first", "approve")
+        await until(opened, "first", "approve")
         await opened.start(posting, NASTY, id="second")
-        await waits(opened, "second", "ledger")
+        await until(opened, "second", "ledger")
         yield opened
 
 
@@ -87,50 +82,127 @@ async def engine() -> AsyncIterator[sf.Engine]:
 async def address(engine: sf.Engine) -> AsyncIterator[str]:
     """Where it is served; the token follows."""
     own = OwnToken()
-    own.token = "t" * 24
+    own.token = TOKEN
     async with served(Dashboard(engine, authenticate=own)) as url:
         yield url
 
 
-async def waits(engine: sf.Engine, run_id: str, words: str) -> None:
-    """Wait until a run waits for something."""
-    async with engine.space.watch(engine.space.key("life", run_id)) as watch:
-        while words not in (await engine.get(run_id)).waits_for:
-            await watch.wait(1)
-
-
-async def go(tab: Tab, url: str) -> None:
-    """Open another page in the same tab."""
-    tab.is_loaded.clear()
-    await tab.ask("Page.navigate", url=url)
-    await asyncio.wait_for(tab.is_loaded.wait(), 10)
-
-
-async def press(tab: Tab, selector: str) -> None:
-    """Press a button that leads to another page."""
-    tab.is_loaded.clear()
-    await tab.run(f"document.querySelector({selector!r}).click()")
-    await asyncio.wait_for(tab.is_loaded.wait(), 10)
+@pytest.fixture
+async def shop() -> AsyncIterator[Stage]:
+    """A shop with something on every screen."""
+    async with stage() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("has_script", [True, False])
 async def test_every_screen_opens_with_and_without_javascript(
-    chromium: Browser, address: str, *, has_script: bool
+    chromium: Browser, shop: Stage, *, has_script: bool
 ) -> None:
     """No screen breaks its own policy, and none needs a script."""
     tab = await chromium.tab("about:blank")
     await tab.ask("Emulation.setScriptExecutionDisabled", value=not has_script)
-    await go(tab, f"{address}/?token={'t' * 24}")
+    await go(tab, shop.at("", f"?token={TOKEN}"))
     for path in SCREENS:
-        await go(tab, f"{address}/{path}{QUERIES.get(path, '')}")
+        await go(tab, shop.at(path))
         assert await tab.texts("h1"), path
         assert not await tab.texts(".error"), path
-        assert await tab.run("document.title") != "taken"
-        unnamed = (
-            "[...document.querySelectorAll('main input:not([type=hidden]), select')].filter((e) => !e.labels.length)"
-        )
-        assert await tab.run(f"{unnamed}.length") == 0, path
         assert await tab.run("document.querySelectorAll('main').length") == 1
+    assert tab.complaints == []
+
+
+async def test_nothing_that_was_stored_becomes_a_script_in_a_browser(
+    chromium: Browser, address: str, engine: sf.Engine
+) -> None:
+    """Names, keys, tags, inputs, steps, errors and notes of every kind are text on every screen that shows them."""
+    run = await engine.start(broken, NASTY, id=f"run {NASTY}", tags=[NASTY])
+    with pytest.raises(sf.errors.RunFailedError):
+        await run.result(timeout="10s")
+    key = sf.KeyFamily(f"family {NASTY}")(NASTY)
+    tab = await chromium.tab(f"{address}/?token={TOKEN}")
+    async with engine.space.mutex(key).hold(note=NASTY):
+        pages: dict[str, list[tuple[str, str]]] = {
+            "": [],
+            "runs": [("tag", NASTY), ("workflow", NASTY)],
+            "run": [("id", run.id), ("values", "shown")],
+            "lines": [("prefix", f"family {NASTY}")],
+            "line": [("at", "1"), ("at", f"family {NASTY}"), ("at", NASTY)],
+            "why": [("run", run.id)],
+            "compare": [("id", run.id), ("with", "first"), ("values", "shown")],
+            "test": [("id", run.id)],
+            "flows": [("flow", NASTY)],
+            "audit": [("actor", NASTY)],
+            "act/run.restart": [("id", run.id)],
+            "act/runs.retry": [("status", "failed")],
+            NASTY: [],
+        }
+        for path, query in pages.items():
+            script = f"location.href = {json.dumps(f'{address}/')} + {json.dumps(path)} + '?' + new URLSearchParams("
+            tab.is_loaded.clear()
+            await tab.run(f"{script}{json.dumps(query)})")
+            await tab.is_loaded.wait()
+            assert await tab.run("document.title !== 'taken' && document.querySelectorAll('main img').length === 0"), (
+                path
+            )
+    assert [each for each in tab.complaints if "404" not in each] == []
+
+
+def actions_of(entries: dict[str, str]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return for each action the query of its preview, and what is typed into its form."""
+    line = "?at=1&at=&at=ledger"
+    return {
+        "run.signal": ("?id=order-7", {"name": "later", "value": "1"}),
+        "run.update": ("?id=order-7", {"name": "approve", "arguments": '["eve"]'}),
+        "run.query": ("?id=order-7", {"name": "state"}),
+        "run.retry": ("?id=refund-1", {}),
+        "run.restart": ("?id=order-1", {}),
+        "run.fork": ("?id=order-1&step=charge", {}),
+        "run.purge": ("?id=order-3", {}),
+        "run.cancel": ("?id=order-9", {"reason": "too slow"}),
+        "runs.cancel": ("?workflow=report", {"number": ""}),
+        "runs.retry": ("?status=failed", {"number": ""}),
+        "runs.purge": ("?status=completed&tag=web", {"number": ""}),
+        "lock.withdraw": (f"{line}&entry={entries['waiter']}", {}),
+        "lock.release": (f"{line}&entry={entries['holder']}", {}),
+        "lock.resize": ("?at=1&at=&at=gpu", {"permits": "9"}),
+        "schedule.pause": ("?id=nightly-report", {"note": "a test"}),
+        "schedule.resume": ("?id=nightly-report", {}),
+        "schedule.trigger": ("?id=nightly-report", {}),
+        "schedule.backfill": ("?id=nightly-report&start=2+days", {}),
+        "limit.set": ("?workflow=report&key=&has_key=no&max=1", {"max": "3"}),
+        "limit.clear": ("?workflow=report&key=&has_key=no", {}),
+        "rate.close": ("?at=1&at=&at=mail-api", {"length": "1 minute"}),
+        "rate.open": ("?at=1&at=&at=mail-api", {}),
+        "request.cancel": (f"?id={entries['request']}", {}),
+    }
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_every_action_is_done_by_its_form_in_a_browser(
+    chromium: Browser, shop: Stage, *, has_script: bool
+) -> None:
+    """Each shows first what it will do; then the page says that it was done, or its answer."""
+    told = await shop.engine.space.explain("ledger")
+    requests = await list_requests(shop.engine.space, "default", status=["waiting"])
+    asked = next(each for each in requests.requests if each.action == "ask")
+    entries = {"holder": told.holders[0].entry, "waiter": told.waiters[-1].entry, "request": asked.id}
+    actions = actions_of(entries)
+    assert set(actions) == set(ACTIONS) - {"runs.stop"}  # what it stops ends too soon here
+    tab = await chromium.tab("about:blank")
+    await tab.ask("Emulation.setScriptExecutionDisabled", value=not has_script)
+    await go(tab, shop.at("", f"?token={TOKEN}"))
+    for action, (query, fields) in actions.items():
+        await go(tab, shop.at(f"act/{action}", query))
+        assert await tab.texts(".confirm li"), action
+        counted = await tab.run("document.querySelector('[name=counted]')?.value")
+        for name, value in fields.items():
+            field = f"document.querySelector('form[method=post] [name={name}]')"
+            await tab.run(f"{field}.value = {json.dumps(value or counted)}")
+        await press(tab, ".confirm form button")
+        answered = action in ("run.query", "run.update")
+        shown: Any = await tab.texts("pre" if answered else ".done")
+        assert shown, (action, await tab.texts("main"))
+        if not answered:
+            assert shown == [DONE[action]], action
     assert tab.complaints == []
 
 
@@ -141,7 +213,7 @@ async def test_a_holder_is_evicted_by_two_clicks_after_it_was_said_what_happens(
     """The first button shows what it will do, the second does it."""
     tab = await chromium.tab("about:blank")
     await tab.ask("Emulation.setScriptExecutionDisabled", value=not has_script)
-    await go(tab, f"{address}/line?at=1&at=&at=ledger&token={'t' * 24}")
+    await go(tab, f"{address}/line?at=1&at=&at=ledger&token={TOKEN}")
     await press(tab, ".slot button.danger")
     assert "hands the lock to run second" in " ".join(await tab.texts(".confirm li"))
     assert (await engine.space.explain("ledger")).holders[0].run == "first"
@@ -155,7 +227,7 @@ async def test_a_page_follows_what_happens_until_it_is_paused(
     chromium: Browser, address: str, engine: sf.Engine
 ) -> None:
     """One stream says that something changed, and the part that did is drawn again."""
-    tab = await chromium.tab(f"{address}/runs?token={'t' * 24}")
+    tab = await chromium.tab(f"{address}/runs?token={TOKEN}")
     await tab.until("document.body.dataset.state === 'live'")
     await engine.start(posting, "x", id="third")
     await tab.until("[...document.querySelectorAll('td .id')].some((e) => e.textContent === 'third')")
@@ -163,7 +235,7 @@ async def test_a_page_follows_what_happens_until_it_is_paused(
     assert await tab.run("document.body.dataset.state") == "paused"
     drawn = await tab.run("document.getElementById('main').dataset.drawn")
     await engine.start(posting, "x", id="fourth")
-    await waits(engine, "fourth", "ledger")
+    await until(engine, "fourth", "ledger")
     assert await tab.run("document.getElementById('main').dataset.drawn") == drawn
     await tab.run("document.getElementById('pause').click()")
     await tab.until("[...document.querySelectorAll('td .id')].some((e) => e.textContent === 'fourth')")

@@ -7,12 +7,13 @@ for a lock, a limit, a signal, a timer, a child or a worker, or ran its own code
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import msgspec
 from msgspec import Struct
 
-from standfast.clock import Instant, seconds_between
+from standfast.clock import MICROSECONDS, Instant, seconds_between
 from standfast.locks.inspect import length
 from standfast.workflows.replay import branch_of
 
@@ -199,7 +200,10 @@ class _Drawing:
         else:
             self._draw_gap(event.id, since, began)
         error = "" if event.failure is None else f"{event.failure.type}: {event.failure.message}"[:300]
-        driven = next((each for each in reversed(self._claims) if each.at <= event.at), None)
+        claims = self._claims
+        driven = (
+            claims[0] if len(claims) == 1 else next((each for each in reversed(claims) if each.at <= event.at), None)
+        )
         worker, host = ("", "") if driven is None else (driven.by, driven.host)
         self.spans.append(
             Span(
@@ -217,6 +221,8 @@ class _Drawing:
 
     def _draw_gap(self, operation: str, since: Instant, until: Instant) -> None:
         """Draw that a run waited for a worker, if it was taken up between two moments."""
+        if until <= since or self._claims[-1:] == [] or self._claims[-1].at <= since:
+            return
         taken = next((each.at for each in self._claims if since < each.at <= until), None)
         if taken is not None:
             self._add("worker", operation, since, taken)
@@ -257,22 +263,28 @@ class _Granted(Struct, frozen=True):
 
 def _totals(spans: Iterable[Span], began: Instant, ended: Instant) -> dict[str, float]:
     """Return for how long each kind was what the run did: at each moment one, and its own code where there is none."""
-    changes: list[tuple[Instant, int, SpanKind]] = []
+    ranks = {kind: rank for rank, kind in enumerate(WAITS)}
+    changes: list[tuple[Instant, int, int]] = []
     for span in spans:
-        changes.append((span.began_at, 1, span.kind))
-        changes.append((span.ended_at, -1, span.kind))
-    changes.sort(key=lambda change: change[0])
-    changes.append((ended, 0, _IDLE))
-    active: dict[SpanKind, int] = dict.fromkeys(WAITS, 0)
-    found: dict[str, float] = {}
+        rank = ranks[span.kind]
+        changes.append((span.began_at, rank, 1))
+        changes.append((span.ended_at, rank, -1))
+    changes.sort(key=itemgetter(0))
+    changes.append((ended, 0, 0))
+    active, first, last = [0] * len(ranks), len(ranks), ranks[_IDLE]  # first: the rank of the first kind that is active
+    totals = [0] * len(ranks)
     at = began
-    for until, step, kind in changes:
-        until = Instant(max(at, min(until, ended)))  # noqa: PLW2901 -- within the time of the run
+    for until, rank, step in changes:  # a history may be long: this is what its page takes longest for
         if until > at:
-            counts = next((each for each in WAITS if active[each]), _IDLE)
-            found[counts] = found.get(counts, 0.0) + seconds_between(at, until)
-            at = until
-        active[kind] += step
+            until = min(until, ended)  # noqa: PLW2901 -- within the time of the run
+            totals[min(first, last)] += max(0, until - at)
+            at = max(at, until)
+        active[rank] += step
+        if step > 0 and rank < first:
+            first = rank
+        elif rank == first and not active[rank]:
+            first = next((each for each, count in enumerate(active) if count), len(ranks))
+    found: dict[str, float] = {kind: totals[rank] / MICROSECONDS for kind, rank in ranks.items() if totals[rank]}
     return {kind: found[kind] for kind in sorted(found, key=lambda kind: -found[kind])}
 
 

@@ -98,6 +98,7 @@ async def flows(view: View) -> Response:
         counted=len(latest.requests),
         more=latest.next is not None,
         statuses=STATUSES,
+        occurring=[each for each in STATUSES if any(row.counts[each] for row in rows.values())],
         status=status,
         chosen=chosen,
         waited=_waited,

@@ -1,24 +1,23 @@
 """Live pages: one stream a page that says when to look again, and one watch on the store for all of them.
 
 A stream carries no data: our script fetches the part of the page that changes, as the caller may see it. However many
-look, the store is watched once for each tenant.
+look, the store is watched once for each tenant, and what several fetch after a change is made once (ADR 105).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from standfast.errors import StandfastError
 from standfast.web.sse import HEADERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from starlette.responses import Response
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 
     from standfast.scope import Scope
     from standfast.web.dashboard.pages import View
@@ -33,6 +32,15 @@ WATCHED: Final = ("life", "line", "ticket", "schedule", "worker", "audit")
 """The kinds of records that pages show."""
 
 MOST_STREAMS: Final = 500
+
+MOST_A_SECOND: Final = 50
+"""How many parts of pages are fetched in a second: if more than half as many look, they do so less often."""
+
+PAUSE: Final = 50
+"""How many times as long as it took to make a part it is shown at least, if it goes on changing."""
+
+MOST_PARTS: Final = 200
+"""How many parts are kept."""
 
 
 @final
@@ -50,6 +58,11 @@ class Watcher:
     def looking(self) -> int:
         """How many streams there are."""
         return self._looking
+
+    @property
+    def changes(self) -> int:
+        """How many changes were seen; 0: it is not watched."""
+        return self._changes
 
     @contextlib.asynccontextmanager
     async def look(self) -> AsyncGenerator[None]:
@@ -90,10 +103,61 @@ class Watcher:
             async with self._scope.watch(*(self._scope.key(kind) for kind in WATCHED)) as watch:
                 while True:
                     self.wake()
-                    await asyncio.sleep(SHORTEST)
+                    await asyncio.sleep(max(SHORTEST, self._looking / MOST_A_SECOND))
                     await watch.wait(LONGEST)
         except StandfastError:  # pages are drawn again after a while in any case, and say what is wrong
             self._task = None
+
+
+@final
+class SharedParts:
+    """Parts of pages that were made since the last change: all that look at the same page have the same one.
+
+    A part is made anew when something has changed since it was begun, but not before a pause that grows with what it
+    costs. So a page costs the store the same for one viewer and for a hundred, and a dear one is drawn less often.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Final[OrderedDict[Hashable, _Part]] = OrderedDict()
+
+    async def get(self, key: Hashable, changes: int, make: Callable[[], Awaitable[Response]]) -> Response:
+        """Return a part that was begun after so many changes, or lately enough; make it if there is none.
+
+        Args:
+            key: What it depends on: the page, whose it is, and what its viewer may do.
+            changes: How many changes there were.
+            make: Makes it.
+        """
+        loop = asyncio.get_running_loop()
+        part = self._kept.get(key)
+        if part is None or (part.changes != changes and loop.time() >= part.until):
+            part = self._kept[key] = _Part(changes, loop.create_task(_made(make)))
+            if len(self._kept) > MOST_PARTS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        try:
+            answer, took = await asyncio.shield(part.task)
+        except Exception:
+            if self._kept.get(key) is part:
+                del self._kept[key]
+            raise
+        if not part.until:
+            part.until = loop.time() + min(PAUSE * took, LONGEST)
+        return Response(answer.body, answer.status_code, {"cache-control": "no-store"}, answer.media_type)
+
+
+class _Part:
+    __slots__ = ("changes", "task", "until")
+
+    def __init__(self, changes: int, task: asyncio.Task[tuple[Response, float]]) -> None:
+        self.changes, self.task = changes, task
+        self.until = 0.0
+
+
+async def _made(make: Callable[[], Awaitable[Response]]) -> tuple[Response, float]:
+    began = asyncio.get_running_loop().time()
+    answer = await make()
+    return answer, asyncio.get_running_loop().time() - began
 
 
 async def live(view: View) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
@@ -102,6 +102,15 @@ def _moment(instant: Instant | None) -> str:
     return "" if instant is None else moment(instant)
 
 
+def _error(name: str) -> str:
+    """Return the name of an exception as code calls it."""
+    return one_line(name.removeprefix("builtins."))
+
+
+def _brief(seconds: float) -> str:
+    return "under 1 ms" if seconds < 0.001 else length(seconds)  # noqa: PLR2004 -- what can be told apart
+
+
 def _iso(instant: Instant) -> str:
     return moment(instant).replace(" ", "T")
 
@@ -119,6 +128,8 @@ def _environment() -> Environment:
         "length_of": len,
         "moment": _moment,
         "line": one_line,
+        "error": _error,
+        "brief": _brief,
         "iso": _iso,
     }
     env.filters.update(filters)
@@ -128,6 +139,13 @@ def _environment() -> Environment:
 
 
 _templates: Final = _environment()
+
+
+@cache
+def compile_templates() -> None:
+    """Compile all templates, so that the first page takes no longer than the next one."""
+    for name in _templates.list_templates():
+        _templates.get_template(name)
 
 
 @final

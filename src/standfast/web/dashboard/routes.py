@@ -26,8 +26,8 @@ from standfast.web.auth import OwnToken, identify
 from standfast.web.dashboard.access import OneTimeToken, PageError, access_of
 from standfast.web.dashboard.actions import perform, preview
 from standfast.web.dashboard.bulk import Jobs
-from standfast.web.dashboard.live import live
-from standfast.web.dashboard.pages import View, error_page, static_files
+from standfast.web.dashboard.live import SharedParts, live
+from standfast.web.dashboard.pages import PART, View, compile_templates, error_page, static_files
 from standfast.web.dashboard.screens import SCREENS
 from standfast.workflows.failures import log_failure
 
@@ -59,6 +59,7 @@ _log: Final = logging.getLogger("standfast.dashboard")
 
 def routes_of(dashboard: Dashboard) -> ASGIApp:
     """Return the pages of a dashboard as an application."""
+    compile_templates()
     return _Gate(dashboard)
 
 
@@ -87,6 +88,7 @@ class _Gate:
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard: Final = dashboard
         self._refusals: Final = LogBudget(_log)
+        self._parts: Final = SharedParts()
         routes = [Route(path, self._shown(screen), methods=[method]) for (method, path), screen in screens().items()]
         routes.append(Route("/static/{name}", _static, methods=["GET"]))
         self.routes: Final = routes
@@ -133,8 +135,15 @@ class _Gate:
             if isinstance(found, Response):
                 return found
             engine = await self._dashboard.engine_of(found.principal.tenant)
-            return await screen(View(self._dashboard, request, found, engine))
+            view = View(self._dashboard, request, found, engine)
+            watcher = self._dashboard.watchers.get(engine.space)
+            if PART not in request.headers or not is_shared or watcher is None or not watcher.changes:
+                return await screen(view)
+            scope, mounted = request.scope, request.scope.get("root_path", "")
+            page = (mounted, scope["path"], scope["query_string"], found.principal.tenant, found.actions)
+            return await self._parts.get(page, watcher.changes, lambda: screen(view))
 
+        is_shared = screen in SCREENS.values()
         return endpoint
 
     async def _let_in(self, scope: Scope) -> Access | Response:

@@ -6,9 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.responses import Response
 
+from standfast.clock import MICROSECONDS
 from standfast.errors import ForbiddenError, RunNotFoundError
 from standfast.flows.bulk import RETRIED
 from standfast.locks.inspect import moment, one_line
@@ -17,20 +18,21 @@ from standfast.web.dashboard.diagrams import LOCKS, MOST_ROWS, draw, stretches_o
 from standfast.web.dashboard.values import failure_of, masked, moment_in, number_in, shown
 from standfast.workflows.parallel import id_of
 from standfast.workflows.queries import HistoryEntry, entry_of, info_of
-from standfast.workflows.records import ENDED, RunKeys, Status, events_of, find
+from standfast.workflows.records import CHUNKS, ENDED, HistoryEvent, RunKeys, Status, events_of, find
+from standfast.workflows.run_index import chosen_by
 from standfast.workflows.saved_history import read_saved
 from standfast.workflows.timeline import WAITS, SpanKind, timeline_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from standfast.scope import Scope
     from standfast.web.dashboard.pages import View
     from standfast.workflows.queries import RunInfo
-    from standfast.workflows.records import HistoryEvent
 
 PAGE: Final = 50
 MOST_CHILDREN: Final = 20
-MOST_COUNTED: Final = 200
+MOST_COUNTED: Final = 100
 """Up to how many runs of each status are counted: a count costs as much as it counts."""
 
 MOST_COMPARED: Final = 5_000
@@ -38,6 +40,12 @@ MOST_COMPARED: Final = 5_000
 
 MOST_TEXT: Final = 200_000
 """How many characters of a test are shown on its page; the file has all."""
+
+LONG: Final = 1_000
+"""How many entries a history has that is drawn as a whole; of a longer one a part is read, and drawn."""
+
+PART: Final = 150
+"""How many entries of a long history are read and drawn: fewer than rows can be, as what is open has rows too."""
 
 STATUSES: Final = cast("tuple[str, ...]", get_args(Status))
 TIMES: Final = ("started_after", "started_before", "ended_after", "ended_before")
@@ -81,7 +89,9 @@ async def runs(view: View) -> Response:
         newest_first=not is_oldest, limit=PAGE, after=query.get("after") or None, **chosen.filters
     )
     others = {name: value for name, value in chosen.filters.items() if name != "status"}
-    counts = {each: await view.engine.count(status=each, most=MOST_COUNTED, **others) for each in STATUSES}
+    counts: dict[str, object] = dict.fromkeys(STATUSES, "")
+    if chosen_by(**others).is_indexed:  # else a count reads every run that it passes over
+        counts = {each: await view.engine.count(status=each, most=MOST_COUNTED, **others) for each in STATUSES}
     status = chosen.given.get("status", "")
     bulk = [name for name, statuses in BULK.items() if chosen.given and (not status or status in statuses)]
     return view.page(
@@ -107,33 +117,81 @@ BULK: Final[dict[str, frozenset[str]]] = {
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
+class HistoryPart(Struct, frozen=True):
+    """A part of a history that is shown: its events, the place of the first one, and how many there are in all."""
+
+    events: list[HistoryEvent]
+    first: int
+    total: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all that the run has recorded."""
+        return len(self.events) == self.total
+
+
+async def read_part(scope: Scope, keys: RunKeys, first: int | None) -> HistoryPart:
+    """Read a history whole; of a long one a part, at the cost of that part.
+
+    Args:
+        scope: Where the run is.
+        keys: Its keys.
+        first: The place of the first event of the part; None: the last part.
+    """
+    start, end = keys.history()
+    last = (await scope.scan(start, end, limit=1, reverse=True)).records
+    if not last:
+        return HistoryPart([], 0, 0)
+    key, record = next(iter(last.items()))
+    total = int(key.parts[-1]) + len(CHUNKS.decode(record.value).events)
+    if total <= LONG:
+        return HistoryPart(await events_of(scope, keys), 0, total)
+    first = max(0, min(total - 1, total - PART if first is None else first))
+    before = (await scope.scan(start, keys.chunk(first).successor(), limit=1, reverse=True)).records
+    at = int(next(iter(before)).parts[-1])
+    events: list[HistoryEvent] = []
+    page = await scope.scan(keys.chunk(at), end, limit=PART)  # a chunk has an event at least
+    for each in page.records.values():
+        events.extend(CHUNKS.decode(each.value).events)
+    return HistoryPart(events[first - at : first - at + PART], first, total)
+
+
 async def run(view: View, run_id: str = "") -> Response:
     """Show one run: how it is, its timeline, its history, and what can be done to it."""
     run_id = run_id or view.query.get("id", "")
     scope = view.engine.space
     found = await view.engine.get(run_id)
-    record, events = await find(scope, run_id), await events_of(scope, RunKeys(scope, run_id))
-    told = timeline_of(run_id, record.header, record.state, events, view.engine.runtime.now())
-    # A history may be long: of what is not shown only what its drawing needs is unpacked.
+    asked = view.query.get("from", "")
+    part = await read_part(scope, RunKeys(scope, run_id), number_in(asked, 0) if asked else None)
+    record, events = await find(scope, run_id), part.events
+    header = record.header
+    if not part.is_whole and events:  # it is drawn from its first event on
+        header = structs.replace(header, started_at=events[0].at, begins_at=None, lines=())
+    is_last = part.first + len(events) >= part.total
+    state = record.state if is_last else structs.replace(record.state, status="completed", changed_at=events[-1].at)
+    told = timeline_of(run_id, header, state, events, view.engine.runtime.now())
+    # Of what is not shown only what the drawing needs is unpacked.
     locks = [entry_of(number, each) for number, each in enumerate(events) if each.kind in LOCKS]
     stretches = stretches_of(told, locks)
-    first = number_in(view.query.get("from", ""), max(0, len(events) - MOST_ROWS))
-    history = [entry_of(number, each) for number, each in enumerate(events[first : first + MOST_ROWS], first)]
+    first = number_in(asked, max(0, part.total - MOST_ROWS)) if part.is_whole else part.first
+    shown_events = events[first : first + MOST_ROWS] if part.is_whole else events
+    history = [entry_of(number, each) for number, each in enumerate(shown_events, first)]
     children, more_children = await _children(view, run_id, events)
-    reveals = view.access.reveals and view.query.get("values") == "shown"
     return view.page(
         "run.html",
         run=found,
         history=history,
         first=first,
-        total=len(events),
-        page=MOST_ROWS,
+        total=part.total,
+        is_whole=part.is_whole,
+        page=MOST_ROWS if part.is_whole else PART,
+        rows_page=MOST_ROWS,
         drawing=draw(stretches, first=number_in(view.query.get("rows", ""), 0)),
         spent=[(WAITS[cast("SpanKind", kind)], seconds) for kind, seconds in told.seconds.items()],
-        took=told.took,
+        took=max(0.0, ((found.changed_at if found.has_ended else view.now) - found.started_at) / MICROSECONDS),
         children=children,
         more_children=more_children,
-        reveals=reveals,
+        reveals=view.access.reveals and view.query.get("values") == "shown",
         shown=shown,
         failure=failure_of(found),
         words=words_of,
@@ -271,6 +329,8 @@ def compared(one: Sequence[HistoryEvent], other: Sequence[HistoryEvent]) -> list
             verdict = "only second" if a is None else "only first"
         elif (a[1].failure is None) != (b[1].failure is None):
             verdict = "outcome"
+        elif a[1].kind in LOCKS:  # each acquisition has a fence and an entry of its own
+            pass
         elif a[1].value != b[1].value or (
             a[1].failure is not None and b[1].failure is not None and a[1].failure.message != b[1].failure.message
         ):

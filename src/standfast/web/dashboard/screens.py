@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from standfast.web.dashboard.pages import Screen, View
 
+MOST_TICKS: Final = 50
+"""Of how many schedules the next ticks are told."""
+
 COLOURS: Final = 6
 """How many colours modes have; with more of them, two share one. Each is named beside it."""
 
@@ -89,7 +92,9 @@ async def why_page(view: View) -> Response:
 
 async def schedules(view: View) -> Response:
     """Show all schedules: when they fire, what they started, and what went wrong."""
-    return view.page("schedules.html", schedules=(await view.engine.schedules.list())[:1_000])
+    found = (await view.engine.schedules.list())[:1_000]
+    ticks = {each.id: await view.engine.schedules.next_ticks(each.id, 3) for each in found[:MOST_TICKS]}
+    return view.page("schedules.html", schedules=found, ticks=ticks)
 
 
 async def limits(view: View) -> Response:
@@ -101,7 +106,11 @@ async def limits(view: View) -> Response:
 
 async def workers(view: View) -> Response:
     """Show the workers: where they run, how much, and what they can run."""
-    return view.page("workers.html", workers=await view.engine.workers(limit=500))
+    found = await view.engine.workers(limit=500)
+    alive = [each for each in found if each.is_alive]
+    known = {each for worker in alive for each in worker.workflows}
+    lacks = {worker.id: sorted(known.difference(worker.workflows)) for worker in alive if worker.is_whole}
+    return view.page("workers.html", workers=found, lacks=lacks, lease=view.engine.space.lease)
 
 
 async def audit(view: View) -> Response:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 MINUTES: Final = 30
 """Over how many minutes the throughput is drawn."""
 
-AT_ONCE: Final = 6
+AT_ONCE: Final = 2
 """How many past minutes are counted for one page: the others are, when it is drawn again."""
 
-MOST_A_MINUTE: Final = 2_000
+MOST_A_MINUTE: Final = 1_000
 """Up to how many runs of a minute are counted."""
 
 MOST_LOST: Final = 200
@@ -84,7 +84,7 @@ def _link(view: View, kind: str, name: str) -> tuple[str, str]:
 async def now(view: View) -> Response:
     """Show what needs a person, who works, how much gets done, and who waits longest."""
     engine = view.engine
-    told = await engine.overview(most=200)
+    told = await engine.overview(most=100)
     concerns = [
         (each.words, [_link(view, each.kind, name) for name in each.examples], _all_of(view, each.kind))
         for each in told.concerns
@@ -126,7 +126,7 @@ def _all_of(view: View, kind: str) -> str:
 
 KINDS: Final = {
     "life": "runs",
-    "history": "entries of histories, in chunks",
+    "step": "chunks of histories",
     "line": "lines in use",
     "ticket": "waiters",
     "request": "requests",
@@ -135,8 +135,11 @@ KINDS: Final = {
     "past": "lines with a history",
     "audit": "entries of the audit",
 }
-MOST_RECORDS: Final = 1_000
+MOST_RECORDS: Final = 200
 """Up to how many records of a kind are counted."""
+
+MOST_WHOLE: Final = 20_000
+"""Up to how many records of all kinds and tenants are counted."""
 
 SAMPLES: Final = 120
 _sizes: Final[WeakKeyDictionary[GroupedStore, deque[tuple[Instant, int]]]] = WeakKeyDictionary()
@@ -154,7 +157,7 @@ async def store(view: View) -> Response:
         if not kept or told.at - kept[-1][0] >= 10 * MICROSECONDS:
             kept.append((told.at, size.size))
         samples = list(kept)
-    whole = backend.count(1_000_000) if isinstance(backend, GroupedStore) else None
+    whole = backend.count(MOST_WHOLE) if isinstance(backend, GroupedStore) else None
     counts = await asyncio.gather(*(_count(space, kind) for kind in KINDS))
     ages = {name: await _ended(space, told.at, seconds) for name, seconds in _AGES.items()}
     grown = None
@@ -166,7 +169,7 @@ async def store(view: View) -> Response:
         store=told.store,
         size=size,
         whole=whole,
-        whole_most=1_000_000,
+        whole_most=MOST_WHOLE,
         counts=[(KINDS[kind], count) for kind, count in zip(KINDS, counts, strict=True)],
         ages=ages,
         runs={name: told.runs[name] for name in sorted(ENDED)},

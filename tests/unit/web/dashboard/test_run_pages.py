@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from html import unescape
@@ -137,6 +138,24 @@ async def test_a_run_is_asked_and_updated_and_its_answer_shown() -> None:
         assert "111" not in (await made.act("run.update", id="one", name="add", arguments="[5]")).text
         assert (await made.act("run.query", id="one", name="total", arguments="[]")).status_code == 403
         assert [each.action for each in (await made.engine.audit()).records] == ["run.update", "run.update"]
+
+
+async def test_of_a_very_long_run_only_what_is_shown_is_read() -> None:
+    """It opens at its end; each part is drawn by itself, and leads to the others."""
+    async with opened("all", counting) as made:
+        await made.engine.start(counting, 2_500, id="long")
+        await until(made.engine, "long", "never")
+        text = (await made.get("run", id="long")).text
+        assert "step-2499" in text
+        assert "step-2299<" not in text
+        assert "<title>step-2499" in text
+        middle = (await made.get("run", **{"id": "long", "from": "1000"})).text
+        assert re.findall(r'class="id">(step-\d+)<', middle) == [f"step-{number}" for number in range(1000, 1150)]
+        assert "from=850" in middle
+        assert "from=1150" in middle
+        assert "waited for a worker" not in middle
+        assert "step-0<" in (await made.get("run", **{"id": "long", "from": "0"})).text
+        assert (await made.get("run", **{"id": "long", "from": "99999"})).status_code == 200
 
 
 async def test_a_long_run_is_read_once_and_shown_page_by_page() -> None:

@@ -74,6 +74,23 @@ async def test_names_keys_inputs_and_errors_never_become_markup() -> None:
                 await made.get(NASTY),
                 await made.get("audit", subject=NASTY, actor=NASTY),
                 await made.get("", done=NASTY),
+                await made.get(""),
+                await made.get("compare", **{"id": run.id, "with": run.id, "values": "shown"}),
+                await made.get("compare", **{"id": run.id, "with": NASTY}),
+                await made.get("test", id=run.id),
+                await made.get("bulk", id=NASTY),
+                await made.get("act/runs.retry", tag=f"tag{NASTY}"),
+                await made.get("act/runs.purge", workflow=NASTY),
+                await made.get("act/run.restart", id=run.id),
+                await made.get("act/run.signal", id=run.id, name=NASTY),
+                await made.get("act/schedule.backfill", id=NASTY, start=NASTY),
+                await made.get("act/rate.close", at=["1", NASTY, NASTY]),
+                await made.get("act/request.cancel", id=NASTY),
+                await made.get("flows", flow=NASTY, action=NASTY, user=NASTY),
+                await made.get("why", request=NASTY),
+                await made.get("store"),
+                await made.get("runs", started_after=NASTY),
+                await made.get("runs", order=NASTY, tag=NASTY),
             ]
             waiting.cancel()
             del hold
