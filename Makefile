@@ -35,7 +35,7 @@ help: ## show this list
 		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(DEMO)/.ready ## watch tasks, processes and a support chat at work, under 30 seconds; KEEP=1 serves on
+demo: $(DEMO)/.ready ## watch tasks, processes and a support chat at work, under 30 seconds; KEEP=1 serves on, with a dashboard
 	@$(DEMO)/bin/python examples/demo.py $(if $(KEEP),--serve)
 
 ##@ Work
@@ -128,7 +128,7 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade requirements/uv.in --output-file requirements/uv.txt
 	@$(COMPILE) --upgrade requirements/build.in --output-file requirements/build.txt
 	@$(COMPILE) --upgrade pyproject.toml --output-file requirements/run.txt
-	@$(COMPILE) --upgrade pyproject.toml --extra serve --constraint requirements/run.txt --output-file requirements/demo.txt
+	@$(COMPILE) --upgrade pyproject.toml --extra serve --extra dashboard --constraint requirements/run.txt --output-file requirements/demo.txt
 	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/demo.txt --output-file requirements/test.txt
 	@$(COMPILE) --upgrade pyproject.toml --all-extras --constraint requirements/test.txt --output-file requirements/extras.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt

@@ -23,8 +23,8 @@ from benchmarks.harness import Row, Subject, finish, plainly_at_most
 from standfast.clock import MICROSECONDS, Instant
 from standfast.locks.run_locks import LISTING
 from standfast.web.dashboard import Dashboard
+from standfast.workflows.lanes import INDEXINGS, Indexing
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
-from standfast.workflows.run_index import INDEXINGS, Indexing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

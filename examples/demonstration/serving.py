@@ -115,3 +115,19 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         await end(process)
+
+
+@contextlib.asynccontextmanager
+async def watched(folder: Path) -> AsyncIterator[str]:
+    """Serve a dashboard on the same file, from another process; return the address that opens it once."""
+    command = [sys.executable, "-m", "standfast", "dashboard", f"sqlite:///{folder / 'chat.db'}", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            told = (await process.stdout.readline()).decode()
+        yield told.removeprefix("open ").strip()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await end(process)

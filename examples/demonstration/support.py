@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from demonstration.processes import PATIENCE
-from demonstration.serving import CHAT, served
+from demonstration.serving import CHAT, served, watched
 from demonstration.timeline import Timeline, Track
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def judge(scene: Scene, report: Report) -> None:
 
 
 async def keep_serving(folder: Path, screen: Screen) -> None:
-    """Serve the same chat until somebody ends it."""
-    async with served(folder) as server:
+    """Serve the same chat until it is ended, and a dashboard beside it."""
+    async with served(folder) as server, watched(folder) as dashboard:
         screen.say_whole(f"Talk to it at {screen.paint(server.page, 'bold')} (Ctrl-C ends it)")
+        screen.say_whole(f"Watch it at {screen.paint(dashboard, 'bold')} (this address opens one browser, once)")
         await asyncio.Event().wait()

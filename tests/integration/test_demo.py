@@ -147,7 +147,7 @@ def test_it_serves_a_chat_that_answers_in_order_and_a_webhook_that_runs_once(
 
 
 def test_told_so_it_keeps_serving_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The address that it prints is served, and Ctrl-C ends it in good order."""
+    """The addresses that it prints are served, the chat and its dashboard, and Ctrl-C ends them in good order."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [*DEMO, "--only", "support", "--serve"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
@@ -156,6 +156,9 @@ def test_told_so_it_keeps_serving_until_it_is_interrupted(tmp_path: Path) -> Non
         browser = build_opener(HTTPCookieProcessor())  # it is sent on with a cookie in place of the token
         with browser.open(address, timeout=10) as page:
             assert b"<html" in page.read().lower()
+        dashboard = next(line for line in demo.stdout if line.startswith("Watch it at")).split()[3]
+        with browser.open(dashboard, timeout=10) as page:
+            assert b"<h1>Now</h1>" in page.read()
         os.kill(demo.pid, signal.SIGINT)
         assert demo.wait(timeout=20) == 0
     assert list(tmp_path.iterdir()) == []

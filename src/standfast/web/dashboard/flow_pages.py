@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from standfast.clock import seconds_between
-from standfast.errors import RunNotFoundError
-from standfast.flows.records import RequestKeys
 from standfast.flows.request import RequestInfo
-from standfast.flows.request_list import STATUSES, list_requests
-from standfast.flows.view import look
+from standfast.flows.request_list import STATUSES, VERDICTS, count_requests, list_requests
 from standfast.redaction import mask_text
 from standfast.web.dashboard.access import PageError
-from standfast.workflows.queries import info_of
-from standfast.workflows.records import find
+from standfast.workflows.records import RunKeys, found_in
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -30,6 +26,13 @@ MOST_COUNTED: Final = 300
 
 MOST_WINDOWS: Final = 20
 COLLECTING: Final = ("debounce", "batch")
+VERDICT_WORDS: Final = {
+    "run": "ran at once",
+    "queued": "had to wait",
+    "started": "started as a run",
+    "collected": "collected",
+}
+"""What was decided about a request when it came, in words."""
 
 
 class ActionRow(Struct):
@@ -57,49 +60,39 @@ class Window(Struct, frozen=True):
 
     request: RequestInfo
     left: float
-    policy: str
 
 
 async def flows(view: View) -> Response:
     """Show what actions there are, how their requests ended, and the requests that the address asks for."""
     query, tenant = view.query, view.access.principal.tenant
     space = (await view.dashboard.engine_of_app()).space
-    status = query.get("status", "")
-    if status and status not in STATUSES:
-        raise PageError(400, "This address is not right", "There is no such status.", f"Try {', '.join(STATUSES)}.")
-    chosen: dict[str, Any] = {name: query.get(name, "").strip() for name in ("flow", "action", "user")}
-    wanted = {name: value for name, value in chosen.items() if value}
-    page = await list_requests(
-        space,
-        tenant,
-        status=(status,) if status else (),
-        limit=PAGE,
-        after=query.get("after") or None,
-        **wanted,
-    )
+    chosen = {name: query.get(name, "").strip() for name in ("flow", "action", "user", "verdict", "status")}
+    for name, known in (("status", STATUSES), ("verdict", VERDICTS)):
+        if chosen[name] and chosen[name] not in known:
+            words = f"There is no such {name}."
+            raise PageError(400, "This address is not right", words, f"Try {', '.join(known)}.")
+    wanted: dict[str, Any] = {name: value for name, value in chosen.items() if value and name != "status"}
+    status = (chosen["status"],) if chosen["status"] else ()
+    page = await list_requests(space, tenant, status=status, limit=PAGE, after=query.get("after") or None, **wanted)
     latest = await list_requests(space, tenant, limit=MOST_COUNTED)
     rows = _declared(view)
     for each in latest.requests:
         row = rows.setdefault((each.flow, each.action), ActionRow(each.flow, each.action, counts=Counter()))
         row.counts[each.status] += 1
-    records = {each.id: await _record(space, tenant, each) for each in page.requests[:PAGE]}
-    for each in page.requests:
-        known = rows.get((each.flow, each.action))
-        if known is not None and not known.policy:
-            known.policy = records[each.id]
-    windows = await _windows(space, tenant, latest.requests)
+        row.policy = row.policy or each.policy
+    verdicts = {each: await count_requests(space, tenant, verdict=each, most=MOST_COUNTED) for each in VERDICTS}
     return view.page(
         "flows.html",
         rows=sorted(rows.values(), key=lambda row: (row.flow, row.name)),
-        windows=windows,
+        windows=await _windows(space, latest.requests),
         requests=page.requests,
-        policies=records,
         next=page.next,
         counted=len(latest.requests),
         more=latest.next is not None,
         statuses=STATUSES,
+        verdicts=verdicts,
+        verdict_words=VERDICT_WORDS,
         occurring=[each for each in STATUSES if any(row.counts[each] for row in rows.values())],
-        status=status,
         chosen=chosen,
         waited=_waited,
         masked=mask_text,
@@ -116,30 +109,15 @@ def _declared(view: View) -> dict[tuple[str, str], ActionRow]:
     return found
 
 
-async def _record(space: Space, tenant: str, request: RequestInfo) -> str:
-    """Return the name of the policy by which a request was taken on."""
-    keys = RequestKeys(space, tenant, request.id)
-    seen = await space.read(keys.record)
-    found = seen.get(keys.record)
-    return "" if found is None else (await look(space, keys)).record.policy
-
-
-async def _windows(space: Space, tenant: str, requests: tuple[RequestInfo, ...]) -> list[Window]:
+async def _windows(space: Space, requests: tuple[RequestInfo, ...]) -> list[Window]:
     """Return the bursts and batches that are open, the one that ends first in front."""
     found: list[Window] = []
-    for each in [each for each in requests if each.status == "waiting"][:100]:
-        if len(found) == MOST_WINDOWS:
-            break
-        try:
-            run = await find(space, each.id)
-        except RunNotFoundError:  # it waits for its turn in the process of its caller
-            continue
-        info = info_of(each.id, run.header, run.state)
-        if info.until is None or "events" not in info.waits_for:
-            continue
-        seen = await space.read(RequestKeys(space, tenant, each.id).record)
-        policy = (await look(space, RequestKeys(space, tenant, each.id))).record.policy
-        found.append(Window(each, max(0.0, seconds_between(seen.at, info.until)), policy))
+    for each in [each for each in requests if each.status == "waiting" and each.policy in COLLECTING][:MOST_WINDOWS]:
+        keys = RunKeys(space, each.id)
+        seen = await space.read(keys.header, keys.state)
+        until = found_in(seen, keys).state.until if seen.get(keys.state) is not None else None
+        if until is not None:
+            found.append(Window(each, max(0.0, seconds_between(seen.at, until))))
     return sorted(found, key=lambda window: window.left)
 
 

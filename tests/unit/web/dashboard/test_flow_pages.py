@@ -100,7 +100,11 @@ async def test_requests_are_listed_by_status_with_what_took_their_place() -> Non
         waiting = (await made.get("flows", status="waiting")).text
         assert waiting.count(">why?<") == 1
         assert "chat.draw<br>" not in waiting
+        queued = (await made.get("flows", verdict="queued")).text
+        assert "chat.ask<br>" in queued
+        assert "chat.ask<br>" not in (await made.get("flows", verdict="collected")).text
         assert (await made.get("flows", status="tired")).status_code == 400
+        assert (await made.get("flows", verdict="perhaps")).status_code == 400
 
 
 async def test_a_window_of_debounce_counts_down() -> None:
