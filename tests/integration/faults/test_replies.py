@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,18 @@ def faults(pieces: dict[Direction, int]) -> list[Fault]:
     ]
 
 
+def spread(every: list[Fault]) -> list[Fault]:
+    """Return all of them in an order in which the first few are from everywhere: a golden section apart."""
+    step = next(each for each in range(round(len(every) * 0.618), len(every)) if math.gcd(each, len(every)) == 1)
+    return [every[number * step % len(every)] for number in range(len(every))]
+
+
 async def test_no_piece_is_indispensable(kind: str, url: str, impatient: Callable[[str], str]) -> None:
     """Every reply and every request is lost once, and cut in half once; what was told is what is there."""
-    every = faults(await undisturbed(url))
+    every = spread(faults(await undisturbed(url)))
     done = 0
     for number in rounds(f"faults on {kind}", full=len(every), quick=12):
-        fault = every[(number * 37) % len(every)]
+        fault = every[number]
         async with proxy_to(impatient(url)) as proxy:
             proxy.fault = fault
             ledger = Ledger()
