@@ -124,7 +124,7 @@ def _row(line: LineSummary) -> tuple[str, ...]:
     return one_line(line.key), line.kind, f"{line.holders}{of}", str(line.waiting), held
 
 
-# --- ``standfast locks release``: turn out a holder by force -------------------------------------------------------
+# --- ``standfast locks release``: evict a holder -------------------------------------------------------------------
 
 
 @click.command("release")
@@ -164,9 +164,9 @@ def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHol
         if (entry is None or holder.entry == entry) and (owner is None or holder.owner == owner)
     ]
     if not chosen:
-        advice = "One that waits is turned out by: standfast locks withdraw" if entry else ""
+        advice = "To cancel a waiter: standfast locks withdraw" if entry else ""
         named: str = entry or owner or ""
-        who = f"{one_line(named)} does not hold" if named else "nobody holds"
+        who = f"{one_line(named)} does not hold" if named else "there is no holder of"
         end(f"{who} {one_line(told.key)}", NOT_THERE, advice)
     if len(chosen) > 1 and not everybody:
         entries = ", ".join(holder.entry for holder in chosen[:10])
@@ -186,7 +186,7 @@ def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> 
         end(f"no holder was released from {one_line(key)}: its holder left meanwhile", NOT_THERE)
 
 
-# --- ``standfast locks withdraw``: turn out a waiter ---------------------------------------------------------------
+# --- ``standfast locks withdraw``: cancel a waiter -----------------------------------------------------------------
 
 
 @click.command("withdraw")
@@ -199,7 +199,7 @@ def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> 
 def withdraw_waiter(
     target: Target, words: tuple[str, ...], family: str | None, entry: str, *, yes: bool, as_json: bool
 ) -> None:
-    """Turn out one who waits for KEY. One that holds it by now keeps it: use release for that.
+    """Take a waiter out of the line of KEY. One that holds it by now keeps it: use release for that.
 
     If its process lives, it is told with WithdrawnError and does not come back by itself.
     """
@@ -207,7 +207,7 @@ def withdraw_waiter(
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
     if not asyncio.run(_withdraw(target, key, entry)):
         advice = (
-            "See who does with: standfast locks explain. One that holds it is turned out by: standfast locks release"
+            "See who does with: standfast locks explain. To evict a holder: standfast locks release"
         )
         end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:

@@ -188,7 +188,7 @@ def _report_start(started: tuple[RunInfo, bool], words: str, *, as_json: bool) -
 def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
     """Let workers look at RUN now, and say how it is.
 
-    They do this by themselves: it is for those who do not want to wait for that.
+    They do this by themselves; this does it at once.
     """
     info = carried_out(_resume(target, run_id))
     if as_json:

@@ -151,7 +151,7 @@ def show_request(target: Target, request_id: str, sender: str, *, as_json: bool)
     if info.policy:
         click.echo(f"policy:    {one_line(info.policy)}{f', {info.verdict}' if info.verdict else ''}")
     session = f", session {one_line(info.session)}" if info.session else ""
-    click.echo(f"user:      {one_line(info.user) or 'nobody by name'}{session}")
+    click.echo(f"user:      {one_line(info.user) or 'without a name'}{session}")
     for title, at in (("received", info.received_at), ("started", info.started_at), ("ended", info.ended_at)):
         if at:
             click.echo(f"{title + ':':<10} {moment(at)}")

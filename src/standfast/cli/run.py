@@ -122,7 +122,7 @@ class Child:
                 os.waitpid(self._process.pid, os.WUNTRACED | os.WNOHANG)
                 self._stop_too()
                 continue
-            if self._is_ending:  # what is left of its group, while nobody else can have its number
+            if self._is_ending:  # what is left of its group, while no other can have its number
                 self.send(signal.SIGKILL)
             self._reap()
 

@@ -359,7 +359,7 @@ def _lines(told: Shown, limit: int) -> Iterator[str]:
 
 def _owner(run: RunInfo) -> str:
     deaths = f"; workers that died with it in a row: {run.deaths}" if run.deaths else ""
-    return (f"driven by worker {one_line(run.owner)}" if run.owner else "driven by nobody now") + deaths
+    return (f"driven by worker {one_line(run.owner)}" if run.owner else "not driven now") + deaths
 
 
 def _belongings(told: Shown) -> Iterator[str]:

@@ -144,7 +144,7 @@ async def _show(target: Target, schedule_id: str, ticks: int) -> tuple[ScheduleI
 
 @click.command("pause")
 @_argument
-@click.option("--note", metavar="TEXT", default="", help="Why, for those who look.")
+@click.option("--note", metavar="TEXT", default="", help="Why; it is shown with the schedule.")
 @json_option
 @target_options
 @click.pass_obj

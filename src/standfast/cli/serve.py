@@ -90,7 +90,7 @@ def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> N
     no more requests and lets those under way end; a second one ends it at once, and others go on with its runs when
     they notice.
 
-    An application without authentication is served on this machine only, and to those who have its token: it is shown
+    An application without authentication is served on this machine only, and to callers with its token: it is shown
     on the terminal, or is what STANDFAST_TOKEN says. At --uds the file decides, and no token is needed.
 
     \b
@@ -181,7 +181,7 @@ def _is_this_machine(host: str) -> bool:
 
 @click.command()
 @click.argument("name", metavar="MODULE:APP")
-@click.option("--as", "user", metavar="USER", default="", help="Who calls the tools; nobody by name if not given.")
+@click.option("--as", "user", metavar="USER", default="", help="Who calls the tools; without a name by default.")
 @click.option("--role", "roles", metavar="ROLE", multiple=True, help="A role that the user has; may be given again.")
 @click.option("--list", "is_list", is_flag=True, help="Say which tools there are and what they collide by, and end.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")

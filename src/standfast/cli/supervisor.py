@@ -37,7 +37,7 @@ LONGEST_PAUSE: Final = 30.0
 """Seconds before a worker that has died is started again: at first, and after it has died many times in a row."""
 
 STEADY: Final = 60.0
-"""A worker that has run for so many seconds is started again as if it had died for the first time."""
+"""A worker that has run for this many seconds is started again as if it had died for the first time."""
 
 LONGEST_LINE: Final = 1_000_000
 """How many bytes of a line are kept together with the name of the process that wrote it."""
@@ -170,7 +170,7 @@ def marked(number: int, line: bytes) -> bytes:
 
 
 def _write(to: Any, line: bytes) -> None:  # noqa: ANN401 -- a stream of text over bytes
-    with contextlib.suppress(BrokenPipeError):  # whoever read it has gone; the workers go on
+    with contextlib.suppress(BrokenPipeError):  # its reader has gone; the workers go on
         to.buffer.write(line)
         to.buffer.flush()
 

@@ -305,7 +305,7 @@ class Target:
         return mask_url(self._url())
 
     def is_there(self) -> bool:
-        """Tell whether there is a store, as far as that can be told without making one."""
+        """Return True if there is a store, as far as that can be known without making one."""
         file = file_of(self._url())
         return file is None or (os.path.exists(file) and os.path.getsize(file) > 0)  # noqa: PTH110, PTH202 -- plain text, as the store has it
 

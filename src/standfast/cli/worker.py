@@ -315,7 +315,7 @@ def worker(  # noqa: PLR0913 -- the options of the command
 
     MODULE:ENGINE names an sf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
     SIGINT hands every run back, so that others go on with it at once; a second one waits for no step. With --processes
-    a supervisor starts so many of them, and starts one again that has died; a signal to it stops all.
+    a supervisor starts that number of them, and starts one again that has died; a signal to it stops all.
 
     \b
     standfast worker shop.flows:engine --grace 30s --listen 9464

@@ -82,7 +82,7 @@ async def backlog_of(engine: Engine) -> Backlog:
                 continue
             state = RUN_STATES.decode(record.value)
             if state.owner or state.has_ended or state.status == "quarantined":
-                continue  # somebody has it by now, or is only to be told something
+                continue  # a worker has it by now, or is only to be told something
             without += (state.workflow, state.version) not in runtime.workflows
             oldest = max(oldest, ready_for(state, seen.at) or 0.0)
     workers = await _ids(space, space.key("worker"), COUNTED)
@@ -126,7 +126,7 @@ class Gauges:
         self._loop: Final = asyncio.get_running_loop()
 
     async def refresh(self, within: float = WITHIN) -> None:
-        """Read them, unless that was done in the last seconds; wait no longer than so many seconds."""
+        """Read them, unless that was done in the last seconds; wait for at most ``within`` seconds."""
         self._begin()
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=within)

@@ -124,7 +124,7 @@ def own_metrics() -> AttachedMetrics:
 
 
 def sd_notify(state: str) -> bool:
-    """Tell systemd how it is: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``; False: nobody listens."""
+    """Tell systemd how it is: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``; False: systemd does not listen."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False

@@ -1,7 +1,7 @@
 """The instruments: every metric by name, what it means, and the numbers behind it.
 
 They know neither Prometheus nor OpenTelemetry. A counter and a histogram are a dictionary of label values each, so that
-counting costs well under a microsecond; whoever exports them reads them when it is asked.
+counting costs well under a microsecond; what exports them reads them when it is asked.
 """
 
 from __future__ import annotations

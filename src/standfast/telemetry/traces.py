@@ -2,7 +2,7 @@
 
 The spans of a run are made from its history, by the worker that suspends, hands back or ends the run, after that is
 durable. What a worker had done that died is told by the one that took over. So each span is exported once, with the
-same id and parent whoever did the work.
+same id and parent whichever worker did the work.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TracingHook:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         engine = sf.Engine("sqlite:///shop.db", workflows=[fulfil], hooks=[sf.admin.TracingHook(provider)])
 
-    Spans that code makes inside a step or an action belong to it. A run belongs to the trace of whoever has started it.
+    Spans that code makes inside a step or an action belong to it. A run belongs to the trace of its starter.
 
     Args:
         tracer_provider: Where spans go; by default the global one. Its sampler decides about traces that begin here.
