@@ -348,7 +348,7 @@ class Swept(StoreEvent, frozen=True, kw_only=True):
 
 
 class StoreSized(StoreEvent, frozen=True, kw_only=True):
-    """How large the file of a store is, told after a sweep.
+    """How large the file of a store is, told after a sweep, and when some of it was given back.
 
     ``free`` bytes of it are unused, and ``given_back`` were cut off just now, in ``seconds``.
     """

@@ -136,6 +136,16 @@ class RecordedOperation(Protocol):
         ...
 
     @property
+    def took(self) -> int:
+        """For how many microseconds the code of a step ran, until then; 0: not known."""
+        ...
+
+    @property
+    def link(self) -> str:
+        """The trace context of what has sent what was received, as it is stored; empty: none."""
+        ...
+
+    @property
     def failure(self) -> Any:  # noqa: ANN401 -- a failure, of which only the type's name is shown
         """What it raised."""
         ...
@@ -158,12 +168,11 @@ class RunPiece(Struct, frozen=True, kw_only=True):
         started_at: When it was started.
         claimed_at: When the worker took it up that tells this.
         ended_at: When it was suspended, handed back or ended.
-        worker: The presence of that worker.
+        worker: The presence of that worker; empty: it was ended while no worker had it.
         fence: With which fence.
         history: All that is recorded of it.
         number: How many pieces of the run were told before.
         first: From where on its history was not told before.
-        began: When attempts of steps began that this worker has run, by step id and attempt.
     """
 
     trace: RunTrace
@@ -182,7 +191,6 @@ class RunPiece(Struct, frozen=True, kw_only=True):
     history: Sequence[RecordedOperation]
     number: int
     first: int
-    began: dict[tuple[str, int], Instant]
 
 
 class RunTracing(Protocol):
@@ -192,8 +200,8 @@ class RunTracing(Protocol):
         """Return the context that the code belongs to that runs now."""
         ...
 
-    def enter_step(self, trace: RunTrace, step_id: str, attempt: int) -> object:
-        """Let spans that are made from now on belong to an attempt of a step, until :meth:`leave`."""
+    def enter_run(self, trace: RunTrace, run_id: str) -> object:
+        """Let spans that are made in a step of a run belong to that step, until :meth:`leave`."""
         ...
 
     def leave(self, token: Any) -> None:  # noqa: ANN401 -- what it was entered with

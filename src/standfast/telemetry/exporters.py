@@ -90,6 +90,7 @@ class PrometheusMetrics(AttachedMetrics):
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics: what ``prometheus-client`` asks for at each scrape."""
+        self.add_up()
         for instrument, counter in self.counters.items():
             family = self._family(instrument)
             for labels, value in counter.read():

@@ -207,6 +207,19 @@ class HistogramValues:
             counts[bisect_left(bounds, value)] += 1
             counts[-1] += value
 
+    def observe_all(self, labels: Labels, values: Iterable[float]) -> None:
+        """Take note of several values."""
+        bounds = self._bounds
+        with self._lock:
+            counts = self.values.get(labels)
+            if counts is None:
+                counts = self._another(labels)
+            total = 0.0
+            for value in values:
+                counts[bisect_left(bounds, value)] += 1
+                total += value
+            counts[-1] += total
+
     def _another(self, labels: Labels) -> list[float]:
         if len(self.values) >= MOST_LABELS:
             labels = self._other

@@ -9,18 +9,23 @@ outcomes, backends. Keys, ids of runs, tenants and users are never among them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from standfast import events as told
-from standfast.clock import seconds_between
+from standfast.clock import MICROSECONDS, seconds_between
 from standfast.telemetry import instruments as of
 from standfast.telemetry.instruments import INSTRUMENTS, CounterValues, HistogramValues
+from standfast.workflows.records import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from standfast.clock import Instant
     from standfast.events import Event
-    from standfast.telemetry.instruments import Instrument
+    from standfast.telemetry.instruments import Instrument, Labels
+
+T = TypeVar("T")
 
 TEXT: Final = "text"
 """The family of keys that are plain text, as a label."""
@@ -46,6 +51,7 @@ class Metrics:
         for each in self.counters.values():
             if not each.instrument.labels:
                 each.add((), 0.0)  # so that an alert on its growth sees the first
+        self._tallies: Final[Tallies | None] = Tallies(self) if histogram is HistogramValues else None
 
     def wants(self, kind: type[Event]) -> bool:
         """Return True for the events that are counted."""
@@ -54,6 +60,15 @@ class Metrics:
     def counter_of(self, kind: type[Event]) -> Callable[[Any], None]:
         """Return what counts events of a kind."""
         return self._handlers[kind]
+
+    def tally_of(self, kind: type[Event]) -> Callable[[tuple[Any, ...]], None] | None:
+        """Return what takes the bare facts of events of a kind, see :class:`Tallies`; None: it takes the events."""
+        return None if self._tallies is None else self._tallies.takes.get(kind)
+
+    def add_up(self) -> None:
+        """Count what was taken note of and not counted yet: before numbers are shown."""
+        if self._tallies is not None:
+            self._tallies.add_up()
 
     def __call__(self, event: Event, /) -> None:
         """Count an event."""
@@ -206,6 +221,9 @@ class Metrics:
         conflicts, backends = self.counters[of.COMMIT_CONFLICTS].add, dict[str, tuple[str]]()
 
         def committed(event: told.Committed) -> None:
+            tallies = self._tallies
+            if tallies is not None and tallies.are_many:
+                tallies.add_up()
             backend = backends.get(event.store)
             if backend is None:
                 backend = backends[event.store] = (event.backend,)
@@ -225,6 +243,85 @@ class Metrics:
     ) -> Callable[[Any], None]:
         add = self.counters[instrument].add
         return lambda event: add(labels(event))
+
+
+MANY: Final = 500
+"""How many facts wait at most before they are counted, about: at the next commit after that."""
+
+
+@final
+class Tallies:
+    """Bare facts of what happens most often, the steps and moves of runs, which are counted many at a time.
+
+    To take note of one is to append a tuple to a queue. Counting them together costs a fifth of counting each.
+
+    Args:
+        metrics: Where they are counted.
+
+    Attributes:
+        takes: What takes the facts of a kind of event.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._counters, self._histograms = metrics.counters, metrics.histograms
+        self._steps: Final[deque[tuple[str, str, bool, int]]] = deque()
+        self._moves: Final[deque[tuple[str, str, bool, Instant, Instant, float | None, float | None]]] = deque()
+        self.takes: Final[dict[type[Event], Callable[[Any], None]]] = {
+            told.StepRecorded: self._steps.append,
+            told.RunMoved: self._moves.append,
+        }
+
+    @property
+    def are_many(self) -> bool:
+        """Whether so many wait that they ought to be counted."""
+        return len(self._steps) + len(self._moves) >= MANY
+
+    def add_up(self) -> None:
+        """Count all that wait. Several threads may do so at a time."""
+        self._add_up_steps()
+        self._add_up_moves()
+
+    def _add_up_steps(self) -> None:
+        found: defaultdict[tuple[str, str, bool], list[float]] = defaultdict(list)
+        for workflow, name, failed, took in _taken(self._steps):
+            found[workflow, name, failed].append(took / MICROSECONDS)
+        count, observe_all = self._counters[of.STEPS].add, self._histograms[of.STEP_DURATION].observe_all
+        for (workflow, name, failed), seconds in found.items():
+            count((workflow, name, "failed" if failed else "completed"), len(seconds))
+            observe_all((workflow, name), seconds)
+
+    def _add_up_moves(self) -> None:
+        counted: Counter[tuple[Instrument, Labels]] = Counter()
+        observed: defaultdict[tuple[Instrument, Labels], list[float]] = defaultdict(list)
+        for workflow, status, is_new, started_at, changed_at, ready_for, orphaned_for in _taken(self._moves):
+            labels: Labels = (workflow,)
+            if is_new:
+                counted[of.RUNS_STARTED, labels] += 1
+            if ready_for is not None:
+                observed[of.RUN_READY_WAIT, labels].append(ready_for)
+            if orphaned_for is not None:
+                counted[of.TAKEOVERS, labels] += 1
+                observed[of.TAKEOVER_SECONDS, labels].append(orphaned_for)
+            if status in ENDED:
+                counted[of.RUNS_ENDED, (workflow, status)] += 1
+                if started_at:
+                    seconds = max(0.0, seconds_between(started_at, changed_at))
+                    observed[of.RUN_DURATION, labels].append(seconds)
+            elif status == "suspended":
+                counted[of.RUNS_SUSPENDED, labels] += 1
+        for (instrument, named), amount in counted.items():
+            self._counters[instrument].add(named, amount)
+        for (instrument, named), values in observed.items():
+            self._histograms[instrument].observe_all(named, values)
+
+
+def _taken(waiting: deque[T]) -> Iterator[T]:
+    """Take out what waits, each once, whoever else does so."""
+    for _ in range(len(waiting)):
+        try:
+            yield waiting.popleft()
+        except IndexError:
+            return
 
 
 def _family(event: told.LockEvent) -> tuple[str, ...]:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
-from standfast.clock import SYSTEM_CLOCK
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, Instant
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import Committed
-from standfast.trace_context import SAMPLED, RunTrace, TraceContext, read_headers
+from standfast.trace_context import SAMPLED, RunTrace, TraceContext, read_headers, read_stored
+from standfast.workflows.steps import CURRENT_STEP
 
 try:
     from opentelemetry import context as otel_context
@@ -25,18 +28,24 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("traces", "standfast[tracing]") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Sequence
+    from typing import TypeAlias
 
-    from standfast.clock import Instant
+    from opentelemetry.sdk.resources import Resource
+
     from standfast.events import Event
     from standfast.trace_context import RecordedOperation, RunPiece
+
+    _Common: TypeAlias = tuple[Resource, str, str]
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "timed_out"})
 _FAILED: Final = frozenset({"failed", "timed_out"})
 _SCOPE: Final = InstrumentationScope("standfast")
 _UNSET: Final = otel.Status()
+_INTERNAL, _CONSUMER, _SERVER = otel.SpanKind.INTERNAL, otel.SpanKind.CONSUMER, otel.SpanKind.SERVER
 _SPAN_KEY: Final = next(iter(otel.set_span_in_context(otel.INVALID_SPAN, otel_context.Context())))
 
+_ATTEMPTS: Final = frozenset({"step", "tried", "transaction"})
 _WAITS: Final = {
     "slept": ("sleep", "wait sleep"),
     "signal": ("waits", "wait signal"),
@@ -76,6 +85,7 @@ class TracingHook:
             )
             raise DeclarationError("TracingHook", problem)
         self._provider: Final = provider
+        self._resource: Final = provider.resource
         self._commits: Final = commits
         self.is_quiet: Final = not commits
         self._tracer: Final = provider.get_tracer("standfast")
@@ -109,10 +119,9 @@ class TracingHook:
         parent = f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags) & SAMPLED:02x}"
         return read_headers(parent, found.trace_state.to_header())
 
-    def enter_step(self, trace: RunTrace, step_id: str, attempt: int) -> object:
-        """Make the span of an attempt current. It is exported when the run's piece ends."""
-        here = otel_context.get_current()
-        return otel_context.attach(_StepContext(here, trace, self._known(trace), (step_id, attempt)))
+    def enter_run(self, trace: RunTrace, run_id: str) -> object:
+        """Let the span of each step of a run be current while the step runs, until :meth:`leave`."""
+        return otel_context.attach(_RunningContext(otel_context.get_current(), trace, self._known(trace), run_id))
 
     def leave(self, token: Any) -> None:  # noqa: ANN401 -- what OpenTelemetry has returned
         """Make current what was."""
@@ -146,7 +155,7 @@ class TracingHook:
                         parent if parent.is_valid else None,
                         self._provider.resource,
                         {"standfast.request.id": request_id, "standfast.action": action},
-                        kind=otel.SpanKind.SERVER,
+                        kind=_SERVER,
                         status=status,
                         start_time=began * 1_000,
                         end_time=SYSTEM_CLOCK.wall() * 1_000,
@@ -157,8 +166,9 @@ class TracingHook:
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
         if self._known(piece.trace).is_sampled:
-            for span in self._spans(piece):
-                self._processor.on_end(span)
+            on_end = self._processor.on_end
+            for span in _PieceSpans(piece, self._resource).all():
+                on_end(span)
 
     # --- spans ---------------------------------------------------------------------------------------------------
 
@@ -174,29 +184,52 @@ class TracingHook:
         known: _RunContext = trace.native
         return known
 
-    def _spans(self, piece: RunPiece) -> Iterator[ReadableSpan]:
-        trace, known = piece.trace, self._known(piece.trace)
-        run = known.run
+
+@final
+class _PieceSpans:
+    """The spans of one piece of a run."""
+
+    def __init__(self, piece: RunPiece, resource: Resource) -> None:
+        known: _RunContext = piece.trace.native
+        self._piece, self._run = piece, known.run
+        self._id, self._context = piece.trace.span, known.context
+        self._common: Final[_Common] = (resource, piece.run, piece.workflow)
+
+    def all(self) -> list[ReadableSpan]:
+        """Return them: what was done, then the claim, and in the end the run itself."""
+        piece, run, common = self._piece, self._run, self._common
+        found: list[ReadableSpan] = []
         if not piece.number:
             if piece.nominal_at is not None:
-                named = {"standfast.schedule": piece.schedule}
-                yield self._span(piece, "tick", trace.span("tick"), run, piece.nominal_at, piece.started_at, named)
+                named = (("standfast.schedule", piece.schedule),)
+                tick = _Facts("tick", common, run, piece.nominal_at, piece.started_at, about=named)
+                found.append(_RunSpan(self._context(self._id("tick")), tick))
             until = min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
-            yield self._span(piece, "start", trace.span("start"), run, piece.started_at, until)
-        yield from self._operations(piece, run)
-        about: dict[str, Any] = {"standfast.worker": piece.worker, "standfast.fence": piece.fence}
-        claim = trace.span("claim", number=piece.number)
-        yield self._span(piece, "claim", claim, run, piece.claimed_at, piece.ended_at, about)
+            start = _Facts("start", common, run, piece.started_at, until)
+            found.append(_RunSpan(self._context(self._id("start")), start))
+        self._add_operations(found)
+        if piece.worker:
+            about = (("standfast.worker", piece.worker), ("standfast.fence", piece.fence))
+            claim = _Facts("claim", common, run, piece.claimed_at, piece.ended_at, about=about)
+            found.append(_RunSpan(self._context(self._id("claim", number=piece.number)), claim))
         if piece.status in ENDED:
-            how = {"standfast.status": piece.status, "standfast.version": piece.version}
-            error = piece.error or piece.status if piece.status in _FAILED else ""
-            above = None if trace.parent is None else _span_context(trace.parent)
-            name, began = f"run {piece.workflow}", piece.started_at
-            yield self._span(piece, name, trace.run_span, above, began, piece.ended_at, how, error=error)
+            found.append(self.whole())
+        return found
 
-    def _operations(self, piece: RunPiece, run: otel.SpanContext) -> Iterator[ReadableSpan]:
-        """Yield the spans of steps, waits and holds that ended in this piece."""
-        history, trace = piece.history, piece.trace
+    def whole(self) -> ReadableSpan:
+        """Return the span of the run itself."""
+        piece, above = self._piece, self._piece.trace.parent
+        how = (("standfast.status", piece.status), ("standfast.version", piece.version))
+        error = piece.error or piece.status if piece.status in _FAILED else ""
+        parent = None if above is None else _span_context(above)
+        times = (piece.started_at, piece.ended_at)
+        facts = _Facts(f"run {piece.workflow}", self._common, parent, *times, about=how, error=error, kind=_CONSUMER)
+        return _RunSpan(self._run, facts)
+
+    def _add_operations(self, found: list[ReadableSpan]) -> None:
+        """Add the spans of steps, waits and holds that ended in this piece."""
+        piece, run, common, context, identify = self._piece, self._run, self._common, self._context, self._id
+        history = piece.history
         tried: dict[str, int] = {}
         for event in history[: piece.first]:
             if event.kind == "tried":
@@ -206,77 +239,116 @@ class TracingHook:
             event = history[position]
             kind, operation, at = event.kind, event.id, event.at
             path, _, name = operation.rpartition("/")
-            before = since.get(path, min(piece.claimed_at, at))
-            if kind in ("step", "tried", "transaction"):
+            if kind in _ATTEMPTS:
                 attempt = tried.get(operation, 0) + 1
                 if kind == "tried":
                     tried[operation] = attempt
-                began = piece.began.get((operation, attempt), before)
-                about: dict[str, Any] = {"standfast.step.id": operation, "standfast.attempt": attempt}
-                span, name = trace.span("step", operation, attempt), f"step {name.partition('#')[0]}"
-                yield self._span(piece, name, span, run, began, at, about, error=_error(event))
+                took = event.took
+                began = Instant(at - took) if took else since.get(path, min(piece.claimed_at, at))
+                failure = event.failure
+                error = "" if failure is None else str(failure.type)
+                step = _Facts(f"step {name.partition('#')[0]}", common, run, began, at, operation, attempt, error)
+                found.append(_RunSpan(context(identify("step", operation, attempt)), step))
             elif kind in _WAITS:
                 opened, name = _WAITS[kind]
-                began = _found(history, position, opened, operation) or before
-                about = {"standfast.operation": operation}
-                yield self._span(piece, name, trace.span(kind, operation), run, began, at, about)
+                began = _found(history, position, opened, operation) or since.get(path, min(piece.claimed_at, at))
+                wait = _Facts(name, common, run, began, at, operation, link=event.link)
+                found.append(_RunSpan(context(identify(kind, operation)), wait))
+            elif kind == "update":
+                update = _Facts(f"update {name.removeprefix('@')}", common, run, at, at, operation, link=event.link)
+                found.append(_RunSpan(context(identify(kind, operation, position)), update))
             elif kind == "released" and (held := _found(history, position, "held", operation)) is not None:
-                about = {"standfast.operation": operation}
-                yield self._span(piece, "hold", trace.span("hold", operation), run, held, at, about)
+                hold = _Facts("hold", common, run, held, at, operation)
+                found.append(_RunSpan(context(identify("hold", operation)), hold))
             since[path] = at
 
-    def _span(
-        self,
-        piece: RunPiece,
-        name: str,
-        span: int,
-        parent: otel.SpanContext | None,
-        began: Instant,
-        ended: Instant,
-        about: Mapping[str, Any] | None = None,
-        *,
-        error: str = "",
-    ) -> ReadableSpan:
-        known: _RunContext = piece.trace.native
-        attributes: dict[str, Any] = {"standfast.run.id": piece.run, "standfast.workflow": piece.workflow}
-        if about is not None:
-            attributes.update(about)
-        return ReadableSpan(
-            name,
-            known.context(span),
-            parent,
-            self._provider.resource,
-            attributes,
-            kind=otel.SpanKind.CONSUMER if span == piece.trace.run_span else otel.SpanKind.INTERNAL,
-            status=otel.Status(otel.StatusCode.ERROR, error) if error else _UNSET,
-            start_time=min(began, ended) * 1_000,
-            end_time=ended * 1_000,
-            instrumentation_scope=_SCOPE,
-        )
+
+class _Facts(Struct, frozen=True, gc=False):
+    """What a span of a run says. There are thousands of them before they are exported, so it is small."""
+
+    name: str
+    common: _Common
+    parent: otel.SpanContext | None
+    began: Instant
+    ended: Instant
+    operation: str = ""
+    attempt: int = 0
+    error: str = ""
+    about: tuple[tuple[str, str | int], ...] = ()
+    link: str = ""
+    kind: otel.SpanKind = _INTERNAL
+
+    @property
+    def links(self) -> tuple[otel.Link, ...]:
+        """What has sent what was received; a context that cannot be read is none."""
+        sender = read_stored(self.link)
+        return () if sender is None else (otel.Link(_span_context(sender)),)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What is said besides."""
+        _, run, workflow = self.common
+        said: dict[str, Any] = {"standfast.run.id": run, "standfast.workflow": workflow, **dict(self.about)}
+        if self.attempt:
+            said |= {"standfast.step.id": self.operation, "standfast.attempt": self.attempt}
+        elif self.operation:
+            said["standfast.operation"] = self.operation
+        return said
 
 
 @final
-class _StepContext(otel_context.Context):
-    """The context that a step's code runs in. Its span is made when it is asked for: most steps make no spans."""
+class _RunSpan(ReadableSpan):
+    """A span of a run that becomes a whole one when something of it is asked for: by an exporter, in its own thread."""
 
-    __slots__ = ("_known", "_step", "_trace")
+    def __init__(self, context: otel.SpanContext, facts: _Facts) -> None:  # pyright: ignore[reportMissingSuperCall] -- it is called when something is asked for
+        self._context, self._facts = context, facts
 
-    def __init__(
-        self, around: otel_context.Context, trace: RunTrace, known: _RunContext, step: tuple[str, int]
-    ) -> None:
+    def __getattr__(self, wanted: str) -> Any:  # noqa: ANN401 -- whatever the SDK keeps of a span
+        """Return what is there only in a whole span."""
+        if "_name" in self.__dict__ or not wanted.startswith("_"):
+            raise AttributeError(wanted)
+        facts = self._facts
+        super().__init__(
+            facts.name,
+            self._context,
+            facts.parent,
+            facts.common[0],
+            facts.attributes,
+            links=facts.links,
+            kind=facts.kind,
+            status=otel.Status(otel.StatusCode.ERROR, facts.error) if facts.error else _UNSET,
+            start_time=min(facts.began, facts.ended) * 1_000,
+            end_time=facts.ended * 1_000,
+            instrumentation_scope=_SCOPE,
+        )
+        return self.__dict__[wanted]
+
+
+@final
+class _RunningContext(otel_context.Context):
+    """The context that a run's code runs in. The span of a step is made when it is asked for: most steps make none."""
+
+    __slots__ = ("_known", "_run_id", "_trace")
+
+    def __init__(self, around: otel_context.Context, trace: RunTrace, known: _RunContext, run_id: str) -> None:
         super().__init__(around)
-        self._trace, self._known, self._step = trace, known, step
+        self._trace, self._known, self._run_id = trace, known, run_id
 
-    def _span(self) -> otel.Span:
-        return otel.NonRecordingSpan(self._known.context(self._trace.span("step", *self._step)))
+    def _span(self) -> otel.Span | None:
+        step = CURRENT_STEP.get()
+        if step is None or step.run_id != self._run_id:
+            return None  # its own code between steps, or that of a step which has started it
+        return otel.NonRecordingSpan(self._known.context(self._trace.span("step", step.step_id, step.attempt)))
 
     def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
         """Return what the context has."""
-        return self._span() if key == _SPAN_KEY else super().get(key, default)
+        own = self._span() if key == _SPAN_KEY else None
+        return super().get(key, default) if own is None else own
 
     def copy(self) -> dict[str, object]:
         """Return what it has as a plain dictionary, of which the next context is made."""
-        return {**self, _SPAN_KEY: self._span()}
+        own = self._span()
+        return {**self} if own is None else {**self, _SPAN_KEY: own}
 
 
 @final
@@ -311,7 +383,3 @@ def _found(history: Sequence[RecordedOperation], position: int, kind: str, opera
         if event.id == operation and event.kind == kind:
             return event.at
     return None
-
-
-def _error(event: RecordedOperation) -> str:
-    return "" if event.failure is None else str(event.failure.type)

@@ -101,7 +101,6 @@ class Activation:
             else RunTrace((space.namespace, space.tenant, keys.id, header.incarnation), header.trace)
         )
         self.noted: Final[list[HistoryEvent] | None] = None if self.trace is None else list(events)
-        self.began: Final[dict[tuple[str, int], Instant]] = {}
         self.rings_at: Instant | None = None  # the next alarm that is set for it
         self.has_resumed = False  # its code is past what it did before it was loaded
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
@@ -391,6 +390,8 @@ class Activation:
             self.notify()  # what has come before
         if self.header.deadline is not None:
             self.runtime.alarm(self.header.deadline, self)
+        tracing = None if self.trace is None else self.runtime.tracing
+        traced = None if tracing is None or self.trace is None else tracing.enter_run(self.trace, self.keys.id)
         how: tuple[str, Any]
         try:
             how = "returned", await self.workflow.function(self.context, *args, **kwargs)
@@ -402,6 +403,8 @@ class Activation:
             self.branches.remove(branch)
             CURRENT.reset(tokens[0])
             INSIDE.reset(tokens[1])
+            if tracing is not None:
+                tracing.leave(traced)
         return self._seen_whole(how)
 
     def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:

@@ -509,7 +509,7 @@ class Engine:
             StartOrSignalConflictError: The run has ended.
         """
         check_request(on_terminal, id, idempotency_key, signal_id)
-        sent = messages.signal_of(signal, value, signal_id)
+        sent = self.runtime.linked(messages.signal_of(signal, value, signal_id))
         options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
         asked = await checked_start(self, workflow, args, None, {}, options)
         async with self.acts("run.start", asked.run_id, workflow=name_of(workflow), signal=signal) as told:

@@ -305,7 +305,6 @@ async def _trace_piece(activation: Activation, trace: RunTrace, state: RunState)
             history=history,
             number=before.pieces,
             first=before.traced,
-            began=activation.began,
         )
     )
 

@@ -230,7 +230,7 @@ class Inbox:
         put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=until)
         changes = (self.take(loaded), put)
         if accepted:
-            activation.note(HistoryEvent("update", f"@{item.name}", now, item.value), *changes)
+            activation.note(HistoryEvent("update", f"@{item.name}", now, item.value, link=item.trace), *changes)
             activation.check_predicates()
         else:
             activation.add_changes(*changes)
@@ -496,6 +496,7 @@ class Sending(Struct, frozen=True):
     packed: bytes
     id: str = ""
     is_named: bool = False
+    trace: str = ""
 
     def marker(self, keys: RunKeys) -> RecordKey | None:
         """Return the key whose record says that it was sent before; None if it is not known again."""
@@ -505,7 +506,7 @@ class Sending(Struct, frozen=True):
 
     def changes(self, keys: RunKeys, number: int, at: Instant) -> tuple[Change, ...]:
         """Return the changes that put it into the inbox under a number."""
-        item = InboxItem(self.kind, self.name, at, self.id, Raw(self.packed), self.is_named)
+        item = InboxItem(self.kind, self.name, at, self.id, Raw(self.packed), self.is_named, self.trace)
         put = Put(keys.item(number), ITEMS.encode_own(item))
         marker = self.marker(keys)
         return (put,) if marker is None else (put, Put(marker, READY))

@@ -104,7 +104,7 @@ async def update(
 ) -> Any:  # noqa: ANN401 -- whatever the run answers
     """Send an update, and return the run's answer or raise it."""
     limit = seconds(timeout, what="timeout")
-    answer = await ask(runtime, run_id, update_of(name, args, update_id), limit)
+    answer = await ask(runtime, run_id, runtime.linked(update_of(name, args, update_id)), limit)
     if answer.how == "refused":
         raise UpdateValidationError(run_id, name, answer.problem)
     if answer.failure is not None:

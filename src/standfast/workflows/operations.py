@@ -96,7 +96,8 @@ async def _take_signal(
         event = HistoryEvent("signal", operation, activation.runtime.now(), until=until)
         activation.note(event)
     else:
-        event = HistoryEvent("signal", operation, activation.runtime.now(), loaded.item.value, due=loaded.item.sent_at)
+        item, now = loaded.item, activation.runtime.now()
+        event = HistoryEvent("signal", operation, now, item.value, due=item.sent_at, link=item.trace)
         activation.note(event, activation.inbox.take(loaded))
         await activation.inbox.write_if_much()
     return event

@@ -240,6 +240,7 @@ class HistoryEvent(Struct, frozen=True, omit_defaults=True):
         took: For how many microseconds the code of a step ran, until ``at``.
         due: When that was there which the run waited for; from then on it waited for a worker.
         driven: Which worker recorded this and what follows, until another one says so.
+        link: The trace context of whatever sent what was received: a signal, an update.
     """
 
     kind: str
@@ -252,6 +253,7 @@ class HistoryEvent(Struct, frozen=True, omit_defaults=True):
     took: int = 0
     due: Instant | None = None
     driven: Driven | None = None
+    link: str = ""
 
 
 class Chunk(Struct, frozen=True, rename={"events": "marks"}):
@@ -277,6 +279,7 @@ class InboxItem(Struct, frozen=True, omit_defaults=True):
         id: Of a signal: empty if its sender gave none. Of an update: where its answer is put.
         value: What was sent, as JSON.
         is_named: Its sender chose the id and may ask again, so the answer is kept for as long as the run.
+        trace: The trace context of its sender, if that was traced.
     """
 
     kind: Literal["signal", "update"]
@@ -285,6 +288,7 @@ class InboxItem(Struct, frozen=True, omit_defaults=True):
     id: str = ""
     value: Raw | UnsetType = UNSET
     is_named: bool = False
+    trace: str = ""
 
 
 class Counter(Struct, frozen=True):

@@ -105,7 +105,7 @@ class Run(Generic[R]):
 
     async def signal(self, name: str, value: object = None, *, signal_id: str | None = None) -> bool:
         """Send a signal, see :meth:`Engine.signal`."""
-        message = messages.signal_of(name, value, signal_id)
+        message = self._engine.runtime.linked(messages.signal_of(name, value, signal_id))
         async with self._engine.acts("run.signal", self.id, signal=name) as told:
             sent = await self._engine.runtime.inboxes.send(self.id, message)
             told.outcome = "done" if sent.is_new else "nothing"

@@ -8,12 +8,15 @@ import functools
 import heapq
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
+from msgspec import structs
+
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
-from standfast.events import RunLeftAlone, RunMoved
+from standfast.events import RunLeftAlone, RunMoved, StepRecorded
 from standfast.locks.heartbeat import this_process
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.threads import Lane
+from standfast.trace_context import RunPiece, RunTrace
 from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import AnswerWaits, InboxWriter
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from standfast.trace_context import RunTracing
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.inbox import Sending
     from standfast.workflows.records import Header, RunState
 
 
@@ -223,6 +227,8 @@ class Runtime:
         self.room = 0
         self.on_attempt: Callable[..., None] | None = None
         self.tracing: Final = cast("RunTracing | None", hooks.tracing)
+        self.tally_step: Final = hooks.tally_of(StepRecorded)
+        self._tally_move: Final = hooks.tally_of(RunMoved)
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""
@@ -362,17 +368,22 @@ class Runtime:
         position: int = 0,
     ) -> None:
         """Tell that a run is in another state now than ``before``; None: it is new."""
+        if self.tracing is not None and not fence and header is not None and before is not None and state.has_ended:
+            self.tracing.end_piece(self._unclaimed(run_id, state, before, header))
         if not self.hooks:
             return
-        about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
-        since, started_at = state.changed_at, Instant(0) if header is None else header.started_at
-        if before is not None:
-            since = before.changed_at
+        started_at = Instant(0) if header is None else header.started_at
         was_ready_for = orphaned_for = None
         if fence and state.status == "running":
             was_ready_for = 0.0 if before is None else ready_for(before, state.changed_at)
             orphaned_at = None if before is None else before.orphaned_at
             orphaned_for = None if orphaned_at is None else max(0.0, seconds_between(orphaned_at, state.changed_at))
+        if self._tally_move is not None:
+            times = (started_at, state.changed_at, was_ready_for, orphaned_for)
+            self._tally_move((state.workflow, state.status, before is None, *times))
+            return
+        about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
+        since = state.changed_at if before is None else before.changed_at
         self.hooks.emit(
             RunMoved(
                 at=self.clock.wall(),
@@ -394,6 +405,33 @@ class Runtime:
                 parent="" if header is None else header.parent,
             )
         )
+
+    def _unclaimed(self, run_id: str, state: RunState, before: RunState, header: Header) -> RunPiece:
+        """Return the last piece of a run that was ended while no worker of this process drove it."""
+        place = (self.space.namespace, self.space.tenant, run_id, header.incarnation)
+        return RunPiece(
+            trace=RunTrace(place, header.trace),
+            run=run_id,
+            workflow=header.workflow,
+            version=header.version,
+            status=state.status,
+            error="" if state.failure is None else state.failure.type,
+            schedule=header.schedule,
+            nominal_at=header.nominal_at,
+            started_at=header.started_at,
+            claimed_at=state.changed_at,
+            ended_at=state.changed_at,
+            worker="",
+            fence=0,
+            history=(),
+            number=before.pieces,
+            first=0,
+        )
+
+    def linked(self, sending: Sending) -> Sending:
+        """Return what is sent to a run with the trace context of what sends it, if there is one."""
+        caller = None if self.tracing is None else self.tracing.current()
+        return sending if caller is None else structs.replace(sending, trace=caller.stored)
 
     def leave_alone(self, run_id: str, state: RunState) -> None:
         """Tell, once, that the code of a run is not here, and do not look at it for a while."""

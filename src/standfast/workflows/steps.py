@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from standfast.log_hook import Fact
     from standfast.stores.protocol import Change, Snapshot
     from standfast.stores.user_transactions import Talk, UserConnection
-    from standfast.trace_context import RunTrace
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step
     from standfast.workflows.failures import KnownErrors
@@ -612,9 +611,7 @@ class StepExecution:
         branch.is_in_effect, branch.step = True, self._id
         self._ran_from = activation.runtime.clock.elapsed()
         try:
-            if activation.trace is not None:
-                how = await self._call_traced(activation.trace), None
-            elif step.is_async and step.options.timeout is None:
+            if step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None
             else:
                 how = await self._call_otherwise(step.options.timeout), None
@@ -646,18 +643,6 @@ class StepExecution:
         problem = await recording.settle(how[1])
         self._recorded = recording.event
         return (recording.result, None) if problem is None else (None, problem)
-
-    async def _call_traced(self, trace: RunTrace) -> Any:  # noqa: ANN401 -- whatever the step returns
-        """Call the step with its span as the current one, so that spans of its code belong to it."""
-        activation, tracing = self._activation, self._activation.runtime.tracing
-        activation.began[self._id, self._attempt] = activation.runtime.now()
-        if tracing is None:
-            return await self._call_otherwise(self._step.options.timeout)
-        token = tracing.enter_step(trace, self._id, self._attempt)
-        try:
-            return await self._call_otherwise(self._step.options.timeout)
-        finally:
-            tracing.leave(token)
 
     async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         return await (self._call() if timeout is None else self._call_within(timeout))
@@ -719,7 +704,10 @@ class StepExecution:
         else:
             event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest, took=self._took())
         activation.note(event)
-        if event.kind == "tried" or activation.runtime.hooks:
+        runtime = activation.runtime
+        if event.kind != "tried" and runtime.tally_step is not None:
+            runtime.tally_step((activation.workflow.name, self._step.name, event.failure is not None, event.took))
+        elif event.kind == "tried" or runtime.hooks:
             self._tell(event)
         return event, restored
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import fastapi
 import httpx
 import pytest
+from msgspec import structs
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -19,6 +20,7 @@ from standfast.errors import DeclarationError, RunFailedError
 from standfast.events import Event, RunMoved
 from standfast.ids import new_id
 from standfast.telemetry.traces import TracingHook
+from standfast.workflows.messages import signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -301,3 +303,73 @@ async def test_commits_are_spans_if_they_are_asked_for(traced: Traced) -> None:
     commits = [span for span in traced.spans if span.name == "commit"]
     assert len(commits) > 2
     assert {(span.attributes or {})["standfast.backend"] for span in commits} == {"memory"}
+
+
+@sf.workflow
+async def hears(ctx: sf.Context) -> str:
+    """Wait for a signal, and take an update before it."""
+
+    def add(number: int) -> int:
+        return number + 1
+
+    ctx.on_update("add", add)
+    heard: str = await ctx.wait_signal("go")
+    return heard
+
+
+async def test_signals_and_updates_link_to_the_spans_of_their_senders(traced: Traced, tmp_path: Path) -> None:
+    """Whoever receives them, in whichever process: the context lies in the inbox, and then in the history."""
+    url = f"sqlite:///{tmp_path}/linked.db"
+    async with sf.Engine(url, workflows=[hears], hooks=[traced.hook()], linger=0) as engine:
+        run = await engine.start(hears, id="r")
+        with traced.tracer.start_as_current_span("updater") as updater:
+            assert await run.update("add", 1) == 2
+        async with sf.Engine(url, drive=False, hooks=[traced.hook()]) as client:
+            with traced.tracer.start_as_current_span("sender") as sender:
+                await client.run("r").signal("go", "tea")
+        assert await run.result() == "tea"
+
+    by_name = {span.name: span for span in traced.spans}
+    linked = {name: [link.context.span_id for link in by_name[name].links] for name in ("wait signal", "update add")}
+    assert linked == {
+        "wait signal": [sender.get_span_context().span_id],
+        "update add": [updater.get_span_context().span_id],
+    }
+    check_whole(span for span in traced.spans if span.name not in ("updater", "sender"))
+
+
+async def test_a_signal_that_was_sent_without_a_trace_links_to_nothing(traced: Traced) -> None:
+    """So does one with a context that cannot be read: a run is never stopped by that."""
+    async with sf.Engine("memory://", workflows=[hears], hooks=[traced.hook()]) as engine:
+        run = await engine.start(hears, id="r")
+        malformed = structs.replace(signal_of("go", "tea", None), trace="00-nonsense")
+        await engine.runtime.inboxes.send("r", malformed)
+        assert await run.result() == "tea"
+
+    [wait] = [span for span in traced.spans if span.name == "wait signal"]
+    assert wait.links == ()
+
+
+async def test_a_run_that_ends_before_any_worker_had_it_is_a_trace_too(traced: Traced) -> None:
+    """One that is cancelled, and one that waited too long for its turn at a limit: the run and its start, no claim."""
+
+    @sf.workflow(concurrency=sf.Limit(1, on_limit="queue", ttl="50ms"))
+    async def limited(ctx: sf.Context) -> str:
+        heard: str = await ctx.wait_signal("go")
+        return heard
+
+    async with sf.Engine("memory://", workflows=[hears], hooks=[traced.hook()], drive=False) as engine:
+        await engine.start(hears, id="unneeded")
+        await engine.cancel("unneeded", "it is not needed", force=True)
+    async with sf.Engine("memory://", workflows=[limited], hooks=[traced.hook()]) as engine:
+        first = await engine.start(limited, id="first")
+        late = await engine.start(limited, id="late")
+        with pytest.raises(sf.errors.StandfastError):
+            await late.result(timeout=10)
+        await first.signal("go", "tea")
+        await first.result()
+
+    for run in ("unneeded", "late"):
+        spans = [span for span in traced.spans if (span.attributes or {}).get("standfast.run.id") == run]
+        assert sorted(span.name.split()[0] for span in spans) == ["run", "start"], run
+        check_whole(spans)
