@@ -30,7 +30,7 @@ from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.request import Principal
 from standfast.log_hook import as_logfmt
 from standfast.telemetry.health import notifying_systemd
-from standfast.telemetry.listener import listening_at
+from standfast.telemetry.listener import EngineProbes, listening_at
 from standfast.web.app import App
 from standfast.web.protocol import HttpProtocol
 
@@ -424,7 +424,7 @@ async def run(  # noqa: PLR0913 -- keyword options
     app.grace = grace
     if place is not None:
         watch(app.engine)
-    async with app, listening_at(place, app.engine, app.health) as probes:
+    async with app, listening_at(place, EngineProbes(app.engine, app.health)) as probes:
         config = uvicorn.Config(
             app,
             http=HttpProtocol,

@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
@@ -21,6 +22,9 @@ from click.core import ParameterSource
 
 from standfast.cli.target import FAILED, SIGNALLED
 from standfast.clock import SYSTEM_CLOCK
+from standfast.telemetry.health import Readiness
+from standfast.telemetry.listener import listening_at
+from standfast.telemetry.merged_metrics import MEDIA_TYPE, MergedMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +36,12 @@ ENDED_BY_SIGNAL: Final = frozenset({0, *(SIGNALLED + number for number in STOPS)
 READY: Final = "STANDFAST_SUPERVISOR"
 """Where a worker finds the number of the file to which it writes when it drives runs."""
 
+PROBES: Final = "STANDFAST_SUPERVISOR_PROBES"
+"""Where a worker finds the path at which its supervisor asks for its metrics and its health."""
+
+ANSWERS_WITHIN: Final = 3.0
+"""Seconds that a worker has to answer its supervisor."""
+
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 """Seconds before a worker that has died is started again: at first, and after it has died many times in a row."""
@@ -39,6 +49,7 @@ LONGEST_PAUSE: Final = 30.0
 STEADY: Final = 60.0
 """A worker that has run for this many seconds is started again as if it had died for the first time."""
 
+OK: Final = 200
 LONGEST_LINE: Final = 1_000_000
 """How many bytes of a line are kept together with the name of the process that wrote it."""
 
@@ -64,6 +75,11 @@ def join_supervisor(stop: Callable[[], None]) -> None:
     loop.add_reader(0, look)
 
 
+def supervised_place() -> str | None:
+    """Return where this worker is to answer its supervisor; None: it has none, or that does not ask."""
+    return os.environ.pop(PROBES, "") or None
+
+
 # --- in the supervisor ---------------------------------------------------------------------------------------------
 
 
@@ -72,7 +88,7 @@ def command_of(context: click.Context) -> list[str]:
     command = [sys.executable, "-m", "standfast", "worker"]
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name == "processes" or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if name in ("processes", "listen") or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         value: Any = context.params[name]
         if isinstance(parameter, click.Option):
@@ -93,9 +109,9 @@ class WorkerProcess:
         was_ready: It has driven runs at least once.
     """
 
-    def __init__(self, number: int, command: Sequence[str]) -> None:
+    def __init__(self, number: int, command: Sequence[str], probes: str = "") -> None:
         self.number: Final = number
-        self._command: Final = command
+        self._command, self._probes = command, probes
         self._process: asyncio.subprocess.Process | None = None
         self._pause = FIRST_PAUSE
         self.was_ready = False
@@ -114,6 +130,9 @@ class WorkerProcess:
     async def run(self) -> int:
         """Run the process to its end; return its exit code, negative for the signal that killed it."""
         ready, said = os.pipe()
+        if self._probes:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._probes)  # noqa: PTH108 -- of the process before, which was killed
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -121,7 +140,7 @@ class WorkerProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 pass_fds=(said,),
-                env={**os.environ, READY: str(said), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, READY: str(said), PROBES: self._probes, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for this process, which tells the others
                 limit=LONGEST_LINE,
             )
@@ -156,6 +175,22 @@ class WorkerProcess:
                 line = await stream.readexactly(long.consumed)
             _write(to, marked(self.number, line))
 
+    async def ask(self, path: str) -> tuple[int, bytes] | None:
+        """Return the status and the body of what the process answers; None: it does not, or there is none."""
+        if self._process is None or self._process.returncode is not None:
+            return None
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                reader, writer = await asyncio.open_unix_connection(self._probes)
+                try:
+                    writer.write(f"GET {path} HTTP/1.1\r\nAccept: text/plain\r\n\r\n".encode())
+                    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+                finally:
+                    writer.close()
+            return int(head.split(b" ", 2)[1]), body
+        except (OSError, TimeoutError, ValueError, IndexError):
+            return None
+
     def next_pause(self) -> float:
         """Return in how many seconds it is to be started again."""
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
@@ -176,11 +211,68 @@ def _write(to: Any, line: bytes) -> None:  # noqa: ANN401 -- a stream of text ov
 
 
 @final
+class WorkerProbes:
+    """What is shown of all workers together: sums of what they count, and whether each of them takes work.
+
+    Args:
+        workers: The processes.
+        is_draining: Says whether they are about to stop.
+    """
+
+    def __init__(self, workers: Sequence[WorkerProcess], is_draining: Callable[[], bool]) -> None:
+        self._workers, self._is_draining = workers, is_draining
+        self._metrics: Final = MergedMetrics()
+
+    async def _answers(self, path: str) -> list[tuple[WorkerProcess, int, bytes]]:
+        told = await asyncio.gather(*(worker.ask(path) for worker in self._workers))
+        return [(worker, *answer) for worker, answer in zip(self._workers, told, strict=True) if answer is not None]
+
+    async def ready(self) -> Readiness:
+        """Return whether every worker takes work."""
+        if self._is_draining():
+            return Readiness(is_ready=False, reason="it is about to stop")
+        taking = {worker.number for worker, status, _ in await self._answers("/health/ready") if status == OK}
+        missing = [str(worker.number) for worker in self._workers if worker.number not in taking]
+        reason = f"{len(missing)} of {len(self._workers)} workers take no work: {', '.join(missing)}" if missing else ""
+        return Readiness(is_ready=not missing, reason=reason)
+
+    async def scale(self) -> dict[str, Any]:
+        """Return what an autoscaler needs to know: of the store by one of them, and how busy they are on average."""
+        told = [msgspec.json.decode(body) for _, status, body in await self._answers("/scale") if status == OK]
+        if not told:
+            return {"reason": "no worker answers"}  # no load: an autoscaler leaves things as they are
+        busy = [each["utilisation"] for each in told if each["utilisation"] is not None]
+        return {**told[0], "utilisation": round(sum(busy) / len(self._workers), 3) if busy else None}
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Return the sums of what the workers count; None: they have no metrics."""
+        del accept  # the plain text, which all that scrape take
+        told = await self._answers("/metrics")
+        if told and all(status != OK for _, status, _ in told):
+            return None
+        for worker, status, body in told:
+            if status == OK:
+                self._metrics.take(worker.number, worker.pid, body.decode())
+        return self._metrics.text([worker.number for worker, _, _ in told]).encode(), MEDIA_TYPE
+
+
+@final
 class Supervisor:
     """Runs several workers until a signal says to stop."""
 
-    def __init__(self, command: Sequence[str], processes: int, *, as_json: bool, quiet: bool) -> None:
-        self._workers: Final = [WorkerProcess(number, command) for number in range(1, processes + 1)]
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        place: tuple[str, int] | None = None,
+        *,
+        as_json: bool,
+        quiet: bool,
+    ) -> None:
+        self._place, self._folder = place, contextlib.ExitStack()
+        folder = "" if place is None else self._folder.enter_context(tempfile.TemporaryDirectory(prefix="standfast-"))
+        probes = ["" if place is None else f"{folder}/{number}" for number in range(1, processes + 1)]
+        self._workers: Final = [WorkerProcess(number, command, each) for number, each in enumerate(probes, 1)]
         self._as_json, self._quiet = as_json, quiet
         self._stopping: Final = asyncio.Event()
         self._heard: Final[list[int]] = []
@@ -192,7 +284,12 @@ class Supervisor:
         for number in STOPS:
             loop.add_signal_handler(number, self._hear, number)
         self._tell("supervisor-started", f"starts {len(self._workers)} workers", processes=len(self._workers))
-        await asyncio.gather(*(self._keep(worker) for worker in self._workers))
+        with self._folder:
+            async with listening_at(self._place, WorkerProbes(self._workers, self._stopping.is_set)) as listener:
+                if listener is not None:
+                    words = f"/metrics, /health and /scale of all workers at {listener.address}"
+                    self._tell("supervisor-listening", words, address=listener.address)
+                await asyncio.gather(*(self._keep(worker) for worker in self._workers))
         code = self._failed or (SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0)
         self._tell("supervisor-stopped", f"all workers have ended, exit code {code}", exit_code=code)
         return code

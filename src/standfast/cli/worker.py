@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.runs import talking
-from standfast.cli.supervisor import Supervisor, command_of, join_supervisor
+from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
 from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
@@ -27,7 +27,7 @@ from standfast.log_hook import LogHook, as_json, as_logfmt, event_name
 from standfast.redaction import mask_text
 from standfast.telemetry.exporters import PrometheusMetrics
 from standfast.telemetry.health import Health, notifying_systemd, own_metrics
-from standfast.telemetry.listener import listening_at, place_of
+from standfast.telemetry.listener import EngineProbes, listening_at, place_of
 from standfast.workflows.engine import Engine
 from standfast.workflows.records import ENDED
 from standfast.workflows.worker import waiting_line
@@ -50,9 +50,9 @@ STATUS_EVERY: Final = 0.5
 """Seconds between two looks at how it goes, on a terminal."""
 
 
-async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str, int] | None = None) -> int:
+async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str, int] | str | None = None) -> int:
     """Drive runs until a signal comes, hand them back, and return the exit code to end with."""
-    signals = _Signals()
+    signals, place = _Signals(), supervised_place() or place
     if engine.worker is not None:
         end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
     if place is not None:
@@ -64,8 +64,8 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
     telling.started(engine)
     join_supervisor(signals.stop)
     health = Health(engine, signals.first.done)
-    async with listening_at(place, engine, health) as listener:
-        if listener is not None:
+    async with listening_at(place, EngineProbes(engine, health)) as listener:
+        if listener is not None and not isinstance(place, str):
             telling.listening(listener.address)
         try:
             async with notifying_systemd(), _status(engine, telling):
@@ -325,18 +325,19 @@ def worker(  # noqa: PLR0913 -- the options of the command
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")
     place = listen_at(listen)
-    if processes > 1 and place is not None:
-        raise click.UsageError("--listen is of one process; start workers of their own, each with a port, instead.")
     if processes > 1:
-        context.exit(asyncio.run(_supervise(command_of(context), processes, as_json=as_json, quiet=quiet)))
+        supervised = _supervise(command_of(context), processes, place, as_json=as_json, quiet=quiet)
+        context.exit(asyncio.run(supervised))
     found = load(name, app_dir, ENGINE)
     has_log = configure_log(log_format, log_level)
     telling = Telling("json" if as_json else "quiet" if quiet else "text", writes_log=not has_log)
     context.exit(asyncio.run(_run(found, name, telling, limit, place)))
 
 
-async def _supervise(command: list[str], processes: int, *, as_json: bool, quiet: bool) -> int:
-    return await Supervisor(command, processes, as_json=as_json, quiet=quiet).run()
+async def _supervise(
+    command: list[str], processes: int, place: tuple[str, int] | None, *, as_json: bool, quiet: bool
+) -> int:
+    return await Supervisor(command, processes, place, as_json=as_json, quiet=quiet).run()
 
 
 async def _run(found: object, name: str, telling: Telling, grace: float, place: tuple[str, int] | None) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import hmac
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from standfast.errors import DeclarationError
 from standfast.telemetry.health import metrics_of
@@ -19,7 +19,7 @@ from standfast.telemetry.health import metrics_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from standfast.telemetry.health import Health
+    from standfast.telemetry.health import Health, Readiness
     from standfast.workflows.engine import Engine
 
 TOKEN: Final = "STANDFAST_METRICS_TOKEN"  # noqa: S105 -- the name of a variable, and no token
@@ -57,21 +57,56 @@ def place_of(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+class Probes(Protocol):
+    """What is shown: of one engine, or of several processes together."""
+
+    async def ready(self) -> Readiness:
+        """Return whether work is taken."""
+        ...
+
+    async def scale(self) -> dict[str, Any]:
+        """Return what an autoscaler needs to know."""
+        ...
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Return the metrics and their media type; None: there are none."""
+        ...
+
+
+@final
+class EngineProbes:
+    """What is shown of one engine.
+
+    Args:
+        engine: Whose metrics are shown.
+        health: How it is.
+    """
+
+    def __init__(self, engine: Engine, health: Health) -> None:
+        self._engine = engine
+        self.ready: Final = health.ready
+        self.scale: Final = health.scale
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Return the metrics and their media type; None: it has none for Prometheus."""
+        metrics = metrics_of(self._engine)
+        return None if metrics is None else await metrics.text(accept)
+
+
 @final
 class ProbeListener:
     """Answers probes, scrapes and autoscalers.
 
     Args:
-        engine: Whose metrics are shown.
-        health: How it is.
+        probes: What is shown.
         token: What callers send to read metrics and ``/scale``; empty: anybody who gets here may.
 
     Attributes:
         address: Where it listens; empty before it does.
     """
 
-    def __init__(self, engine: Engine, health: Health, token: str = "") -> None:
-        self._engine, self._health, self._token = engine, health, token
+    def __init__(self, probes: Probes, token: str = "") -> None:
+        self._probes, self._token = probes, token
         self._open = 0
         self.address = ""
 
@@ -81,6 +116,16 @@ class ProbeListener:
         server = await asyncio.start_server(self._serve, host, port, limit=HEADER_BYTES)
         at, bound = server.sockets[0].getsockname()[:2]
         self.address = f"http://[{at}]:{bound}" if ":" in at else f"http://{at}:{bound}"
+        try:
+            yield
+        finally:
+            server.close()
+
+    @contextlib.asynccontextmanager
+    async def listening_in(self, path: str) -> AsyncGenerator[None]:
+        """Answer at a socket of this machine for the length of a block; its folder says who may ask."""
+        server = await asyncio.start_unix_server(self._serve, path, limit=HEADER_BYTES)
+        self.address = path
         try:
             yield
         finally:
@@ -115,7 +160,7 @@ class ProbeListener:
         if path == "/health/live":
             return _json(200, {"status": "ok"})
         if path in ("/health", "/health/ready"):
-            readiness = await self._health.ready()
+            readiness = await self._probes.ready()
             return _json(readiness.status, readiness.as_json())
         if path not in ("/metrics", "/scale"):
             return _response(404, "there are /metrics, /scale, /health/live and /health/ready\n")
@@ -124,13 +169,11 @@ class ProbeListener:
         return await (self._metrics(headers.get("accept", "")) if path == "/metrics" else self._scale())
 
     async def _scale(self) -> bytes:
-        return _json(200, await self._health.scale())
+        return _json(200, await self._probes.scale())
 
     async def _metrics(self, accept: str) -> bytes:
-        metrics = metrics_of(self._engine)
-        if metrics is None:
-            return _response(503, MISSING)
-        return _response(200, *await metrics.text(accept))
+        metrics = await self._probes.metrics(accept)
+        return _response(503, MISSING) if metrics is None else _response(200, *metrics)
 
     def _may_read(self, authorization: str) -> bool:
         if not self._token:
@@ -153,13 +196,15 @@ def _response(status: int, body: str | bytes, media_type: str = "text/plain; cha
 
 
 @contextlib.asynccontextmanager
-async def listening_at(
-    place: tuple[str, int] | None, engine: Engine, health: Health
-) -> AsyncGenerator[ProbeListener | None]:
-    """Listen at a place, if there is one, with the token of this process's environment."""
+async def listening_at(place: tuple[str, int] | str | None, probes: Probes) -> AsyncGenerator[ProbeListener | None]:
+    """Listen at a place, if there is one, with the token of this process's environment; in a file for the one above."""
     if place is None:
         yield None
-        return
-    listener = ProbeListener(engine, health, os.environ.get(TOKEN, ""))
-    async with listener.listening(*place):
-        yield listener
+    elif isinstance(place, str):
+        listener = ProbeListener(probes)
+        async with listener.listening_in(place):
+            yield listener
+    else:
+        listener = ProbeListener(probes, os.environ.get(TOKEN, ""))
+        async with listener.listening(*place):
+            yield listener

@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
 import standfast as sf
 from standfast.cli.supervisor import LONGEST_PAUSE, WorkerProcess, marked
+from standfast.telemetry.merged_metrics import families_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +93,50 @@ async def test_two_processes_drive_runs_and_one_signal_stops_both(start: Start, 
     told = [json.loads(line) for line in program.rest(out)]
     assert sorted(each["number"] for each in told if each["event"] == "worker-stopped") == [1, 2]
     assert (told[-1]["event"], told[-1]["exit_code"], program.process.returncode) == ("supervisor-stopped", 0, 0)
+
+
+def fetch(address: str) -> tuple[int, str]:
+    """Return the status and the body of what the supervisor answers."""
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 -- an address of this machine
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def ended_in(text: str) -> float:
+    """Return how many runs have completed, by a scrape."""
+    samples = families_in(text)["standfast_runs_ended_total"].samples
+    return sum(value for sample, value in samples.items() if 'outcome="completed"' in sample)
+
+
+@pytest.mark.heavy
+async def test_metrics_of_all_processes_are_added_up_and_never_fall(start: Start, folder: str, url: str) -> None:
+    """One address has the metrics, the health and the scale of all workers, also after one of them was killed."""
+    program = supervise(start, folder, "--json", "--listen", "0")
+    while (told := json.loads(program.hear()))["event"] != "supervisor-listening":
+        pass
+    address, workers = told["address"], started(program)
+    async with sf.Engine(url, drive=False) as engine:
+        runs = [await engine.start(where, 0.02) for _ in range(40)]
+        assert {await run.result(timeout=30) for run in runs} == set(workers)
+    before = await asyncio.to_thread(fetch, f"{address}/metrics")
+    ready, scale = [await asyncio.to_thread(fetch, address + path) for path in ("/health/ready", "/scale")]
+    os.kill(workers[0], signal.SIGKILL)
+    while json.loads(program.hear())["event"] != "worker-ended":
+        pass
+    missing = await asyncio.to_thread(fetch, f"{address}/health/ready")
+    meanwhile = await asyncio.to_thread(fetch, f"{address}/metrics")
+    started(program, 1)
+    after = await asyncio.to_thread(fetch, f"{address}/metrics")
+    program.send(signal.SIGTERM)
+    program.process.communicate(timeout=30)
+
+    assert ready[0] == 200
+    assert {"load", "ready", "workers", "utilisation"} <= json.loads(scale[1]).keys()
+    assert (missing[0], "1 of 2 workers" in missing[1]) == (503, True)
+    assert [ended_in(each[1]) for each in (before, meanwhile, after)] == [40, 40, 40]
+    assert program.process.returncode == 0
 
 
 @pytest.mark.heavy

@@ -15,7 +15,7 @@ from standfast.errors import DeclarationError
 from standfast.telemetry import listener as module
 from standfast.telemetry.exporters import PrometheusMetrics
 from standfast.telemetry.health import Health
-from standfast.telemetry.listener import TOKEN, ProbeListener, place_of
+from standfast.telemetry.listener import TOKEN, EngineProbes, ProbeListener, place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ async def listening(token: str = "", *, metrics: bool = True) -> AsyncGenerator[
     """Listen, and return a client."""
     hooks = [PrometheusMetrics(CollectorRegistry())] if metrics else []
     async with sf.Engine("memory://", hooks=hooks) as engine:
-        listener = ProbeListener(engine, Health(engine), token)
+        listener = ProbeListener(EngineProbes(engine, Health(engine)), token)
         async with listener.listening("127.0.0.1", 0), httpx.AsyncClient(base_url=listener.address) as client:
             yield client
 
