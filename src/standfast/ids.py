@@ -99,6 +99,12 @@ class IdMaker:
             moment = self._last = now if now > self._last else self._last + 1
         return moment
 
+    def go_on_from(self, moment: int) -> int:
+        """Let the next id be the first after a moment, if the clock is before that; return the last one so far."""
+        with _lock:
+            last, self._last = self._last, moment
+        return last
+
     def long(self) -> str:
         """Make an id that cannot be guessed: the time, and 128 random bits of the system's."""
         try:
@@ -125,13 +131,14 @@ def repeatable_ids(seed: int) -> Generator[None]:
     They can be guessed, and are not unique. Nothing else of the process may make ids meanwhile.
     """
     global _random_bytes  # noqa: PLW0603 -- the makers have one source of randomness
-    last, new_id._last = new_id._last, _FAR  # noqa: SLF001 -- its own module
+    last = new_id.go_on_from(_FAR)
     _eights.clear()
     _tails.clear()
     _random_bytes = Random(seed).randbytes  # noqa: S311 -- that it repeats is what it is for
     try:
         yield
     finally:
-        _random_bytes, new_id._last = os.urandom, last  # noqa: SLF001 -- its own module
+        _random_bytes = os.urandom
+        new_id.go_on_from(last)
         _eights.clear()
         _tails.clear()

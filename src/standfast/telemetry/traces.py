@@ -300,7 +300,7 @@ class _Facts(Struct, frozen=True, gc=False):
 class _RunSpan(ReadableSpan):
     """A span of a run that becomes a whole one when something of it is asked for: by an exporter, in its own thread."""
 
-    def __init__(self, context: otel.SpanContext, facts: _Facts) -> None:  # pyright: ignore[reportMissingSuperCall] -- it is called when something is asked for
+    def __init__(self, context: otel.SpanContext, facts: _Facts) -> None:
         self._context, self._facts = context, facts
 
     def __getattr__(self, wanted: str) -> Any:  # noqa: ANN401 -- whatever the SDK keeps of a span
