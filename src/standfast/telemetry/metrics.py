@@ -273,7 +273,7 @@ class Tallies:
 
     @property
     def are_many(self) -> bool:
-        """Whether so many wait that they ought to be counted."""
+        """Whether enough wait to be counted."""
         return len(self._steps) + len(self._moves) >= MANY
 
     def add_up(self) -> None:
@@ -316,7 +316,7 @@ class Tallies:
 
 
 def _taken(waiting: deque[T]) -> Iterator[T]:
-    """Take out what waits, each once, whoever else does so."""
+    """Take out what waits, each once, also if another thread does the same."""
     for _ in range(len(waiting)):
         try:
             yield waiting.popleft()
