@@ -28,6 +28,7 @@ MODULES: Final = {
     "mongodb": "_store_limit_other",
     "dynamodb": "_store_limit_other",
     "cloudflare": "_store_limit_cloudflare",
+    "etcd": "_store_limit_etcd",
 }
 
 
@@ -70,6 +71,8 @@ def beside(url: str) -> str:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     if parts.scheme == "dynamodb":
+        return urlunsplit(parts._replace(path=f"/{TABLES}"))
+    if parts.scheme == "etcd":
         return urlunsplit(parts._replace(path=f"/{TABLES}"))
     name = {"postgresql": "schema"}.get(parts.scheme, "prefix")
     return urlunsplit(parts._replace(query=urlencode({**given, name: TABLES})))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PAGE: Final = ROOT / "docs" / "explanation" / "promises.md"
 MARKS: Final = ("<!-- measured -->", "<!-- end of what was measured -->")
 DEFAULT_LEASE: Final = "30s"
-SHORT_LEASE: Final = {"dynamodb": 12.0}
+SHORT_LEASE: Final = {"dynamodb": 12.0, "etcd": 12.0}
 """Seconds of a lease in rows where a process is paused past it; other stores take 4."""
 ROUNDS: Final = int(os.environ.get("STANDFAST_BENCH_ROUNDS", "5"))
 ENOUGH: Final = 45.0

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 NOTES = """\
 Each server is on loopback and on the machine's own disk, as durable as Standfast asks for: PostgreSQL 18 with
 `synchronous_commit=on`, Valkey 9 with `appendfsync always`, MariaDB 10.11 with `sync_binlog=1`, MongoDB 6 with write
-concern majority and journal, sqld as shipped, an emulator of DynamoDB, whose speed says nothing about the service, and
-Cloudflare's `workerd`, without the way to the service; its limit is a bare object that takes JSON over one WebSocket.
+concern majority and journal, sqld as shipped, etcd 3.5 with one member, an emulator of DynamoDB, whose speed says
+nothing about the service, and Cloudflare's `workerd`, without the way to the service; its limit is a bare object that
+takes JSON over one WebSocket. The limit of etcd are bare transactions over the same JSON gateway, of 60 puts each.
 The limit of commits is a plain loop over the driver that writes the same rows into the same tables: *n* tasks are one
 transaction, script or request with *n* guarded puts, the attempt and the counter of versions, every value a new one.
 The limit of a mutex on PostgreSQL is two compare-and-set updates of one row, which is less than a hold keeps; *the same
@@ -58,6 +59,7 @@ SERVERS: Final = {
     "libsql": "libSQL",
     "dynamodb": "DynamoDB's emulator",
     "cloudflare": "Cloudflare's runtime",
+    "etcd": "etcd",
 }
 POLLED: Final = ("mysql", "libsql", "dynamodb")
 

@@ -39,7 +39,7 @@ CONTRACTS = {
 SUITES: dict[str, type] = {"locks": LockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
 WHERE_REQUESTS = ("sole server", "shared store")
-WHERE_SERVERS = ("PostgreSQL", "Redis", "MariaDB", "MongoDB", "DynamoDB", "libSQL", "Cloudflare")
+WHERE_SERVERS = ("PostgreSQL", "Redis", "MariaDB", "MongoDB", "DynamoDB", "libSQL", "Cloudflare", "etcd")
 QUESTIONS = """
 without pauses; whatever pauses; write to the space; write elsewhere; first come; dead waiter; killed holder;
 silent holder; process kill; power cut; failover; clock; skew; lost answer; fixed time; long and many
@@ -117,7 +117,7 @@ def _file_of(case: type) -> Path | None:
         ("test_policies.py", "class TestSharedOnRedis(OnRedis, Shared)"),
         *(
             (f"test_{server}.py", f", {suite})")
-            for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql", "cloudflare")
+            for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql", "cloudflare", "etcd")
             for suite in ("StoreConformance", "LockConformance", "RunLockConformance", "WorkflowConformance")
         ),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from standfast.clock import Instant, later
 from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.etcd.gateway import EtcdConnection
 from standfast.stores.remote.server import Intent, Row, WriteRefused, Written
 from tests.integration.etcd.clusters import ask
 from tests.integration.etcd.conftest import key, opened
@@ -84,6 +85,15 @@ async def test_what_has_expired_is_removed_and_what_was_renewed_is_not(url: str)
         assert key("renewed") in (await store.read(key("renewed"))).records
 
 
+async def test_nothing_is_removed_from_a_store_that_is_being_moved(url: str) -> None:
+    """And the sweep ends all the same."""
+    async with opened(url) as store:
+        await commit(store, *(Put(key(f"gone-{n}"), b"", expires_at=Instant(1)) for n in range(50)))
+        await store.transfer().freeze(1)
+        assert await server_of(store).sweep(10) == 0
+        assert keys_below(url, "r") == 50
+
+
 async def test_messages_to_topics_that_no_handle_listens_to_are_removed(url: str) -> None:
     """They would stay for ever otherwise."""
     async with opened(url) as store:
@@ -135,3 +145,22 @@ async def test_many_messages_do_not_keep_a_commit_from_fitting(url: str) -> None
         for watch in watches:
             assert await watch.wait(5) is not None
             await watch.__aexit__(None, None, None)
+
+
+async def test_a_commit_is_one_request(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked beside that is paid for by every commit."""
+    sent: list[str] = []
+    post = EtcdConnection._post
+
+    async def counted(self: EtcdConnection, path: str, body: bytes, seconds: float) -> tuple[int, bytes]:
+        sent.append(path)
+        return await post(self, path, body, seconds)
+
+    async with opened(url) as store:
+        version = (await commit(store, Put(key("a"), b"")))[key("a")]
+        monkeypatch.setattr(EtcdConnection, "_post", counted)
+        for _ in range(5):
+            version = (await commit(store, Put(key("a"), b"", version)))[key("a")]
+
+    assert sent[:5] == ["/v3/kv/txn"] * 5
+    assert len(sent) <= 6  # and one when it is closed

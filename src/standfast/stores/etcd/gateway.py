@@ -358,6 +358,7 @@ class EtcdConnection:
         self._backoff: Final = ConnectBackoff()
         self._member = 0
         self._token = ""
+        self._lost = ""
         self._session: Final = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=options.pool, ssl=options.tls or False),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -417,17 +418,14 @@ class EtcdConnection:
 
         What is asked of keys is answered by most of the members, and so never from behind what was seen before.
         """
-        if header.cluster_id:
-            if not self.cluster:
-                self.cluster = header.cluster_id
-            if header.cluster_id != self.cluster:
-                raise StoreRewoundError(
-                    self.name, "another cluster answers, perhaps one restored from a backup; look at it, and open anew"
-                )
-        if 0 < header.revision < floor:
-            raise StoreRewoundError(
-                self.name, f"it was at revision {floor}, and is at {header.revision} now: restored from a backup?"
-            )
+        if header.cluster_id and header.cluster_id != self.cluster:
+            if self.cluster:
+                self._lost = "another cluster answers, perhaps one restored from a backup; look at it, and open it anew"
+            self.cluster = self.cluster or header.cluster_id
+        elif 0 < header.revision < floor:
+            self._lost = f"it was at revision {floor}, and is at {header.revision} now: restored from a backup?"
+        if self._lost:  # for good: opening it anew accepts what is there
+            raise StoreRewoundError(self.name, self._lost)
         self.revision = max(self.revision, header.revision)
 
     async def _try(self, kind: tuple[str, msgspec.json.Decoder[T]], body: bytes, seconds: float) -> T:

@@ -174,7 +174,7 @@ class EtcdServer(ServerDefaults):
         if self._attempts.get(intent.handle, (0, 0))[0] >= intent.number:
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was counted before")
         highest = max(intent.guards.values())
-        if highest >> PLACES >= self._connection.revision + self._store.base:  # it was imported, and not gone above yet
+        if highest >> PLACES > self._connection.revision + self._store.base:  # it was imported, and not gone above yet
             await self.transfer().lift(highest)
             await self._look_at_store()
         token = secrets.token_bytes(8)
@@ -378,9 +378,13 @@ class EtcdServer(ServerDefaults):
         }
         expired = (await self._connection.ask(RANGE, request)).kvs
         step = (self._options.max_txn_ops - BESIDE) // 3
+        removed = 0
         for some in (expired[place : place + step] for place in range(0, len(expired), step)):
-            await self._txn({"compare": [is_at(self._keys.store, self._store_revision)]} | removals(self._keys, some))
-        return len(expired)
+            unchanged = {"compare": [is_at(self._keys.store, self._store_revision)]}
+            if not (await self._txn(unchanged | removals(self._keys, some))).succeeded:
+                break  # it is being moved; the next write finds out
+            removed += len(some)
+        return removed
 
     async def _sweep_attempts(self, now: Instant) -> None:
         first, last = self._keys.below(b"a")
