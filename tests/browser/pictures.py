@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.browser.chromium import started, window
-from tests.browser.stage import TOKEN, go, look, stage
+from tests.browser.stage import TOKEN, go, in_a_circle, look, stage
 
 if TYPE_CHECKING:
     from tests.browser.chromium import Tab
@@ -53,11 +53,15 @@ async def main(folder: Path) -> None:
             entry = (await shop.engine.space.explain("ledger")).holders[0].entry
             for scheme in ("light", "dark"):
                 await look(tab, scheme, WIDTH, 420)
+                suffix = "" if scheme == "light" else "-dark"
                 for name, (path, query) in PICTURES.items():
                     at = f"?at=1&at=&at=ledger&entry={entry}" if name == "preview" else query
                     await go(tab, shop.at(path, at))
-                    suffix = "" if scheme == "light" else "-dark"
                     await picture(tab, folder / f"dashboard-{name}{suffix}.png")
+                async with in_a_circle(shop.engine.space):
+                    waiter = (await shop.engine.space.explain("accounts")).waiters[0].entry
+                    await go(tab, shop.at("why", f"?at=1&at=&at=accounts&entry={waiter}"))
+                    await picture(tab, folder / f"dashboard-circle{suffix}.png")
 
 
 if __name__ == "__main__":

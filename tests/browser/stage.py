@@ -8,6 +8,7 @@ import socket
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
+from unittest.mock import patch
 
 import uvicorn
 
@@ -201,6 +202,39 @@ async def _fill(engine: sf.Engine, dispatcher: sf.Dispatcher, tasks: list[asynci
         tasks.append(asyncio.create_task(_sent(dispatcher, call)))
         await asyncio.sleep(0.05)
     await engine.acting_as(sf.admin.Actor("eve", "cli", "ops-1")).retry("refund-0")
+
+
+@asynccontextmanager
+async def in_a_circle(space: sf.Space) -> AsyncIterator[None]:
+    """Let two owners wait for each other, as if the locks had not seen it: they refuse what closes a circle."""
+
+    async def none(*_: object) -> tuple[()]:
+        return ()
+
+    async def take(owner: str, first: str, second: str) -> None:
+        async with space.mutex(first).hold(owner=owner):
+            both.append(owner)
+            async with space.watch(space.key("line")) as watch:
+                while len(both) < 2:
+                    await watch.wait(0.1)
+            async with space.mutex(second).hold(owner=owner):
+                pass
+
+    both: list[str] = []
+    with patch("standfast.locks.entry.find_cycle", none), patch("standfast.locks.deadlock.find_cycle", none):
+        tasks = [
+            asyncio.create_task(take("billing", "invoices", "accounts")),
+            asyncio.create_task(take("refunds", "accounts", "invoices")),
+        ]
+        async with space.watch(space.key("line")) as watch:
+            while not ((await space.explain("invoices")).waiters and (await space.explain("accounts")).waiters):
+                await watch.wait(0.1)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _sent(dispatcher: sf.Dispatcher, call: sf.Call) -> object:

@@ -314,8 +314,8 @@ def _preview_many(action: str) -> Callable[[View, Fields], Awaitable[Preview]]:
         back = view.url("runs", **{name: value for name, value in query.items() if name in counted.given})
         if not number:
             raise PageError(404, "There are none", f"No runs are like this that could be {counted.bulk.done}.")
-        some = "1 run is" if str(counted.count) == "1" else f"{counted.count} runs are"
-        will = [f"{some} {_MANY[action]}"]
+        some = "1 run" if str(counted.count) == "1" else f"{counted.count} runs"
+        will = [f"{some} will {_MANY[action]}"]
         if counted.count.has_more:
             will.append(f"More than {number:,} were not counted; all of them are meant.")
         will.append("Runs that are started from now on are not meant. It can be stopped before its end.")
@@ -338,9 +338,9 @@ def _preview_many(action: str) -> Callable[[View, Fields], Awaitable[Preview]]:
 
 
 _MANY: Final = {
-    "runs.cancel": "asked to stop, with their children.",
-    "runs.retry": "let go on from the step that failed. What was recorded is not done again.",
-    "runs.purge": "deleted, with everything that they have started. That cannot be undone.",
+    "runs.cancel": "be asked to stop, with their children.",
+    "runs.retry": "go on from the step that failed. What was recorded is not done again.",
+    "runs.purge": "be deleted, with everything that they have started. That cannot be undone.",
 }
 
 
@@ -522,7 +522,7 @@ async def _preview_backfill(view: View, fields: Fields) -> Preview:
     missing = [tick for tick in ticks if not tick.is_started]
     if not missing:
         raise PageError(404, "There is nothing to make up for", f"All {len(ticks):,} ticks have had their run.")
-    will = f"{len(missing):,} runs are started now, the oldest first; they wait for each other."
+    will = f"{len(missing):,} runs will be started now, the oldest first; they wait for each other."
     rest = f"{len(ticks) - len(missing):,} of {len(ticks):,} ticks have had their run already."
     times = ", ".join([*(moment(tick.nominal_at) for tick in missing[:5]), *["..."][: len(missing[5:])]])
     shown = await _about_schedule(

@@ -69,7 +69,8 @@ def _sentence(search: _Search, first: str, drawing: WaitGraph) -> str:
     label = search.nodes[first].label
     if drawing.circle:
         names = [search.nodes[each].label for each in drawing.circle if search.nodes[each].kind != "line"]
-        return f"{' waits for '.join([*names, names[0]])}: a circle. None of them goes on until one is stopped."
+        chain = ", which waits for ".join([*names[1:], names[0]])
+        return f"{names[0]} waits for {chain}: a circle. None of them goes on until one is stopped."
     path = [first]
     while step := next((edge for edge in search.edges if edge.source == path[-1] and edge.target not in path), None):
         path.append(step.target)

@@ -91,7 +91,7 @@ async def test_missed_ticks_are_made_up_for_after_it_was_said_which() -> None:
         assert "Show what it will do" in question
         assert "form_token" not in question
         shown = (await made.get("act/schedule.backfill", id="hourly", start="3 hours")).text
-        assert "3 runs are started now" in shown
+        assert "3 runs will be started now" in shown
         hidden = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', shown))
         headers = {"origin": "http://ops.test", "sec-fetch-site": "same-origin"}
         answer = await made.http.post("/act/schedule.backfill", data=hidden, headers=headers)

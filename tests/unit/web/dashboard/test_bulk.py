@@ -51,7 +51,7 @@ async def test_all_runs_of_a_filter_are_purged_after_their_number_was_typed() ->
         listed = (await made.get("runs", status="failed")).text
         assert "Delete all of them" in listed
         shown = (await made.get("act/runs.purge", status="failed")).text
-        assert "7 runs are deleted" in shown
+        assert "7 runs will be deleted" in shown
         assert "bad-6" in shown or "bad-0" in shown
         assert (await made.engine.count(status="failed")).number == 7
         job = await over(made, await confirmed(made, "runs.purge", "7", status="failed"))
@@ -83,7 +83,7 @@ async def test_runs_are_retried_and_cancelled_by_a_filter() -> None:
         retried = await over(made, await confirmed(made, "runs.retry", "2", tag="night"))
         assert retried.changed.done == 2
         shown = (await made.get("act/runs.cancel", tag="night", workflow="approval")).text
-        assert "1 run is asked to stop" in shown
+        assert "1 run will be asked to stop" in shown
         await over(made, await confirmed(made, "runs.cancel", "1", tag="night", workflow="approval"))
         with pytest.raises(sf.errors.RunCancelledError):
             await made.engine.result("first", timeout="10s")

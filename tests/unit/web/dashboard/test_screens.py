@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import standfast as sf
+from tests.browser.stage import in_a_circle
 from tests.unit.web.dashboard.opened import NASTY, opened, until
 
 
@@ -124,6 +125,17 @@ async def test_why_says_in_one_sentence_who_waits_for_whom() -> None:
         assert "second waits for ledger, which is held by first" in text
         assert "waits for the signal &#39;approve&#39;" in text
         assert "<svg" in text
+
+
+async def test_a_circle_is_told_in_one_sentence_and_drawn() -> None:
+    """It is found on the first screen, and each of its parts is marked."""
+    async with opened() as made, in_a_circle(made.engine.space):
+        assert "1 circle of owners" in (await made.get("")).text
+        waiter = (await made.engine.space.explain("accounts")).waiters[0]
+        text = (await made.get("why", at=["1", "", "accounts"], entry=waiter.entry)).text
+        assert "billing waits for refunds, which waits for billing: a circle" in text
+        assert text.count('class="arrow circle"') == 4
+        assert text.count(' circle">') >= 4
 
 
 async def test_a_holder_is_evicted_after_a_preview_that_names_the_next() -> None:
