@@ -135,8 +135,11 @@ async def fork(runtime: Runtime, run_id: str, step: str, new_run_id: str | None)
             asked.run_id, RUN_STATES.decode(seen.records[keys.state].value).status, "history"
         )
     reserved = await _reserve(runtime, asked.run_id, run_id)
-    await _clear(runtime, keys, reserved)
-    await _write(runtime, keys, events, reserved)
+    # What a fork has left that was not finished goes first.
+    while records := (await runtime.space.scan(*keys.history(), limit=_page(runtime))).records:
+        await _commit(runtime, keys, reserved, *(Delete(key, record.version) for key, record in records.items()))
+    for position, some in chunks_of(events):
+        await _commit(runtime, keys, reserved, Put(keys.chunk(position), packed_chunk(some)))
     started = await start(runtime, structs.replace(asked, extra_changes=(Delete(reserved.key, reserved.expected),)))
     if not started.is_new:
         raise WorkflowAlreadyExistsError(asked.run_id, "unknown", "history")
@@ -150,17 +153,6 @@ async def _reserve(runtime: Runtime, new_run_id: str, run_id: str) -> Check:
     if isinstance(answer, Conflict):
         raise StoreBusyError(f"the run {new_run_id}", "its id could not be reserved")
     return Check(key, answer.versions[key])
-
-
-async def _clear(runtime: Runtime, keys: RunKeys, reserved: Check) -> None:
-    """Delete what a fork has left that was not finished."""
-    while records := (await runtime.space.scan(*keys.history(), limit=_page(runtime))).records:
-        await _commit(runtime, keys, reserved, *(Delete(key, record.version) for key, record in records.items()))
-
-
-async def _write(runtime: Runtime, keys: RunKeys, events: Sequence[HistoryEvent], reserved: Check) -> None:
-    for position, some in chunks_of(events):
-        await _commit(runtime, keys, reserved, Put(keys.chunk(position), packed_chunk(some)))
 
 
 async def _commit(runtime: Runtime, keys: RunKeys, reserved: Check, *changes: Change) -> None:

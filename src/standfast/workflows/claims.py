@@ -70,7 +70,8 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
     if record is None or state is None or header is None or state.has_ended:
         runtime.dropped.discard(run_id)
         if state is not None and state.leaving:
-            await _release_ended(runtime, run_id)
+            # It was ended by force, by a process that has died before it released what the run held.
+            await let_go(runtime, await find(runtime.space, run_id))
         await _forget(runtime.space, seen, keys.ready)
         return None
     if state.owner or state.status == "quarantined":
@@ -95,11 +96,6 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
         if loaded is None:
             runtime.clear_suspect(run_id)
     return loaded
-
-
-async def _release_ended(runtime: Runtime, run_id: str) -> None:
-    """Release what a run still holds that was ended by force, by a process that has died since."""
-    await let_go(runtime, await find(runtime.space, run_id))
 
 
 async def _claim_in_turn(
