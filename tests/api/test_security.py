@@ -45,7 +45,7 @@ SCRIPTS = {
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
     "web/chat/page/chat.js": "be4bd22bcfc56b860bc223e332d4ade72b37cd919865a166712df7388a900dac",
-    "web/dashboard/static/dashboard.js": "7fd88361eee46bb3db73e6cfd865b15a4244c7a983e9d3e32898f043b6a4a317",
+    "web/dashboard/static/dashboard.js": "87ebf3dbb0af90ce81140e9477adfc74accec69ebfe6b947b4fdc9cb13de66ea",
 }
 
 LISTEN = """

@@ -242,6 +242,20 @@ async def test_a_page_follows_what_happens_until_it_is_paused(
     assert tab.complaints == []
 
 
+async def test_a_page_that_is_read_or_copied_is_left_alone(chromium: Browser, address: str, engine: sf.Engine) -> None:
+    """What changes meanwhile does not scroll it back, nor take away what was selected or focused."""
+    tab = await chromium.tab(f"{address}/test?id=first&token={TOKEN}")
+    assert await tab.run("document.getElementById('pause').hidden")
+    await tab.run("document.querySelector('pre').scrollTop = 50")
+    await go(tab, f"{address}/runs")
+    await tab.until("document.body.dataset.state === 'live'")
+    await tab.run("document.querySelector('.scroll').focus()")
+    await engine.start(posting, "x", id="third")
+    await tab.until("[...document.querySelectorAll('td .id')].some((e) => e.textContent === 'third')")
+    assert await tab.run("document.activeElement.className") == "scroll"
+    assert tab.complaints == []
+
+
 async def test_two_tenants_in_two_browsers_see_their_own(running: str, engine: sf.Engine) -> None:
     """The cookie says who it is, and that says whose records there are."""
 

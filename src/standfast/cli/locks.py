@@ -206,9 +206,7 @@ def withdraw_waiter(
     key = key_of(words, family)
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
     if not asyncio.run(_withdraw(target, key, entry)):
-        advice = (
-            "See who does with: standfast locks explain. To evict a holder: standfast locks release"
-        )
+        advice = "See who does with: standfast locks explain. To evict a holder: standfast locks release"
         end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:
         print_json({"key": str(key), "withdrawn": entry})

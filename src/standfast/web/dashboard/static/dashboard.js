@@ -13,8 +13,8 @@ let timer = 0;
 let busy = false;
 let isPaused = sessionStorage.getItem("standfast-paused") === "yes";
 
-// A form that somebody fills in, and a page that asks before it acts, are left alone.
-const isStill = () => main.querySelector("form[method=post]") !== null;
+// A form that is filled in, a page that asks before it acts, and one that is read or copied, are left alone.
+const isStill = () => main.querySelector("form[method=post],[data-still]") !== null;
 const isUsed = () => {
   const active = document.activeElement;
   return active !== null && main.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
@@ -43,12 +43,14 @@ async function refresh() {
 
 // Scrolled parts and the focus stay where they were.
 function replace(part) {
-  const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
-  const focused = [...main.querySelectorAll("a,button")].indexOf(document.activeElement);
+  const scrolled = [...main.querySelectorAll(".scroll,pre")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const focused = [...main.querySelectorAll("a,button,.scroll")].indexOf(document.activeElement);
   if (main.innerHTML === part.innerHTML) return;
   main.replaceChildren(...part.childNodes);
-  main.querySelectorAll(".scroll").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
-  if (focused >= 0) main.querySelectorAll("a,button")[focused]?.focus({ preventScroll: true });
+  main.querySelectorAll(".scroll,pre").forEach((each, place) => {
+    [each.scrollLeft, each.scrollTop] = scrolled[place] ?? [0, 0];
+  });
+  if (focused >= 0) main.querySelectorAll("a,button,.scroll")[focused]?.focus({ preventScroll: true });
   main.dataset.drawn = String(Number(main.dataset.drawn ?? 0) + 1);
 }
 
