@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import yaml  # type: ignore[import-untyped] # it comes without types
 
 from standfast.telemetry.instruments import INSTRUMENTS
 from tests import services
@@ -113,6 +114,34 @@ def test_the_manifest_is_taken_by_the_schemas_of_kubernetes() -> None:
     told = checked(tool("kubernetes-validate"), DEPLOY / "kubernetes" / "standfast.yaml")
     assert told.count(" passed for resource ") == 3
     assert told.count("Couldn't find schema") == told.count("keda.sh/v1alpha1") == 2
+
+
+def test_the_scaled_object_has_the_fields_that_keda_reads() -> None:
+    """As its definition has them: counts are numbers, all metadata is text, and what it names is there."""
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "standfast.yaml").read_text()))
+    by_kind = {each["kind"]: each for each in documents}
+    scaled, auth = by_kind["ScaledObject"], by_kind["TriggerAuthentication"]
+    spec, [trigger] = scaled["spec"], scaled["spec"]["triggers"]
+    counts = {"minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod"}
+
+    assert scaled["apiVersion"] == auth["apiVersion"] == "keda.sh/v1alpha1"
+    assert spec.keys() == counts | {"scaleTargetRef", "triggers"}
+    assert all(type(spec[each]) is int for each in counts)
+    assert spec["minReplicaCount"] <= spec["maxReplicaCount"]
+    assert spec["scaleTargetRef"] == {"name": by_kind["Deployment"]["metadata"]["name"]}
+    assert trigger.keys() == {"type", "metadata", "authenticationRef"}
+    assert trigger["type"] == "metrics-api"
+    assert {"url", "valueLocation", "targetValue", "authMode"} == trigger["metadata"].keys()
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    assert trigger["authenticationRef"] == {"name": auth["metadata"]["name"]}
+    [secret] = auth["spec"]["secretTargetRef"]
+    assert secret.keys() == {"parameter", "name", "key"}
+    assert secret["parameter"] == "token"  # what the mode "bearer" of this trigger reads
+    [container] = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    kept = [each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each]
+    assert {"name": secret["name"], "key": secret["key"]} in kept
+    service = by_kind["Service"]["metadata"]["name"]
+    assert trigger["metadata"]["url"].startswith(f"http://{service}:")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")

@@ -7,13 +7,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 import standfast as sf
 from standfast.cli.status import megabytes
 from standfast.clock import Instant
 from standfast.errors import RunFailedError
-from standfast.stores import Put
-from standfast.workflows.records import READY, RUN_STATES, RunState
+from standfast.stores import Delete, Put
+from standfast.workflows.records import READY, RUN_STATES, RunKeys, RunState, listing
+from standfast.workflows.schedules.spec import STORED, pause
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Ask
@@ -146,3 +148,42 @@ async def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(ask: Ask
 def test_sizes_are_shown_as_people_write_them(size: int, words: str) -> None:
     """In units of a thousand."""
     assert megabytes(size) == words
+
+
+async def test_a_quarantined_run_needs_a_person(url: str, ask: Ask) -> None:
+    """Workers died with it: it is named, with the command that lists such runs."""
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        await engine.start(waits, id="deadly")
+        space, keys = engine.space, RunKeys(engine.space, "deadly")
+        seen = await space.read(keys.state)
+        old = RUN_STATES.decode(seen.records[keys.state].value)
+        quarantined = structs.replace(old, status="quarantined", claims=5)
+        there = await space.read(*keys.listed(old, ()))
+        gone = [Delete(key, record.version) for key, record in there.records.items()]
+        put = Put(keys.state, RUN_STATES.encode(quarantined), seen.version(keys.state))
+        await space.commit(put, *gone, *listing(keys, quarantined, ()))
+        shown = await ask("status")
+        found = json.loads((await ask("status", "--json")).stdout)["concerns"]
+
+    assert shown.exit_code == 6
+    assert (
+        "1 run quarantined: workers died with it\n    deadly\n    standfast runs list --status quarantined"
+        in shown.stdout
+    )
+    assert ("quarantined-runs", ["deadly"]) in [(each["kind"], each["examples"]) for each in found]
+
+
+async def test_a_schedule_that_paused_itself_needs_a_person(url: str, ask: Ask) -> None:
+    """Its workflow is nowhere: it says what is not there, and which schedule to look at."""
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        await engine.schedules.create(sf.Schedule(waits, id="nightly", every="1 hour"))
+        key = engine.space.key("schedule", "nightly")
+        seen = await engine.space.read(key)
+        stored = STORED.decode(seen.records[key].value)
+        paused = structs.replace(stored, state=pause(stored.state), wake_at=None, lacks="the workflow waits@2")
+        await engine.space.commit(Put(key, STORED.encode(paused), seen.version(key)))
+        shown = await ask("status")
+
+    assert shown.exit_code == 6
+    assert "1 schedule paused, as something is not there: the workflow waits@2\n    nightly" in shown.stdout
+    assert "standfast schedules show nightly" in shown.stdout
