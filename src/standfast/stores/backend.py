@@ -15,7 +15,17 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import StoreMovedError, UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Capabilities, Change, Decision, Record, Snapshot, StoreSize, Verdict, Wake
+from standfast.stores.protocol import (
+    Capabilities,
+    Change,
+    Decision,
+    Record,
+    Snapshot,
+    StoreMeasure,
+    StoreSize,
+    Verdict,
+    Wake,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable
@@ -247,6 +257,15 @@ class Sized(Protocol):
 
     def size(self) -> StoreSize:
         """Return how large it is."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A server that tells at little cost how much it keeps."""
+
+    async def measure(self) -> StoreMeasure:
+        """Return about how much it keeps for this store."""
         ...
 
 

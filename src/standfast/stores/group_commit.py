@@ -48,6 +48,7 @@ from standfast.stores.backend import (
     CommitRider,
     Counted,
     Deferred,
+    Measured,
     Outcome,
     Rider,
     RiderBatch,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         Decided,
         Decision,
         Snapshot,
+        StoreMeasure,
         StoreSize,
         Verdict,
         Wake,
@@ -668,6 +670,11 @@ class GroupedStore:
         """Return how large the store is; None if its backend does not say: a server has its own ways to tell."""
         self._check_usable()
         return self._backend.size() if isinstance(self._backend, Sized) else None
+
+    async def measure(self) -> StoreMeasure | None:
+        """Return about how much a server keeps for this store; None if it does not tell at little cost."""
+        self._check_usable()
+        return await self._backend.measure() if isinstance(self._backend, Measured) else None
 
     def count(self, most: int) -> int | None:
         """Return how many records there are, up to a number; None if its backend cannot count at little cost."""

@@ -198,6 +198,18 @@ class Capabilities(Struct, frozen=True):
     """What a failover may lose of what was acknowledged, and the setting that prevents it; empty: nothing is known."""
 
 
+class StoreMeasure(Struct, frozen=True, gc=False):
+    """About how much a server keeps for a store, as far as it tells at little cost; None: it does not tell.
+
+    Attributes:
+        size: Bytes, with what the server needs to find records.
+        records: How many records, as the server estimates it.
+    """
+
+    size: int | None = None
+    records: int | None = None
+
+
 class StoreSize(Struct, frozen=True, gc=False):
     """How large a store is.
 

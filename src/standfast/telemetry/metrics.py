@@ -19,11 +19,11 @@ from standfast.telemetry.instruments import INSTRUMENTS, CounterValues, Histogra
 from standfast.workflows.records import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from standfast.clock import Instant
     from standfast.events import Event
-    from standfast.telemetry.instruments import Instrument, Labels
+    from standfast.telemetry.instruments import Instrument
 
 T = TypeVar("T")
 
@@ -291,28 +291,38 @@ class Tallies:
             observe_all((workflow, name), seconds)
 
     def _add_up_moves(self) -> None:
-        counted: Counter[tuple[Instrument, Labels]] = Counter()
-        observed: defaultdict[tuple[Instrument, Labels], list[float]] = defaultdict(list)
+        started, suspended, ended = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        durations: defaultdict[str, list[float]] = defaultdict(list)
+        orphaned: defaultdict[str, list[float]] = defaultdict(list)
         for workflow, status, is_new, started_at, changed_at, ready_for, orphaned_for in _taken(self._moves):
-            labels: Labels = (workflow,)
             if is_new:
-                counted[of.RUNS_STARTED, labels] += 1
+                started[workflow] += 1
             if ready_for is not None:
-                observed[of.RUN_READY_WAIT, labels].append(ready_for)
+                waits[workflow].append(ready_for)
             if orphaned_for is not None:
-                counted[of.TAKEOVERS, labels] += 1
-                observed[of.TAKEOVER_SECONDS, labels].append(orphaned_for)
+                orphaned[workflow].append(orphaned_for)
             if status in ENDED:
-                counted[of.RUNS_ENDED, (workflow, status)] += 1
+                ended[workflow, status] += 1
                 if started_at:
-                    seconds = max(0.0, seconds_between(started_at, changed_at))
-                    observed[of.RUN_DURATION, labels].append(seconds)
+                    durations[workflow].append(max(0.0, seconds_between(started_at, changed_at)))
             elif status == "suspended":
-                counted[of.RUNS_SUSPENDED, labels] += 1
-        for (instrument, named), amount in counted.items():
-            self._counters[instrument].add(named, amount)
-        for (instrument, named), values in observed.items():
-            self._histograms[instrument].observe_all(named, values)
+                suspended[workflow] += 1
+        self._count(of.RUNS_STARTED, {(workflow,): number for workflow, number in started.items()})
+        self._count(of.RUNS_SUSPENDED, {(workflow,): number for workflow, number in suspended.items()})
+        self._count(of.TAKEOVERS, {(workflow,): len(seconds) for workflow, seconds in orphaned.items()})
+        self._count(of.RUNS_ENDED, ended)
+        self._observe(of.RUN_READY_WAIT, waits)
+        self._observe(of.RUN_DURATION, durations)
+        self._observe(of.TAKEOVER_SECONDS, orphaned)
+
+    def _count(self, instrument: Instrument, numbers: Mapping[Any, int]) -> None:
+        for labels, number in numbers.items():
+            self._counters[instrument].add(labels, number)
+
+    def _observe(self, instrument: Instrument, found: Mapping[str, list[float]]) -> None:
+        for workflow, seconds in found.items():
+            self._histograms[instrument].observe_all((workflow,), seconds)
 
 
 def _taken(waiting: deque[T]) -> Iterator[T]:

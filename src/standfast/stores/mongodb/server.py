@@ -37,7 +37,7 @@ from standfast.stores.mongodb.records import (
     inserting,
     salt,
 )
-from standfast.stores.protocol import Capabilities, Snapshot
+from standfast.stores.protocol import Capabilities, Snapshot, StoreMeasure
 from standfast.stores.remote.connection import ConnectBackoff
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults
 
@@ -209,6 +209,11 @@ class MongoServer(ServerDefaults):
         attempts = {"_id": {"$gte": ATTEMPT, "$lt": AFTER_ATTEMPTS}, "at": {"$lte": now - ATTEMPTS_LIVE}}
         await self._delete(self._connection.records, attempts)
         return swept
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the collection and its indexes, and how many documents it has."""
+        told = await self._connection.ask({"collStats": self._connection.records})
+        return StoreMeasure(int(told["storageSize"]) + int(told["totalIndexSize"]), int(told["count"]))
 
     async def _delete(self, collection: str, wanted: Document) -> int:
         statement = {"q": wanted, "limit": 0}

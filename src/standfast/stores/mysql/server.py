@@ -38,7 +38,7 @@ from standfast.stores.mysql.connection import (
 )
 from standfast.stores.mysql.liveness import find_server_id, liveness_server
 from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
-from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Record, Snapshot, Worked
+from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Record, Snapshot, StoreMeasure, Worked
 from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
 from standfast.stores.remote.failover import PrimaryTracker
 from standfast.stores.remote.liveness import join_liveness
@@ -185,6 +185,14 @@ class MysqlServer(ServerDefaults):
     async def sweep(self, limit: int) -> int:
         """Delete up to ``limit`` rows that are dead, and old attempts."""
         return await sweep(self._links, self._names, limit)
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the table and its indexes, and how many rows the server estimates."""
+        where = f"TABLE_SCHEMA=DATABASE() AND TABLE_NAME='{self._names.plain[0]}'"
+        [rows] = await self._links.ask(
+            f"SELECT DATA_LENGTH+INDEX_LENGTH, TABLE_ROWS FROM information_schema.TABLES WHERE {where}"
+        )
+        return StoreMeasure(*(None if each is None else int(each) for each in rows[0])) if rows else StoreMeasure()
 
     def transfer(self) -> MysqlTransfer:
         """Return what moves everything in the tables."""

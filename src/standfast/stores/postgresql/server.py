@@ -39,7 +39,7 @@ from standfast.stores.postgresql.statements import (
     written,
 )
 from standfast.stores.postgresql.transactions import PostgresUserTransactions, PostgresWorkRunner
-from standfast.stores.protocol import Snapshot, Worked
+from standfast.stores.protocol import Snapshot, StoreMeasure, Worked
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, WriteRefused, Written
 
@@ -227,6 +227,11 @@ class PostgresServer:
         """Delete what has expired."""
         [(removed,)] = await self._reader.call(self._calls.sweep, limit)
         return int(removed)
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the table and its indexes, and how many rows its planner believes in."""
+        [(size, rows)] = await self._reader.call(self._calls.measure)
+        return StoreMeasure(int(size), int(rows) if rows >= 0 else None)
 
     # --- notifications ---------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ class PostgresStatements:
         "hold",
         "look_closely",
         "mark",
+        "measure",
         "next_generation",
         "notify",
         "raise_versions",
@@ -164,6 +165,9 @@ class PostgresStatements:
         self.scan: Final = at(_SCAN)
         self.scan_back: Final = at(_SCAN.replace("ORDER BY r.key", "ORDER BY r.key DESC"))
         self.sweep: Final = at("SELECT @.sweep($1)")
+        self.measure: Final = at(
+            "SELECT pg_total_relation_size(oid), reltuples::bigint FROM pg_class WHERE oid = '@.records'::regclass"
+        )
         self.subscribe: Final = at("SELECT @.subscribe($1, $2, $3)")
         self.next_generation: Final = at("SELECT nextval('@.generations'::regclass)")
         self.audience: Final = at("SELECT * FROM @.audience()")

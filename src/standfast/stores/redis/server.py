@@ -13,7 +13,7 @@ from standfast.errors import AttemptClosedError, StoreError, StoreReadOnlyError,
 from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores.backend import EXPORTED, OPEN, Batching, moved_error, pages
-from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot, StoreMeasure
 from standfast.stores.redis.cluster import Cluster, OneServer, RedisSubscriber, RewindDetector, ScriptCaller
 from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of
 from standfast.stores.redis.liveness import find_store_id, liveness_server
@@ -227,6 +227,20 @@ class RedisServer(ServerDefaults):
             answer = await self.calls.run(FORGET, names, (names.head, names.attempts), arguments)
             self._cursors[names.attempts] = answer[3]
         return removed
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes and the records of the namespaces that this handle uses; MEMORY looks at a few of them."""
+        size: int | None = 0
+        records = 0
+        for names in tuple(self._known.values()):
+            pool = await self.calls.routes.pool(names.slot)
+            number = await self.calls.ask(pool, "HLEN", names.records)
+            taken = [await self.calls.ask(pool, "MEMORY", "USAGE", key) for key in (names.records, names.order)]
+            records += number if isinstance(number, int) else 0
+            if size is not None:  # a user that may not ask for it is refused
+                known = [each or 0 for each in taken if each is None or isinstance(each, int)]
+                size = size + sum(known) if len(known) == len(taken) else None
+        return StoreMeasure(size, records)
 
     async def mark(self) -> int:
         """Return the sum of the last versions of the namespaces that are listened to."""

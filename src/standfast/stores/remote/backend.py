@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, final
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.errors import StoreError
 from standfast.events import NO_HOOKS, Swept
-from standfast.stores.backend import transfer_of
+from standfast.stores.backend import Measured, transfer_of
 from standfast.stores.group_commit import GroupedStore, own_copy
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.protocol import Snapshot
+from standfast.stores.protocol import Snapshot, StoreMeasure
 from standfast.stores.remote.subscriptions import RemoteSubscriptions
 from standfast.stores.remote.writer import RemoteWriter
 from standfast.stores.user_transactions import user_transactions_of
@@ -163,6 +163,10 @@ class RemoteBackend:
         if self._hooks and removed:
             taken = monotonic() - started
             self._hooks.emit(Swept(at=SYSTEM_CLOCK.wall(), store=self.name, seconds=taken, removed=removed))
+
+    async def measure(self) -> StoreMeasure:
+        """Return about how much the server keeps, as far as it tells."""
+        return await self._server.measure() if isinstance(self._server, Measured) else StoreMeasure()
 
     # --- life ------------------------------------------------------------------------------------------------
 
