@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import sqlite3
 import uuid
 from pathlib import Path
@@ -58,10 +59,25 @@ async def opened(url: str, **options: Any) -> AsyncGenerator[GroupedStore]:
         await store.aclose()
 
 
+def data_of(server: Server) -> Path:
+    """Return where a runtime of the test's own, which is up, keeps its objects."""
+    return Path(f"/proc/{server.pid}/cwd").resolve() / "data"
+
+
+@contextlib.contextmanager
+def set_back(folder: Path) -> Iterator[None]:
+    """Undo in the end what a block does to objects; their runtime is down at its beginning and at its end."""
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    yield
+    shutil.rmtree(folder)
+    kept.rename(folder)
+
+
 def counted(server: Server, table: str) -> int:
     """Return how many rows a table has in all objects of a runtime of the test's own, expired ones included."""
     count = 0
-    for file in (Path(f"/proc/{server.pid}/cwd") / "data").rglob("*.sqlite"):
+    for file in data_of(server).rglob("*.sqlite"):
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
             if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
                 count += database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 -- a name of the test's own

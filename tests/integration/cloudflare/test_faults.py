@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import StoreError, StoreUnavailableError
+from standfast.errors import StoreError, StoreRewoundError, StoreUnavailableError
 from standfast.events import OutcomeSettled
 from standfast.stores import Commit, Conflict, Delete, Put
 from standfast.stores.cloudflare import connection
 from standfast.stores.remote.subscriptions import RemoteSubscriptions
-from tests.integration.cloudflare.conftest import counted, open_databases, opened
+from tests.integration.cloudflare.conftest import counted, data_of, open_databases, opened, set_back
 from tests.integration.faults.proxy import Fault, proxy_to
 
 if TYPE_CHECKING:
@@ -62,6 +62,50 @@ async def test_a_killed_runtime_keeps_what_it_acknowledged(server: Server, key: 
 
         assert isinstance(second, Commit)
         assert second.versions[key("a")] > first.versions[key("a")]
+
+
+async def test_an_object_that_was_set_back_is_noticed_by_who_knows_more(server: Server, key: MakeKey) -> None:
+    """By a writer and by a reader, which do nothing more; who opens it anew goes on, with higher versions."""
+    async with opened(server.url) as writer, opened(server.url) as reader, opened(server.url) as late:
+        await late.commit(Put(key("late"), b"1"))
+        folder = data_of(server)
+        await asyncio.to_thread(server.kill)
+        with set_back(folder):
+            await asyncio.to_thread(server.restart)
+            second = await writer.commit(Put(key("b"), b"2"))
+            assert isinstance(second, Commit)
+            await reader.read(key("b"))
+            await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.restart)
+        for _ in range(2):
+            with pytest.raises(StoreRewoundError, match="accept-loss"):
+                await reader.read(key("b"))
+            with pytest.raises(StoreRewoundError):
+                await writer.commit(Put(key("c"), b"3"))
+        async with opened(server.url) as anew:
+            again = await anew.commit(Put(key("b"), b"2"))
+            assert isinstance(again, Commit)
+            assert again.versions[key("b")] > second.versions[key("b")]
+
+
+async def test_a_writer_whose_commits_are_gone_notices_although_others_have_written_since(
+    server: Server, key: MakeKey
+) -> None:
+    """Versions are higher again than it has seen, but its own last attempt is not there."""
+    async with opened(server.url) as other:
+        await other.commit(Put(key("a"), b"1"))
+    async with opened(server.url) as writer:
+        folder = data_of(server)
+        await asyncio.to_thread(server.kill)
+        with set_back(folder):
+            await asyncio.to_thread(server.restart)
+            await writer.commit(Put(key("b"), b"2"))
+            await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.restart)
+        async with opened(server.url) as anew:
+            await anew.commit(Put(key("d"), b"2"))
+        with pytest.raises(StoreRewoundError):
+            await writer.commit(Put(key("c"), b"3"))
 
 
 async def test_a_runtime_that_does_not_answer_is_given_up_in_time(server: Server, key: MakeKey) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import sqlite3
 import traceback
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,12 +18,13 @@ from standfast.stores import Commit, Put
 from standfast.stores.cloudflare import connection
 from standfast.stores.url import open_store
 from tests import services
-from tests.integration.cloudflare.conftest import opened
+from tests.integration.cloudflare.conftest import data_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.keys import RecordKey
+    from tests.services.server import Server
 
     MakeKey = Callable[..., RecordKey]
 
@@ -92,6 +96,22 @@ async def test_a_worker_that_lacks_an_operation_is_told_of(url: str) -> None:
         sockets = store._backend.server._sockets  # type: ignore[attr-defined]  # there is no such call otherwise
         with pytest.raises(UnsuitableStoreError, match="older than this program"):
             await sockets.read(connection.STORE, "constructor")
+
+
+async def test_objects_of_a_newer_worker_are_left_alone(server: Server, key: MakeKey) -> None:
+    """An older worker that was deployed over it says so, and touches nothing."""
+    async with opened(server.url) as store:
+        await store.commit(Put(key("a"), b""))
+    folder = data_of(server)
+    await asyncio.to_thread(server.kill)
+    for file in folder.rglob("*.sqlite"):
+        with contextlib.closing(sqlite3.connect(file)) as database, contextlib.suppress(sqlite3.OperationalError):
+            database.execute("UPDATE head SET schema = 99")  # another file there has no such table
+            database.commit()
+    await asyncio.to_thread(server.restart)
+
+    with pytest.raises(UnsuitableStoreError, match="newer worker"):
+        await open_store(server.url)
 
 
 async def test_plain_connections_are_for_this_machine() -> None:

@@ -20,6 +20,7 @@ from standfast.errors import (
     StoreClosedError,
     StoreError,
     StoreFullError,
+    StoreRewoundError,
     StoreUnavailableError,
     UnsuitableStoreError,
 )
@@ -106,9 +107,14 @@ _REFUSED: Final = {
         StoreUnavailableError,
         f"the worker has no secret of {LEAST_SECRET} characters or more; set one: `wrangler secret put SECRET`",
     ),
+    "newer-tables": (UnsuitableStoreError, "a newer worker has been there; deploy that one again, or a later one"),
     "no-websocket": (UnsuitableStoreError, "something on the way takes no WebSockets; turn them on for this name"),
     "no-such-path": (UnsuitableStoreError, "the worker refuses the path; deploy the worker of this version"),
 }
+_REWOUND: Final = (
+    "its object was set back to an earlier point, and lacks commits that were acknowledged; to go on with what is"
+    " there, run standfast accept-loss, and start the processes anew"
+)
 _NO_WORKER: Final = "there is no Standfast worker at this address; deploy one: `standfast cloudflare init`"
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
@@ -217,6 +223,7 @@ class ObjectSocket:
 
     Attributes:
         topics: What the object was told that this socket listens to.
+        seen: The last version of the object that is known.
     """
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str, timeout: float, heard: Heard) -> None:
@@ -227,6 +234,7 @@ class ObjectSocket:
         self._number = 0
         self._told: Callable[[], object] | None = None
         self.topics: frozenset[bytes] = frozenset()
+        self.seen = 0
         self.is_lost = False
         self._reading: Final = self._loop.create_task(self._read())
 
@@ -252,6 +260,7 @@ class ObjectSocket:
 
         Raises:
             OutcomeUnknownError: It was sent, and no answer came.
+            StoreRewoundError: The object was set back; nothing was done.
             StoreError: The object has undone it.
         """
         if self.is_lost:
@@ -261,7 +270,7 @@ class ObjectSocket:
         self._waiting[number] = answer
         try:
             async with asyncio.timeout(self._timeout):
-                await self._ws.send_bytes(pack((number, operation, *fields), parts))
+                await self._ws.send_bytes(pack((number, operation, self.seen, *fields), parts))
                 reply: Reply = await answer
         except TimeoutError as error:
             self.lose()  # whatever comes later is too late; a new connection may fare better
@@ -271,10 +280,14 @@ class ObjectSocket:
             raise OutcomeUnknownError(self._name, "the connection broke") from error
         finally:
             del self._waiting[number]
+        version, *reply.fields = reply.fields
         if reply.status == "failed":
             raise failure(str(reply.fields[0]), self._name)
+        if reply.status == "rewound":
+            raise StoreRewoundError(self._name, _REWOUND)
         if reply.status == "unknown-operation":
             raise UnsuitableStoreError(self._name, "the worker is older than this program; deploy the worker of it")
+        self.seen = max(self.seen, int(version))
         return reply
 
     async def ping(self) -> None:
@@ -364,7 +377,8 @@ class ObjectSockets:
         self._dialing: Final[dict[bytes, asyncio.Lock]] = {}
         self._backoff: Final = ConnectBackoff()
         self._closing: Final[set[asyncio.Task[None]]] = set()
-        self._is_closed = False
+        self._seen: Final[dict[bytes, int]] = {}
+        self._is_rewound = self._is_closed = False
         self._authorization = options.authorization()
         self._session: Final = new_session(options)
 
@@ -375,8 +389,16 @@ class ObjectSockets:
             OutcomeUnknownError: It was sent, and no answer came.
             StoreUnavailableError: It was certainly not done.
         """
+        if self._is_rewound:
+            raise StoreRewoundError(self._options.name, _REWOUND)
         socket = await self.socket(namespace)
-        return await socket.ask(operation, *fields, parts=parts)
+        try:
+            reply = await socket.ask(operation, *fields, parts=parts)
+        except StoreRewoundError:
+            self._is_rewound = True
+            raise
+        self._seen[namespace] = max(self._seen.get(namespace, 0), socket.seen)
+        return reply
 
     async def read(self, namespace: bytes, operation: str, *fields: object, parts: Sequence[Part] = ()) -> Reply:
         """Ask for something that does no harm if it is done twice; it is asked again if the connection broke.
@@ -415,6 +437,7 @@ class ObjectSockets:
             raise
         self._backoff.succeeded()
         socket = self._open[namespace] = ObjectSocket(ws, self._options.name, self._options.timeout, self._heard)
+        socket.seen = self._seen.get(namespace, 0)
         socket.when_lost(lambda: self._note_loss(namespace, socket))
         self._close_idle(socket)
         return socket

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
 
-from standfast.clock import Instant
+from standfast.clock import Instant, monotonic
 from standfast.errors import AttemptClosedError, StoreError
 from standfast.keys import RecordKey
 from standfast.stores.backend import OPEN, Batching, moved_error, pages
@@ -16,6 +16,7 @@ from standfast.stores.cloudflare.connection import STORE, ObjectSockets
 from standfast.stores.cloudflare.liveness import liveness_server
 from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from standfast.stores.remote.connection import FIRST_PAUSE, LONGEST_PAUSE
+from standfast.stores.remote.failover import REMEMBERED_FOR
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
 
@@ -69,6 +70,7 @@ class CloudflareServer(ServerDefaults):
         self._topics: Final = ObjectTopics()
         self._sockets: Final = ObjectSockets(options, self._topics.take, self._topics.lose)
         self._topics.sockets = self._sockets
+        self._attempts: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
         self._liveness: SessionLiveness | None = None
 
     @classmethod
@@ -88,12 +90,15 @@ class CloudflareServer(ServerDefaults):
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one message."""
-        fields, parts = _message(intent, self._topics.known(intent.namespace))
-        reply = await self._sockets.write(intent.namespace, "write", *fields, parts=parts)
+        namespace = intent.namespace
+        fields, parts = _message(intent)
+        known, acknowledged = self._topics.known(namespace), self._acknowledged(namespace, intent.handle)
+        reply = await self._sockets.write(namespace, "write", *fields, known, acknowledged, parts=parts)
         if reply.status == "written":
+            self._attempts[namespace, intent.handle] = (intent.number, monotonic())
             at, first, generation = reply.fields
             versions = intent.exact or tuple(range(first, first + intent.draws))
-            return Written(Instant(at), versions, self._topics.meet(intent.namespace, generation))
+            return Written(Instant(at), versions, self._topics.meet(namespace, generation))
         if reply.status == "refused":
             at, places = reply.fields
             keys: Sequence[RecordKey] = tuple(intent.guards)
@@ -107,6 +112,11 @@ class CloudflareServer(ServerDefaults):
         if reply.status == "frozen":
             raise moved_error(self.name, int(reply.fields[0]))
         return await self._look_for_refusal(intent)  # the records are too much for one answer
+
+    def _acknowledged(self, namespace: bytes, handle: str) -> int:
+        """Return the last attempt of a handle that the object must have counted; 0 if there is none."""
+        number, at = self._attempts.get((namespace, handle), (0, 0.0))
+        return number if monotonic() - at < REMEMBERED_FOR else 0
 
     async def _look_for_refusal(self, intent: Intent) -> WriteRefused:
         keys, most, at = list(intent.guards), self.batching.max_reads, Instant(0)
@@ -127,13 +137,18 @@ class CloudflareServer(ServerDefaults):
         """Make sure that an attempt can never be written any more; if it was, say with which versions."""
         if not namespace:
             raise StoreError(self.name, f"attempt {number} of {handle} was made elsewhere; settle it there")
-        counted, at, first, draws = (await self._sockets.read(namespace, "close", handle, number)).fields
+        acknowledged = self._acknowledged(namespace, handle)
+        reply = await self._sockets.read(namespace, "close", handle, number, acknowledged)
+        counted, at, first, draws = reply.fields
         if counted != number:
             raise StoreError(self.name, f"a later attempt than {number} of {handle} was counted")
+        self._attempts[namespace, handle] = (number, monotonic())
         return None if first is None else Landed(Instant(at), tuple(range(first, first + draws)))
 
     async def forget(self, handle: str) -> None:
         """Remove what was counted for a handle."""
+        for known in [known for known in self._attempts if known[1] == handle]:
+            del self._attempts[known]
         for namespace in self._sockets.namespaces():
             await self._sockets.read(namespace, "forget", handle)
 
@@ -219,7 +234,7 @@ class CloudflareServer(ServerDefaults):
                 await self._liveness.leave()
 
 
-def _message(intent: Intent, known: int) -> tuple[tuple[Any, ...], list[Part]]:
+def _message(intent: Intent) -> tuple[tuple[Any, ...], list[Part]]:
     """Return the fields and the bytes of a write."""
     guards, exact = intent.guards, intent.exact
     position = {key: index for index, key in enumerate(guards)}
@@ -235,7 +250,6 @@ def _message(intent: Intent, known: int) -> tuple[tuple[Any, ...], list[Part]]:
         [(position[row.key], row.draw, row.expires_at, len(row.value)) for row in intent.puts],
         [position[key] for key in intent.deletes],
         [(len(message.topic), len(message.data)) for message in intent.messages],
-        known,
     )
     parts: list[Part] = [*guards, *[row.value for row in intent.puts]]
     for message in intent.messages:

@@ -5,6 +5,9 @@
 // the messages to others, until the database has it for good (output gates). One object of each store has no
 // namespace: it knows the names of the others, why the store is frozen, and which processes are connected.
 //
+// Every request names the last version that its sender has seen, and every answer the last one there is: an object that
+// was set back to an earlier point is noticed.
+//
 // A message on a WebSocket is four bytes for the length of its head, the head in JSON, and the bytes of keys and
 // values, one after the other in the order in which the head names their lengths.
 import { DurableObject } from "cloudflare:workers";
@@ -105,8 +108,7 @@ export class StandfastObject extends DurableObject {
       });
     }
     [this.head] = this.all("SELECT * FROM head");
-    if (this.head.schema > SCHEMA) throw new Error(`standfast: the tables have form ${this.head.schema}`);
-    this.dropTopics(this.all("SELECT DISTINCT socket FROM topics").map(({ socket }) => socket));
+    if (this.head.schema <= SCHEMA) this.dropTopics(this.all("SELECT DISTINCT socket FROM topics").map(({ socket }) => socket));
   }
 
   all(statement, ...values) {
@@ -132,6 +134,7 @@ export class StandfastObject extends DurableObject {
   // --- sockets ------------------------------------------------------------------------------------------------------
 
   async fetch(request) {
+    if (this.head.schema > SCHEMA) return refuse(409, "newer-tables");
     const [, , , prefix, namespace] = new URL(request.url).pathname.split("/");
     if (this.head.name === "") {
       this.head.name = `${prefix}/${namespace}`;
@@ -149,15 +152,17 @@ export class StandfastObject extends DurableObject {
     let id = 0;
     try {
       const request = new Parts(bytes);
-      const [number, operation, ...fields] = request.head;
+      const [number, operation, seen, ...fields] = request.head;
       id = number;
-      if (!OPERATIONS.has(operation)) return answer(socket, [id, "unknown-operation"]);
+      if (!OPERATIONS.has(operation)) return answer(socket, [id, "unknown-operation", 0]);
+      if (seen > this.head.count) return answer(socket, [id, "rewound", this.head.count]);
       if ((operation === "write" || operation === "load") && this.head.frozen === UNKNOWN) await this.join();
-      answer(socket, ...this[operation](id, fields, request, socket));
+      const [[, status, ...rest], parts] = this[operation](id, fields, request, socket);
+      answer(socket, [id, status, this.head.count, ...rest], parts);
     } catch (error) {
       this.topics = null;
       [this.head] = this.all("SELECT * FROM head");
-      answer(socket, [id, "failed", String(error?.message ?? error).slice(0, 500)]);
+      answer(socket, [id, "failed", 0, String(error?.message ?? error).slice(0, 500)]);
     }
   }
 
@@ -194,10 +199,12 @@ export class StandfastObject extends DurableObject {
   }
 
   write(id, fields, request, socket) {
-    const [handle, number, draws, exact, after, before, guards, puts, deletes, messages, known] = fields;
+    const [handle, number, draws, exact, after, before, guards, puts, deletes, messages, known,
+      acknowledged] = fields;
     const at = this.time();
     const [attempt] = this.all("SELECT number FROM attempts WHERE handle = ?", handle);
     if (attempt !== undefined && attempt.number >= number) return [[id, "closed"]];
+    if ((attempt?.number ?? 0) < acknowledged) return [[id, "rewound"]];
     if (this.head.frozen > 0) return [[id, "frozen", this.head.frozen]];
     const keys = guards.map(([length]) => request.take(length));
     const lost = [];
@@ -255,8 +262,10 @@ export class StandfastObject extends DurableObject {
   }
 
   // A write of the attempt that arrives later finds it closed.
-  close(id, [handle, number]) {
+  close(id, [handle, number, acknowledged]) {
     const at = this.time();
+    const [before] = this.all("SELECT number FROM attempts WHERE handle = ?", handle);
+    if ((before?.number ?? 0) < acknowledged) return [[id, "rewound"]];
     this.sql.exec(
       "INSERT INTO attempts VALUES (?, ?, ?, NULL, NULL) ON CONFLICT (handle) DO UPDATE SET" +
         " number = excluded.number, at = excluded.at, first = NULL, draws = NULL WHERE number < excluded.number",
@@ -402,6 +411,7 @@ export class StandfastObject extends DurableObject {
   }
 
   alarm() {
+    if (this.head.schema > SCHEMA) return;
     const at = this.time();
     this.sweepAt = null;
     for (let left = SWEEPS_AT_ONCE; left > 0 && this.sweep(at) === SWEPT_AT_ONCE; left--);
