@@ -60,6 +60,10 @@ test-matrix: $(DEV)/.ready ## run the tests that need no server on every Python 
 prove: $(DEV)/.ready fetch-services ## run all tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
 	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
+.PHONY: failover
+failover: $(DEV)/.ready fetch-services ## lose the primary of each replicated set-up in five ways, and write the table of the docs
+	@$(DEV)/bin/python -m tests.integration.failover.storm
+
 .PHONY: check
 check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter, the rules and the words of the house
 	@$(MAKE) --keep-going lint types imports rules words

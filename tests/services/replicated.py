@@ -208,6 +208,17 @@ def valkey(*, sentinels: bool = False) -> Iterator[Group]:
         yield group
 
 
+def valkey_offset(replica: Server) -> int:
+    """Return how far a replica has come; sentinels and clusters choose the one that has most."""
+    return int(valkey_ask(replica.url, "INFO")["slave_repl_offset"])
+
+
+def valkey_follow(replica: Server, primary: Server) -> None:
+    """Let a replica follow another primary, and wait until it does."""
+    valkey_ask(replica.url, "REPLICAOF", "127.0.0.1", port_of(primary.url))
+    until(lambda: valkey_ask(primary.url, "WAIT", 1, 100) == 1, "a replica follows")
+
+
 def master_of(group: Group) -> Server:
     """Return the server that the sentinels call the primary now."""
     import redis  # noqa: PLC0415 - a driver, needed here only

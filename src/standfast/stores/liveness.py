@@ -90,10 +90,12 @@ class ForkGuard:
 # --- tokens: what a process may do while others cannot see that it lives --------------------------------------------
 
 GRACE: Final = 1.2
-"""For how many seconds a token has to be seen unattached before its process counts as dead."""
+"""For how many seconds a token has to be seen unattached before its process counts as dead, unless it says another."""
 
-VALID: Final = 0.9
-"""For how many seconds of those a process that has lost its session counts on being taken for alive."""
+HEADSTART: Final = 0.3
+"""How many seconds before that a process that has lost its session stops counting on being taken for alive."""
+
+VALID: Final = GRACE - HEADSTART
 
 SEEN: Final = 1.0
 """Seconds for which a token must be attached to be seen so by every process that looks."""
@@ -120,9 +122,10 @@ class TokenState:
     It reads no clock: every method is told the time, in seconds.
     """
 
-    __slots__ = ("_attached_at", "_excused_at", "_lost_at", "is_attached", "is_over")
+    __slots__ = ("_attached_at", "_excused_at", "_lost_at", "_valid", "is_attached", "is_over")
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = GRACE) -> None:
+        self._valid: Final = grace - HEADSTART
         self.is_attached = self.is_over = False
         self._attached_at = self._excused_at = -math.inf
         self._lost_at = math.inf
@@ -151,7 +154,7 @@ class TokenState:
         if self.is_attached:
             return math.inf
         excused_at = min(self._excused_at, self._lost_at + LONGEST_RESTART)
-        left = max(self._lost_at, excused_at) + VALID - at
+        left = max(self._lost_at, excused_at) + self._valid - at
         self.is_over = left <= 0
         return left
 
@@ -160,9 +163,10 @@ class TokenState:
 class Suspicion:
     """What one process has seen of another's token. It reads no clock either."""
 
-    __slots__ = ("_asked_at", "_since", "is_certain")
+    __slots__ = ("_asked_at", "_grace", "_since", "is_certain")
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = GRACE) -> None:
+        self._grace: Final = grace
         self._since = math.inf
         self._asked_at = -math.inf
         self.is_certain = False
@@ -178,7 +182,7 @@ class Suspicion:
             self._since = math.inf
         elif not self.is_there or answered_at - self._asked_at > LONGEST_GAP:
             self._since = answered_at
-        elif asked_at - self._since >= GRACE:
+        elif asked_at - self._since >= self._grace:
             self.is_certain = True  # for good: its process knows by now that it is over
         self._asked_at = asked_at
 
@@ -193,14 +197,15 @@ class ProcessLiveness:
 
     Args:
         token: The text by which others know it.
+        grace: How long others wait for it to be attached again.
     """
 
     __slots__ = ("_listeners", "_lock", "_state", "token")
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, grace: float = GRACE) -> None:
         self.token: Final = token
         self._lock: Final = threading.Lock()
-        self._state: Final = TokenState()
+        self._state: Final = TokenState(grace)
         self._listeners: tuple[Callable[[], None], ...] = ()
         _proofs[token] = self
 

@@ -94,3 +94,17 @@ async def test_a_primary_that_was_replaced_and_comes_back_is_not_used() -> None:
 
             servers.entry.point_at(port_of(servers.primary.url))
             await insistently(lambda: store.commit(Put(RecordKey("space", "c"), b"3")))
+
+
+async def test_a_url_that_names_all_hosts_finds_the_one_that_takes_writes() -> None:
+    """When it is opened, whichever comes first, and after a failover."""
+    with replicated.mariadb() as servers:
+        first, second = [f"127.0.0.1:{port_of(each.url)}" for each in servers.members]
+        url = servers.primary.url.replace(first, f"{second},{first}")
+        async with opened(url) as store:
+            await store.commit(Put(KEY, b"1"))
+            await asyncio.to_thread(servers.primary.kill)
+            await asyncio.to_thread(servers.promote, servers.members[1])
+
+            await insistently(lambda: store.commit(Put(RecordKey("space", "b"), b"2")))
+            assert KEY in (await store.read(KEY)).records

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import standfast as sf
-from standfast.errors import OutcomeUnknownError, StoreRewoundError, StoreUnavailableError
+from standfast.errors import OutcomeUnknownError, StoreReadOnlyError, StoreRewoundError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
 from standfast.stores.url import open_store
@@ -38,6 +38,13 @@ async def opened(url: str, options: str = "timeout=2s") -> AsyncGenerator[Groupe
         yield store
     finally:
         await store.aclose()
+
+
+def named(servers: Group) -> str:
+    """Return a URL that names all members, and nothing that follows the primary."""
+    first = servers.members[0].url
+    place = f"127.0.0.1:{port_of(first)}"
+    return first.replace(place, ",".join(f"127.0.0.1:{port_of(each.url)}" for each in servers.members))
 
 
 def sessions(server: Server) -> list[str]:
@@ -213,3 +220,33 @@ async def test_synchronous_replication_loses_no_acknowledged_commit() -> None:
             for first in range(0, len(acknowledged), 50):
                 some = acknowledged[first : first + 50]
                 assert set((await store.read(*some)).records) == set(some)
+
+
+async def test_a_url_that_names_all_hosts_finds_the_primary() -> None:
+    """When it is opened and after a failover, also while the old primary is up and takes writes."""
+    with replicated.postgresql() as servers:
+        async with opened(named(servers)) as store:
+            await store.commit(Put(KEY, b"1"))
+            old = servers.primary
+            servers.promote(servers.members[1])
+            with psycopg.connect(old.url, autocommit=True) as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'standfast%'"
+                )
+
+            await insistently(lambda: store.commit(Put(RecordKey("space", "b"), b"2")))
+
+            async with opened(named(servers)) as anew:
+                assert RecordKey("space", "b") in (await anew.read(RecordKey("space", "b"))).records
+            await asyncio.to_thread(old.kill)
+            await asyncio.to_thread(servers.members[2].stop)  # does not answer at all
+            async with opened(named(servers), "timeout=2s&connect_timeout=2s") as third:
+                assert RecordKey("space", "b") in (await third.read(RecordKey("space", "b"))).records
+
+
+async def test_a_url_whose_hosts_are_all_replicas_is_refused() -> None:
+    """In words, as one replica is."""
+    with replicated.postgresql() as servers:
+        url = named(servers).replace(f"127.0.0.1:{port_of(servers.primary.url)},", "")
+        with pytest.raises(StoreReadOnlyError, match="all of its hosts are replicas"):
+            await open_store(url)

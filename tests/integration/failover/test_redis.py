@@ -122,13 +122,11 @@ def has_all(servers: Group) -> bool:
 
 
 def best(servers: Group) -> Server:
-    """Return the replica that has most, which is the one that sentinels and clusters choose."""
-    return max(servers.members[1:], key=lambda each: replicated.valkey_ask(each.url, "INFO")["slave_repl_offset"])
+    """Return the replica that has most."""
+    return max(servers.members[1:], key=replicated.valkey_offset)
 
 
 def follow(servers: Group) -> None:
     """Let the remaining replica follow the new primary."""
-    port = port_of(servers.primary.url)
     other = next(each for each in servers.members[1:] if each is not servers.primary)
-    replicated.valkey_ask(other.url, "REPLICAOF", "127.0.0.1", port)
-    replicated.until(lambda: replicated.valkey_ask(servers.primary.url, "WAIT", 1, 100) == 1, "a replica follows")
+    replicated.valkey_follow(other, servers.primary)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
 from asyncmy import errors as driver
 from asyncmy.connection import Connection
 from asyncmy.constants.CLIENT import FOUND_ROWS
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.errors import (
     StoreBusyError,
@@ -24,8 +24,10 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.address import is_this_machine, tls_error
+from standfast.stores.liveness import GRACE
 from standfast.stores.remote.connection import ConnectionPool
 from standfast.stores.remote.failover import ServerEpoch
+from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 # --- options: what a URL says, and the names of the tables ---------------------------------------------------------
 
 PORT: Final = 3306
-KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "tls", "tls_ca")
+KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "grace", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
@@ -80,9 +82,23 @@ class MysqlOptions(Struct, frozen=True):
     tls: ssl.SSLContext | None
     lifeline: bool = True
     """Whether others see soon that this process has died."""
+    grace: float = GRACE
+    """For how many seconds this process may be without its lifeline before it is taken for dead."""
+    others: tuple[tuple[str, int], ...] = ()
+    """More hosts and ports, where a URL names several: the one of them that takes writes is used."""
 
     def __repr__(self) -> str:
         return f"<MysqlOptions {self.name}>"
+
+    @property
+    def place(self) -> str:
+        """The host and the port."""
+        return f"{self.host}:{self.port}"
+
+    def each_host(self, first: str = "") -> list[MysqlOptions]:
+        """Return these options for each of the hosts alone, the one at ``first`` before the others."""
+        every = [self, *(structs.replace(self, host=host, port=port) for host, port in self.others)]
+        return sorted(every, key=lambda each: each.place != first)
 
     @property
     def names(self) -> MysqlTables:
@@ -96,7 +112,7 @@ def read_options(address: Address) -> MysqlOptions:
     Raises:
         InvalidUrlError: It says something else, or not enough.
     """
-    host, port = address.host(PORT)
+    (host, port), *others = address.hosts(PORT)
     database, user = address.path(), address.user
     if not user:
         raise address.refuse("name the user, in front of the host and an @")
@@ -116,6 +132,8 @@ def read_options(address: Address) -> MysqlOptions:
         migrate=address.take_flag("migrate", default=True),
         tls=address.tls(default=False),
         lifeline=address.take_flag("lifeline", default=True),
+        grace=take_grace(address),
+        others=tuple(others),
     )
     address.finish(*KNOWN)
     return options
@@ -370,12 +388,26 @@ class MysqlPool:
         self._pool: Final = ConnectionPool(options.name, size, self._dial)
 
     async def _dial(self) -> MysqlConnection:
+        """Connect to the host that took writes the last time, else to the first that does."""
+        problems: list[StoreError] = []
+        known = self.tracker.epoch
+        for options in self._options.each_host("" if known is None else known.place):
+            try:
+                return await self._dial_one(options)
+            except (StoreUnavailableError, StoreReadOnlyError) as error:
+                if not options.others:
+                    raise
+                problems.append(error)
+        told = "; ".join(error.problem for error in problems)
+        raise StoreUnavailableError(self._options.name, f"none of its hosts takes writes: {told}")
+
+    async def _dial_one(self, options: MysqlOptions) -> MysqlConnection:
         try:
-            link = await connect(self._options)
+            link = await connect(options)
         except DRIVER_ERRORS as error:
             raise translated(error, self._options.name) from error
         try:
-            await self._meet(link)
+            await self._meet(link, options)
         except DRIVER_ERRORS as error:
             link.drop()
             raise translated(error, self._options.name) from error
@@ -384,17 +416,17 @@ class MysqlPool:
             raise
         return link
 
-    async def _meet(self, link: MysqlConnection) -> None:
+    async def _meet(self, link: MysqlConnection, options: MysqlOptions) -> None:
         """See that the server takes writes, and that it has what was acknowledged."""
-        options, expected = self._options, self.tracker.expected()
+        expected = self.tracker.expected()
         looks = [f"SELECT {IDENTITY},@@read_only"]
         if expected:
             handles = ",".join(f"x'{handle.encode().hex()}'" for handle in expected)
             found = f"SELECT handle,number FROM {options.names.attempts}"  # noqa: S608 -- a checked name
             looks.append(f"{found} WHERE handle IN ({handles})")
         [(server, is_read_only)], *rows = await link.run(";".join(looks), options.timeout)
-        place = f"{options.host}:{options.port}"
-        if is_read_only and self.tracker.epoch is not None:  # when a store is opened, all its settings are looked at
+        place, is_open = options.place, self.tracker.epoch is not None
+        if is_read_only and (is_open or options.others):  # else all its settings are looked at next
             problem = f"{place} is read_only, perhaps a replica; perhaps another one is taking over: retry"
             raise StoreUnavailableError(options.name, problem)
         counted = {bytes(handle).decode(): int(number) for each in rows for handle, number in each}

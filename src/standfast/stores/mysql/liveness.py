@@ -42,10 +42,11 @@ def liveness_server(options: MysqlOptions, server_id: str) -> LivenessServer:
     return LivenessServer(
         "m1",
         f"{server_id}/{options.database}/{options.prefix}",
-        f"{options.host}:{options.port}",
+        options.place,
         functools.partial(open_liveness_session, options, server_id),
         DRIVER_ERRORS,
         lambda error: code_of(error) in REFUSES_SESSIONS,
+        grace=options.grace,
     )
 
 

@@ -120,7 +120,9 @@ class MysqlServer(ServerDefaults):
             commit_with=True,
             failover_loss=loss,
         )
-        self._liveness: Final = join_liveness(liveness_server(options, server_id)) if server_id else None
+        known = links.tracker.epoch
+        [here, *_] = options.each_host("" if known is None else known.place)
+        self._liveness: Final = join_liveness(liveness_server(here, server_id)) if server_id else None
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
         self._writer: Final = MysqlPool(options, 1, links.tracker)
         self._writing: Final = MysqlWriter(options, self._writer, longest)

@@ -12,6 +12,7 @@ from standfast.stores.postgresql.connection import (
     PostgresOptions,
     PostgresTarget,
     dial,
+    dial_primary,
     failover_loss,
     hang_up,
     read_options,
@@ -56,6 +57,8 @@ CAPABILITIES: Final = Capabilities(
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open a store: ``postgresql://user:password@host:5432/database?schema=standfast``.
 
+    Several hosts have commas between them, ``postgresql://one,two:5433/database``: the one that takes writes is used.
+
     Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``migrate`` (true),
     ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the URL names
     a pooler, and ``lifeline`` (true): whether others see soon that this process has died.
@@ -71,7 +74,7 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
 
 async def open_server(options: PostgresOptions, name: str) -> PostgresServer:
     """Connect, bring the schema up to date, and make a handle."""
-    session = await dial(options.target, options, name)
+    session = await dial_primary(options, name)
     try:
         await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
         store = await store_at(session, options)

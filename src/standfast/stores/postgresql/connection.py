@@ -25,9 +25,11 @@ from standfast.errors import (
 )
 from standfast.stores.address import Address, is_identifier, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
+from standfast.stores.liveness import GRACE
 from standfast.stores.postgresql.statements import channels, data_of
 from standfast.stores.remote.connection import ConnectBackoff
 from standfast.stores.remote.failover import PrimaryTracker, ServerEpoch
+from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
@@ -44,7 +46,18 @@ if TYPE_CHECKING:
 # --- options: where the server is, and how it is to be used --------------------------------------------------------
 
 PORT: Final = 5432
-KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls", "tls_ca")
+KNOWN: Final = (
+    "schema",
+    "timeout",
+    "connect_timeout",
+    "pooler",
+    "listen",
+    "migrate",
+    "lifeline",
+    "grace",
+    "tls",
+    "tls_ca",
+)
 
 
 class PostgresTarget(Struct, frozen=True):
@@ -84,6 +97,8 @@ class PostgresOptions(Struct, frozen=True):
         pooler: ``transaction`` if sessions end with transactions; ``auto`` finds out.
         migrate: Whether to create or change the schema where that is needed; otherwise it is only looked at.
         lifeline: Whether others may see by a session of this process that it has died, where there is a direct one.
+        others: More servers, where a URL names several: the one of them that takes writes is used.
+        grace: For how many seconds this process may be without its lifeline before it is taken for dead.
     """
 
     target: PostgresTarget
@@ -94,6 +109,13 @@ class PostgresOptions(Struct, frozen=True):
     pooler: Literal["auto", "none", "transaction"] = "auto"
     migrate: bool = True
     lifeline: bool = True
+    others: tuple[PostgresTarget, ...] = ()
+    grace: float = GRACE
+
+    @property
+    def targets(self) -> tuple[PostgresTarget, ...]:
+        """All servers of which one is the primary."""
+        return (self.target, *self.others)
 
     def __post_init__(self) -> None:
         """Refuse a name that would have to be escaped, or that PostgreSQL would cut off."""
@@ -103,7 +125,7 @@ class PostgresOptions(Struct, frozen=True):
 
 def read_options(address: Address) -> PostgresOptions:
     """Read the URL of a server."""
-    host, port = address.host(PORT)
+    (host, port), *others = address.hosts(PORT)
     password = None if address.password is None else lambda: address.password or ""  # asked for each connection
     target = PostgresTarget(host, port, address.user, password, address.path() or None, address.tls(default=False))
     listen = address.take_text("listen")
@@ -117,6 +139,8 @@ def read_options(address: Address) -> PostgresOptions:
         "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
         address.take_flag("migrate", default=True),
         address.take_flag("lifeline", default=True),
+        tuple(structs.replace(target, host=host, port=port) for host, port in others),
+        take_grace(address),
     )
     address.finish(*KNOWN)
     return options
@@ -313,6 +337,45 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
         if isinstance(error, DRIVER_ERRORS):
             raise translate(error, name) from error
         raise
+
+
+OTHERS_WITHIN: Final = 0.5
+"""For how many seconds other hosts are waited for when one was found that takes writes: it may have been replaced."""
+
+
+async def dial_primary(options: PostgresOptions, name: str) -> PostgresSession:
+    """Connect to the one of the hosts that takes writes; to the one on the latest timeline, if several seem to."""
+    if not options.others:
+        return await dial(options.target, options, name)
+    asked = [asyncio.ensure_future(dial(target, options, name)) for target in options.targets]
+    found: list[PostgresSession] = []
+    problems: list[StoreError] = []
+    try:
+        pending = set(asked)
+        while pending:
+            within = OTHERS_WITHIN if found else None
+            done, pending = await asyncio.wait(pending, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            for each in done:
+                try:
+                    found.append(each.result())
+                except StoreError as error:
+                    problems.append(error)
+        best = max(found, key=lambda session: session.epoch.number, default=None)
+        if best is not None:
+            found.remove(best)
+            return best
+    finally:
+        for each in asked:
+            each.cancel()
+        for session in found:
+            session.connection.terminate()
+    if all(isinstance(error, StoreReadOnlyError) for error in problems):
+        raise StoreReadOnlyError(name, "all of its hosts are replicas; name the primary, too")
+    refused = next((error for error in problems if isinstance(error, UnsuitableStoreError)), None)
+    told = "; ".join([error.problem for error in problems])
+    raise refused or StoreUnavailableError(name, f"none of its hosts takes writes: {told}")
 
 
 async def _look(connection: Connection, target: PostgresTarget, options: PostgresOptions, name: str) -> PostgresSession:

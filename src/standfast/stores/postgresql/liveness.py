@@ -22,7 +22,7 @@ from standfast.stores.remote.liveness import CONNECTED_WITHIN, SILENT_FOR, Liven
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from standfast.stores.postgresql.connection import PostgresOptions
+    from standfast.stores.postgresql.connection import PostgresOptions, PostgresTarget
     from standfast.stores.postgresql.statements import Connection
     from standfast.stores.remote.failover import PrimaryTracker
 
@@ -119,7 +119,7 @@ async def open_liveness_session(
 
     It is refused if a pooler is in between, if another store is at the other end by now, or a server that was replaced.
     """
-    target = options.listening or options.target
+    target = options.listening or _primary_of(options, tracker)
     within = min(options.connect_timeout, CONNECTED_WITHIN)
     async with asyncio.timeout(within):
         connection: Connection = await asyncpg.connect(
@@ -147,17 +147,24 @@ async def open_liveness_session(
         connection.terminate()
 
 
+def _primary_of(options: PostgresOptions, tracker: PrimaryTracker) -> PostgresTarget:
+    """Return the host that the other connections lead to."""
+    place = "" if tracker.epoch is None else tracker.epoch.place
+    return next((each for each in options.targets if f"{each.host}:{each.port}" == place), options.target)
+
+
 REFUSES_SESSIONS: Final = "57P03"
 
 
 def liveness_server(options: PostgresOptions, store: str, tracker: PrimaryTracker) -> LivenessServer:
     """Return where sessions are opened; ``store`` is what the server says of itself."""
-    target = options.listening or options.target
+    targets = (options.listening,) if options.listening else options.targets
     return LivenessServer(
         "p1",
         store,
-        f"{target.host}:{target.port}",
+        ",".join(f"{target.host}:{target.port}" for target in targets),
         functools.partial(open_liveness_session, options, store, tracker),
         (*DRIVER_ERRORS, StoreError),
         lambda error: code_of(error) == REFUSES_SESSIONS,
+        grace=options.grace,
     )

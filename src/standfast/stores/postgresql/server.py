@@ -25,6 +25,7 @@ from standfast.stores.postgresql.connection import (
     PostgresSubscriber,
     code_of,
     dial,
+    dial_primary,
     translate,
     translate_write,
 )
@@ -88,7 +89,7 @@ class PostgresServer:
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
         self._working: Final = PostgresWorkRunner(self._link(self._dial), self._calls, options, name, capabilities)
-        listening = functools.partial(self._dial, options.listening or options.target)
+        listening = functools.partial(self._dial, options.listening)
         self._subscriber: Final = PostgresSubscriber(options, name, listening, tracker)
 
     def _link(self, open_session: Callable[[], Awaitable[PostgresSession]]) -> PostgresConnection:
@@ -97,7 +98,9 @@ class PostgresServer:
     async def _dial(self, target: PostgresTarget | None = None) -> PostgresSession:
         """Connect to the primary, and see that it has what was acknowledged."""
         try:
-            session = await dial(target or self._options.target, self._options, self.name)
+            session = await (
+                dial(target, self._options, self.name) if target else dial_primary(self._options, self.name)
+            )
         except StoreReadOnlyError as error:
             raise StoreUnavailableError(
                 self.name, f"{error.problem}; perhaps another one is taking over: retry"

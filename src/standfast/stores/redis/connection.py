@@ -25,7 +25,9 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.address import tls_error
+from standfast.stores.liveness import GRACE
 from standfast.stores.remote.connection import ConnectionPool
+from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +51,7 @@ _KNOWN: Final = (
     "durable",
     "unchecked",
     "lifeline",
+    "grace",
     "tls",
     "tls_ca",
 )
@@ -73,6 +76,8 @@ class RedisOptions(Struct, frozen=True):
     """Whether to go on where the server does not tell its eviction policy."""
     lifeline: bool = True
     """Whether others see soon that this process has died."""
+    grace: float = GRACE
+    """For how many seconds this process may be without its lifeline before it is taken for dead."""
     tls: ssl.SSLContext | None = None
 
 
@@ -90,6 +95,7 @@ def read_options(address: Address) -> RedisOptions:
         durable=address.take_choice("durable", ("check", "true", "false"), "check"),
         unchecked=address.take_flag("unchecked", default=False),
         lifeline=address.take_flag("lifeline", default=True),
+        grace=take_grace(address),
         tls=address.tls(default=address.scheme in {"rediss", "valkeys"}),
     )
     address.finish(*_KNOWN)

@@ -61,6 +61,7 @@ def liveness_server(dialer: Dialer, options: RedisOptions, store: str) -> Livene
         _ERRORS,
         lambda error: code_of(error) == "LOADING",
         PING_EVERY,
+        options.grace,
     )
 
 

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from msgspec import Struct
 
-from standfast.stores.liveness import ProcessLiveness, Suspicion, now, run_in_forked_child
+from standfast.stores.liveness import GRACE, ProcessLiveness, Suspicion, now, run_in_forked_child
 from standfast.threads import start_loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from socket import socket
+
+    from standfast.stores.address import Address
 
 
 # --- what a server must offer ---------------------------------------------------------------------------------------
@@ -80,6 +82,7 @@ class LivenessServer(Struct, frozen=True):
         errors: What the driver raises.
         refuses_sessions: Returns True for an error that says that the server takes no sessions at all now.
         ping_every: After how many seconds without anything else to ask a session is tried.
+        grace: For how many seconds a process may be without a session before it counts as dead. Its token says so.
     """
 
     kind: str
@@ -89,6 +92,15 @@ class LivenessServer(Struct, frozen=True):
     errors: tuple[type[Exception], ...]
     refuses_sessions: Callable[[Exception], bool]
     ping_every: float = 5.0
+    grace: float = GRACE
+
+
+def take_grace(address: Address) -> float:
+    """Take the option ``grace`` of a URL."""
+    grace = address.take_seconds("grace", GRACE)
+    if not GRACE <= grace <= LONGEST_GRACE:
+        raise address.refuse(f"grace is a duration from {GRACE:g} s to an hour, for example 10s")
+    return grace
 
 
 def abandon_socket(shared: socket | None) -> None:
@@ -116,8 +128,14 @@ ASKED_FOR: Final = 3.0
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 3.0
 
-_TOKEN: Final = re.compile(r"([a-z]1):([0-9a-f]{16}):([0-9a-f]{16}):([0-9]{1,10})", re.ASCII)
-"""Kind of server and format, store, the number that is attached, and the process for people to read."""
+_TOKEN: Final = re.compile(r"([a-z]1):([0-9a-f]{16}):([0-9a-f]{16}):([0-9]{1,10})(?::([0-9]{4,7}))?", re.ASCII)
+"""Kind of server and format, store, the number that is attached, the process for people to read, and its grace.
+
+The grace, in milliseconds, is left out if it is the usual one. An older version does not know a token with one: to it
+that process dies with its lease.
+"""
+
+LONGEST_GRACE: Final = 3_600.0
 
 
 @final
@@ -170,8 +188,9 @@ class SessionLiveness:
 
     def _current(self) -> ProcessLiveness:
         if self._proof is None or self._proof.left() <= 0:
-            number = secrets.token_hex(8)
-            self._proof = ProcessLiveness(f"{self._server.kind}:{self._mark}:{number}:{os.getpid()}")
+            number, grace = secrets.token_hex(8), self._server.grace
+            token = f"{self._server.kind}:{self._mark}:{number}:{os.getpid()}"
+            self._proof = ProcessLiveness(token if grace == GRACE else f"{token}:{round(grace * 1000)}", grace)
         return self._proof
 
     def _begin(self) -> None:
@@ -286,7 +305,7 @@ class SessionLiveness:
 
     def _note(self, asked: Sequence[str], unattached: set[int], asked_at: float, answered_at: float) -> None:
         for text in asked:
-            suspicion = self._suspicions.setdefault(text, Suspicion())
+            suspicion = self._suspicions.get(text) or self._suspicions.setdefault(text, Suspicion(_grace(text)))
             is_attached = _number(text) not in unattached
             suspicion.look(is_attached=is_attached, asked_at=asked_at, answered_at=answered_at)
             if suspicion.is_certain:
@@ -301,13 +320,19 @@ def _number(token: str) -> int:
     return int.from_bytes(bytes.fromhex(token.split(":")[2]), signed=True)
 
 
+def _grace(token: str) -> float:
+    """Return for how many seconds the process of a token may be without a session."""
+    found = _TOKEN.fullmatch(token)
+    return GRACE if found is None or found[5] is None else max(GRACE, int(found[5]) / 1000)
+
+
 _all: Final[dict[tuple[str, ...], SessionLiveness]] = {}
 _all_lock = threading.Lock()
 
 
 def join_liveness(server: LivenessServer) -> SessionLiveness:
     """Return what the handles of this process on a store share."""
-    key = server.kind, server.store, server.place
+    key = server.kind, server.store, server.place, str(server.grace)
     with _all_lock:
         lives = _all.get(key)
         if lives is None:

@@ -1,0 +1,338 @@
+"""A storm: locks, counters and workflows at work while the primary is lost; all is compared with ledgers outside.
+
+The ledgers are lists of this process: what was acknowledged, who was inside of the lock with which fence, which effect
+ran how often. ``python -m tests.integration.failover.storm`` runs one of each and writes the table of
+``docs/how-to/survive-a-failover.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+import standfast as sf
+from standfast.errors import StandfastError
+from standfast.stores.url import open_store
+from tests.integration.faults.program import Ledger
+from tests.services import replicated
+from tests.services.replicated import Group
+
+if TYPE_CHECKING:
+    from standfast.stores import GroupedStore
+
+LEASE: Final = 3.0
+PATIENCE: Final = 60.0
+
+
+# --- set-ups that promise to lose nothing, and what happens to their primaries ---------------------------------------
+
+
+class SetUp(Struct, frozen=True):
+    """Replicated servers, and the options of the URL that the promise needs."""
+
+    name: str
+    make: Callable[[], AbstractContextManager[Group]]
+    options: str
+
+
+SET_UPS: Final = {
+    each.name: each
+    for each in [
+        SetUp("PostgreSQL, synchronous standby", replicated.postgresql, "?timeout=2s"),
+        SetUp("Valkey, two replicas, replicas=1", replicated.valkey, "?timeout=2s&replicas=1"),
+        SetUp("MariaDB, semi-synchronous", replicated.mariadb, "?timeout=2s"),
+        SetUp("MongoDB, set of three", replicated.mongodb, "&timeout=2s"),
+    ]
+}
+
+
+def kill(servers: Group) -> None:
+    """Kill the primary, and let a follower take over."""
+    servers.primary.kill()
+    take_over(servers)
+
+
+def freeze(servers: Group) -> None:
+    """Stop the primary with all connections left open, let a follower take over, and let the old one go on."""
+    old = servers.primary
+    old.stop()
+    take_over(servers)
+    old.cont()
+
+
+def part(servers: Group) -> None:
+    """Cut the primary off from its followers and its clients, and let a follower take over."""
+    servers.part()
+    take_over(servers)
+
+
+def step_down(servers: Group) -> None:
+    """Shut the primary down in good order, or let it step down, and let a follower take over."""
+    if isinstance(servers, replicated.MongoGroup):
+        with MongoClient[dict[str, Any]](servers.primary.url) as client, contextlib.suppress(PyMongoError):
+            client.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=10)
+        servers.find_primary(unlike=servers.primary)
+        return
+    servers.primary.quit()
+    take_over(servers)
+
+
+def come_back(servers: Group) -> None:
+    """Kill the primary, let a follower take over, and start the old one again on the data that it had."""
+    old = servers.primary
+    kill(servers)
+    old.restart()
+
+
+FAULTS: Final = {
+    "killed": kill,
+    "frozen, connections left open": freeze,
+    "cut off": part,
+    "stepped down": step_down,
+    "killed, and comes back": come_back,
+}
+
+
+def take_over(servers: Group) -> None:
+    """Let the follower take over that has most."""
+    if isinstance(servers, replicated.MongoGroup):
+        servers.find_primary(unlike=servers.primary)
+        return
+    follower = servers.followers[0]
+    if follower.url.startswith("redis"):
+        follower = max(servers.followers, key=replicated.valkey_offset)
+    servers.promote(follower)
+    others = [each for each in servers.members[1:] if each is not follower]
+    if follower.url.startswith("redis"):
+        for each in others:
+            replicated.valkey_follow(each, follower)
+
+
+# --- what is at work -------------------------------------------------------------------------------------------------
+
+
+class Measured(Struct):
+    """What a storm came to."""
+
+    commit: float = 0.0
+    """Seconds from the new primary's taking over until a commit of an old handle was acknowledged."""
+    lock: float = 0.0
+    run: float = 0.0
+    acknowledged: int = 0
+    holds: int = 0
+    runs: int = 0
+    share: float = 0.0
+    """How much of a core this process used while there was no primary."""
+    effects: Counter[str] = field(default_factory=Counter)
+
+
+class Storm:
+    """Programs that use one store, and their ledgers."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.ledger, self.over = url, Ledger(), asyncio.Event()
+        self.fences: list[int] = []
+        self.inside = self.most_inside = self.interrupted = 0
+        self.effects: Counter[str] = Counter()
+        self.ended: list[str] = []
+        self.started: list[str] = []
+
+    async def write(self, store: GroupedStore, name: str) -> None:
+        """Create records and count, without pause."""
+        number = 0
+        while not self.over.is_set():
+            await self.ledger.create(store, f"{name}-{number}")
+            await self.ledger.count(store)
+            await asyncio.sleep(0.005)
+            number += 1
+
+    async def hold(self, space: sf.Space) -> None:
+        """Ask for the lock again and again, and note the fence inside."""
+        while not self.over.is_set():
+            with contextlib.suppress(StandfastError):  # whatever became of it, it is asked for again
+                async with space.mutex("storm").hold(timeout=10) as hold:
+                    self.inside += 1
+                    try:
+                        self.most_inside = max(self.most_inside, self.inside)
+                        self.fences.append(hold.fence)
+                        await asyncio.sleep(0.002)
+                    finally:
+                        self.inside -= 1
+            await asyncio.sleep(0.005)
+
+    async def start_runs(self, engine: sf.Engine, workflow: Any) -> None:
+        """Start runs, and wait for the end of each."""
+        while not self.over.is_set():
+            name = f"{self.ledger.namespace}-{len(self.started)}"
+            self.started.append(name)
+            await self.insist(lambda name=name: engine.start(workflow, name, id=name))  # type: ignore[misc]
+            await self.insist(lambda name=name: engine.run(name).result(timeout=PATIENCE))  # type: ignore[misc]
+            self.ended.append(name)
+
+    async def insist(self, action: Callable[[], Any]) -> None:
+        """Do something until the store lets it."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                await action()
+            except sf.errors.WorkflowAlreadyExistsError:
+                return
+            except sf.errors.RunFailedError as failed:
+                if not isinstance(failed.__cause__, sf.errors.StepInterruptedError):
+                    raise
+                self.interrupted += 1  # the step that runs at most once had begun, and was not recorded
+                return
+            except sf.errors.StoreError:
+                assert time.monotonic() < deadline, "the store never came back"
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    def workflow(self) -> Any:
+        """Return a workflow of three effects, the second of them at most once."""
+
+        async def first(name: str) -> None:
+            self.effects[f"first {name}"] += 1
+
+        @sf.step(semantics="at_most_once")
+        async def once(name: str) -> None:
+            self.effects[f"once {name}"] += 1
+
+        async def last(name: str) -> None:
+            self.effects[f"last {name}"] += 1
+
+        @sf.workflow
+        async def effects(ctx: sf.Context, name: str) -> None:
+            await ctx.step(first, name)
+            await ctx.step(once, name)
+            await ctx.step(last, name)
+
+        return effects
+
+
+async def run_storm(set_up: SetUp, fault: Callable[[Group], None]) -> Measured:
+    """Run one storm, compare everything, and return how soon work went on."""
+    with set_up.make() as servers:
+        storm = Storm(f"{servers.url}{set_up.options}")
+        stores = [await open_store(storm.url) for _ in range(2)]
+        spaces = [await sf.open(storm.url, namespace=storm.ledger.namespace, lease=LEASE) for _ in range(2)]
+        workflow = storm.workflow()
+        engine = sf.Engine(storm.url, workflows=[workflow], namespace=storm.ledger.namespace, lease=LEASE)
+        async with contextlib.AsyncExitStack() as stack:
+            for close in [*(store.aclose for store in stores), *(space.aclose for space in spaces)]:
+                stack.push_async_callback(close)
+            await stack.enter_async_context(engine)
+            programs = [storm.write(store, str(number)) for number, store in enumerate(stores)]
+            programs += [storm.hold(space) for space in spaces]
+            programs.append(storm.start_runs(engine, workflow))
+            tasks = [asyncio.create_task(program) for program in programs]
+            stack.callback(lambda: [task.cancel() for task in tasks])
+            await until(lambda: storm.ledger.counted > 20 and len(storm.fences) > 10 and len(storm.ended) > 2, tasks)
+            used, began = time.process_time(), time.monotonic()
+            await asyncio.to_thread(fault, servers)
+            share = (time.process_time() - used) / (time.monotonic() - began)
+            measured = await resumed(storm, tasks)
+            measured.share = share
+            storm.over.set()
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+            check(storm)
+        direct = await open_store(storm.url)
+        try:
+            await storm.ledger.compare(direct)
+        finally:
+            await direct.aclose()
+        measured.acknowledged = storm.ledger.counted + len(storm.ledger.created)
+        measured.holds, measured.runs, measured.effects = len(storm.fences), len(storm.ended), storm.effects
+        return measured
+
+
+async def resumed(storm: Storm, tasks: list[asyncio.Task[Any]]) -> Measured:
+    """Wait until each kind of work went on; return after how many seconds each did."""
+    began = time.monotonic()
+    counted, holds, ended = storm.ledger.counted, len(storm.fences), len(storm.ended)
+    measured = Measured()
+    waits: dict[str, Callable[[], bool]] = {
+        "commit": lambda: storm.ledger.counted > counted,
+        "lock": lambda: len(storm.fences) > holds + 1,
+        "run": lambda: len(storm.ended) > ended + 1,
+    }
+    while waits:
+        for name in [name for name, is_on in waits.items() if is_on()]:
+            setattr(measured, name, time.monotonic() - began)
+            del waits[name]
+        await until(lambda: any(is_on() for is_on in waits.values()) or not waits, tasks)
+    return measured
+
+
+async def until(reached: Callable[[], bool], tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait until the ledgers show something; a program that failed is told at once."""
+    async with asyncio.timeout(PATIENCE):
+        while not reached():
+            for task in tasks:
+                if task.done():
+                    await task
+            await asyncio.sleep(0.002)
+
+
+def check(storm: Storm) -> None:
+    """Compare the ledgers: one holder at a time, fences that grow, every run ended, and no at-most-once step twice."""
+    assert storm.most_inside == 1
+    assert storm.fences == sorted(set(storm.fences))
+    assert storm.ended == storm.started
+    for name in storm.started:
+        assert storm.effects[f"once {name}"] <= 1
+        assert storm.effects[f"first {name}"] >= 1
+    unfinished = [name for name in storm.started if not storm.effects[f"last {name}"]]
+    assert len(unfinished) == storm.interrupted
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+PAGE: Final = Path("docs/how-to/survive-a-failover.md")
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+
+
+def row(set_up: str, fault: str, told: Measured) -> str:
+    """Return a row of the table."""
+    again = sum(number - 1 for number in told.effects.values() if number > 1)
+    times = f"{told.commit:.1f} s | {told.lock:.1f} s | {told.run:.1f} s"
+    return f"| {set_up} | {fault} | 0 of {told.acknowledged:,} | {times} | {again} |"
+
+
+def main() -> None:
+    """Run one storm of each, or those that the arguments name a part of, and write the table."""
+    rows: list[str] = []
+    for set_up in SET_UPS.values():
+        for fault, strike in FAULTS.items():
+            if all(part in f"{set_up.name} {fault}" for part in sys.argv[1:]):
+                rows.append(row(set_up.name, fault, asyncio.run(run_storm(set_up, strike))))
+                print(rows[-1], flush=True)
+    if len(sys.argv) > 1:
+        return
+    day, machine = time.strftime("%Y-%m-%d"), f"{platform.system()} {platform.machine()}"
+    lines = [
+        f"Measured on {day} on loopback ({machine}, two cores that others used too), a lease of {LEASE:g} s:",
+        "",
+        "| set-up | the primary is | acknowledged and lost | commit | lock | run | effects again |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
