@@ -125,12 +125,15 @@ def until(reached: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def postgresql(*, synchronous: bool = True, arguments: Sequence[str] = ()) -> Iterator[Group]:
+def postgresql(
+    *, synchronous: bool = True, arguments: Sequence[str] = (), clock_of_standbys: str = ""
+) -> Iterator[Group]:
     """Start a primary and two standbys; the first of them is synchronous, or neither is.
 
     Args:
         synchronous: Whether a commit waits for the first standby (``synchronous_standby_names``).
         arguments: More arguments for all three.
+        clock_of_standbys: By how much the clocks of the standbys are off: ``"-10s"``.
     """
     import psycopg  # noqa: PLC0415 - a driver, needed here only
 
@@ -142,16 +145,13 @@ def postgresql(*, synchronous: bool = True, arguments: Sequence[str] = ()) -> It
     with ExitStack() as stack:
         [primary] = started(stack, server("postgresql", arguments=["-c", "wal_keep_size=256MB", *arguments]))
         lines = [relay(stack, primary.url) for _ in range(2)]
+        clock = services.faketime(clock_of_standbys) if clock_of_standbys else {}
+        places = [
+            f"{with_port(primary.url, line.port)}?application_name={name}"
+            for name, line in zip(("one", "two"), lines, strict=True)
+        ]
         standbys = started(
-            stack,
-            *(
-                server(
-                    "standby",
-                    behind=f"{with_port(primary.url, line.port)}?application_name={name}",
-                    arguments=arguments,
-                )
-                for name, line in zip(("one", "two"), lines, strict=True)
-            ),
+            stack, *(server("standby", behind=place, arguments=arguments, environment=clock) for place in places)
         )
         until(lambda: ask(primary.url, "select count(*) from pg_stat_replication") == (2,), "two standbys follow")
         if synchronous:

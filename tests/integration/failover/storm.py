@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -177,8 +178,8 @@ class Storm:
         while not self.over.is_set():
             name = f"{self.ledger.namespace}-{len(self.started)}"
             self.started.append(name)
-            await self.insist(lambda name=name: engine.start(workflow, name, id=name))  # type: ignore[misc]
-            await self.insist(lambda name=name: engine.run(name).result(timeout=PATIENCE))  # type: ignore[misc]
+            await self.insist(partial(engine.start, workflow, name, id=name))
+            await self.insist(partial(engine.run(name).result, timeout=PATIENCE))
             self.ended.append(name)
 
     async def insist(self, action: Callable[[], Any]) -> None:

@@ -250,3 +250,25 @@ async def test_a_url_whose_hosts_are_all_replicas_is_refused() -> None:
         url = named(servers).replace(f"127.0.0.1:{port_of(servers.primary.url)},", "")
         with pytest.raises(StoreReadOnlyError, match="all of its hosts are replicas"):
             await open_store(url)
+
+
+@pytest.mark.parametrize("off", ["-10s", "+10s"])
+async def test_fences_grow_over_a_failover_to_a_server_with_another_clock(off: str) -> None:
+    """Ten seconds behind or ahead: versions go on above all that were given out, and the lock is taken again."""
+    with replicated.postgresql(clock_of_standbys=off) as servers:
+        space = await sf.open(f"{servers.url}?timeout=2s", lease=2)
+        fences: list[int] = []
+
+        async def hold() -> None:
+            async with space.mutex("a").hold(timeout=15) as hold:
+                fences.append(hold.fence)
+
+        for _ in range(5):
+            await hold()
+        await asyncio.to_thread(servers.primary.kill)
+        await asyncio.to_thread(servers.promote, servers.members[1])
+        for _ in range(5):
+            await insistently(hold)
+        await space.aclose()
+        assert fences == sorted(set(fences))
+        assert len(fences) >= 10
