@@ -353,7 +353,8 @@ class CommitGroup:
             raise
         if applied is None:
             self._under_way, self._left_at = seats, started
-            travel = self.own(self._travel(seats, batch, unknown))
+            travel = self._loop.create_task(self._travel(seats, batch, unknown))
+            self._owned.add(travel)  # as own() does, with one callback for both
             travel.add_done_callback(functools.partial(self._ended, seats, batch))
         else:
             self._arrive(seats, applied, started)
@@ -400,10 +401,17 @@ class CommitGroup:
         return RiderBatch(name, riders)
 
     async def _travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
-        started = monotonic()
+        started, settling, applied = monotonic(), self.settling, None
         try:
-            await self.settling.settle_pending()
-            applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
+            if settling.pending is not None:
+                await settling.settle_pending()
+            elif unknown is None:  # nearly always: nothing is to be settled, and then nothing is asked to
+                try:
+                    applied = await self._backend.apply(batch)
+                except OutcomeUnknownError as error:
+                    unknown = error
+            if applied is None:
+                applied = await settling.apply(batch, lambda: self._batch(seats), unknown)
         except Exception as error:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, error)
         else:
@@ -418,6 +426,7 @@ class CommitGroup:
             self._under_way = None
 
     def _ended(self, seats: list[Seat], batch: RiderBatch, travel: asyncio.Task[None]) -> None:
+        self._owned.discard(travel)
         # Cancelled when the loop is shut down, perhaps before it began: then no rider may be left waiting for it.
         if travel.cancelled() or travel.exception() is not None:
             self._over(seats)
