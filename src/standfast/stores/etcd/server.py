@@ -107,7 +107,7 @@ def capabilities_of(options: EtcdOptions) -> Capabilities:
         max_commit_bytes=options.max_request_bytes - KEYS_TAKE,
         clock_resolution=1.0,
         shortest_lease=options.shortest_lease,
-        sees_process_death=True,
+        sees_process_death=options.lifeline,
     )
 
 
@@ -135,7 +135,7 @@ class EtcdServer(ServerDefaults):
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""
-        self._liveness: Final = join_liveness(liveness_server(options, store.id))
+        self._liveness: Final = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
 
     @classmethod
     async def open(cls, options: EtcdOptions, hooks: Hooks) -> EtcdServer:
@@ -461,17 +461,18 @@ class EtcdServer(ServerDefaults):
 
     def liveness_token(self) -> str:
         """Return the token of this process."""
-        return self._liveness.liveness_token()
+        return "" if self._liveness is None else self._liveness.liveness_token()
 
     def is_dead(self, token: str) -> bool:
         """Return True if a process is known to have died."""
-        return self._liveness.is_dead(token)
+        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def aclose(self) -> None:
         """Close everything."""
         try:
             await self._subscriber.aclose()
-            await self._liveness.leave()
+            if self._liveness is not None:
+                await self._liveness.leave()
             if self._told_at:
                 with contextlib.suppress(StoreError, TimeoutError):
                     async with asyncio.timeout(1):
