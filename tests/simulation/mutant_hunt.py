@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 REVEALING: Final[dict[str, tuple[int, ...]]] = {
     "a burst that fires still collects": (8,),
-    "a chat whose watch forgets": (13,),
+    "a chat whose watch forgets": (5,),
     "a commit of a turn is not fenced": (71,),
     "a follower that waits for the next event": (27,),
     "a key is freed before it is handed over": (6,),
     "a server that does not see that it is replaced": (417,),
     "a session that is changed at once": (32,),
-    "a stopped request that writes its end first": (80,),
+    "a stopped request that writes its end first": (205,),
     "a stream that waits for the next event": (27,),
     "a tool that waits for the next event": (27,),
+    "a watch that forgets": (12,),
     "a worker that was replaced commits": (1037,),
     "acts without its presence": (332,),
     "an empty part of a history": (29,),
