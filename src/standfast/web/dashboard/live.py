@@ -36,8 +36,11 @@ MOST_STREAMS: Final = 500
 MOST_A_SECOND: Final = 50
 """How many parts of pages are fetched in a second: if more than half as many look, they do so less often."""
 
-PAUSE: Final = 50
+PAUSE: Final = 100
 """How many times as long as it took to make a part it is shown at least, if it goes on changing."""
+
+OLDEST: Final = 10.0
+"""Seconds after which a part is made anew though that took long."""
 
 MOST_PARTS: Final = 200
 """How many parts are kept."""
@@ -142,7 +145,7 @@ class SharedParts:
                 del self._kept[key]
             raise
         if not part.until:
-            part.until = loop.time() + min(PAUSE * took, LONGEST)
+            part.until = loop.time() + min(PAUSE * took, OLDEST)
         return Response(answer.body, answer.status_code, {"cache-control": "no-store"}, answer.media_type)
 
 

@@ -65,7 +65,7 @@ async def test_a_part_is_made_anew_after_a_change_but_a_dear_one_not_at_once(mon
         return Response(str(now[0]))
 
     first = (await parts.get("page", 1, make)).body
-    now[0] += 4.9
+    now[0] += 9.9
     assert (await parts.get("page", 2, make)).body == first
     now[0] += 0.2
     assert (await parts.get("page", 2, make)).body != first
