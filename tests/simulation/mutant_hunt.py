@@ -26,7 +26,7 @@ REVEALING: Final[dict[str, tuple[int, ...]]] = {
     "a stream that waits for the next event": (27,),
     "a tool that waits for the next event": (27,),
     "a watch that forgets": (12,),
-    "a worker that was replaced commits": (1037,),
+    "a worker that was replaced commits": (1417,),
     "acts without its presence": (332,),
     "an empty part of a history": (29,),
     "barging": (14,),
@@ -49,7 +49,7 @@ REVEALING: Final[dict[str, tuple[int, ...]]] = {
     "the dead are taken for alive": (7,),
     "the end of a request is not fenced": (56,),
     "the sole server does not guard its commits": (339,),
-    "ticks that overlap": (16,),
+    "ticks that overlap": (248, 16),
     "waiters never expire": (9,),
     "waits for a purged child": (83,),
 }
