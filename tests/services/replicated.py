@@ -267,6 +267,11 @@ def mariadb(*, semi_sync: bool = True) -> Iterator[Group]:
         until(lambda: sql(primary.url, status)[0] == (1,), "the replica follows")
 
         def promote(follower: Server) -> None:
+            sql(follower.url, "STOP SLAVE IO_THREAD")
+            received = replica_status(follower.url)[
+                "Gtid_IO_Pos"
+            ]  # acknowledged when it was received: apply it, or it is lost
+            assert sql(follower.url, f"SELECT MASTER_GTID_WAIT('{received}', 20)") == [(0,)]
             sql(follower.url, "STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
 
         yield Group([primary, replica], [line], relay(stack, primary.url), promote)
@@ -274,9 +279,19 @@ def mariadb(*, semi_sync: bool = True) -> Iterator[Group]:
 
 def sql(url: str, *statements: str) -> list[Any]:
     """Run statements on a MariaDB and return the first row of the last one."""
+    return [_run_sql(url, *statements)[1]]
+
+
+def replica_status(url: str) -> dict[str, Any]:
+    """Return what a replica says of itself."""
+    names, row = _run_sql(url, "SHOW SLAVE STATUS")
+    return dict(zip(names, row, strict=True))
+
+
+def _run_sql(url: str, *statements: str) -> tuple[list[str], Any]:
     import asyncmy  # noqa: PLC0415 - a driver, needed here only
 
-    async def run() -> list[Any]:
+    async def run() -> tuple[list[str], Any]:
         parts = urlsplit(url)
         connection = await asyncmy.connect(
             host=parts.hostname,
@@ -289,7 +304,7 @@ def sql(url: str, *statements: str) -> list[Any]:
             async with connection.cursor() as cursor:
                 for statement in statements:
                     await cursor.execute(statement)
-                return [await cursor.fetchone()]
+                return [each[0] for each in cursor.description or ()], await cursor.fetchone()
         finally:
             await connection.ensure_closed()
 

@@ -106,6 +106,12 @@ FAULTS: Final = {
 }
 
 
+STORMS: Final = [
+    (set_up, fault) for set_up in SET_UPS for fault in FAULTS if ("MongoDB" not in set_up or fault != "cut off")
+]
+"""Which is tried. The members of a MongoDB set find each other without a relay, so none can be cut off here."""
+
+
 def take_over(servers: Group) -> None:
     """Let the follower take over that has most."""
     if isinstance(servers, replicated.MongoGroup):
@@ -315,11 +321,10 @@ def row(set_up: str, fault: str, told: Measured) -> str:
 def main() -> None:
     """Run one storm of each, or those that the arguments name a part of, and write the table."""
     rows: list[str] = []
-    for set_up in SET_UPS.values():
-        for fault, strike in FAULTS.items():
-            if all(part in f"{set_up.name} {fault}" for part in sys.argv[1:]):
-                rows.append(row(set_up.name, fault, asyncio.run(run_storm(set_up, strike))))
-                print(rows[-1], flush=True)
+    for set_up, fault in STORMS:
+        if all(part in f"{set_up} {fault}" for part in sys.argv[1:]):
+            rows.append(row(set_up, fault, asyncio.run(run_storm(SET_UPS[set_up], FAULTS[fault]))))
+            print(rows[-1], flush=True)
     if len(sys.argv) > 1:
         return
     day, machine = time.strftime("%Y-%m-%d"), f"{platform.system()} {platform.machine()}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.failover.storm import FAULTS, SET_UPS, run_storm
+from tests.integration.failover.storm import FAULTS, SET_UPS, STORMS, run_storm
 from tests.sizes import remark, rounds
 
 pytestmark = [pytest.mark.services, pytest.mark.heavy, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("set_up", SET_UPS)
+@pytest.mark.parametrize(("set_up", "fault"), STORMS)
 async def test_a_set_up_that_promises_it_loses_nothing_in_a_failover(set_up: str, fault: str) -> None:
     """No acknowledged commit is lost, never two hold the lock, fences grow, every run ends, with the same handles."""
     label = f"{set_up}: {fault}"

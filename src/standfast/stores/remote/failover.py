@@ -42,7 +42,9 @@ class ServerEpoch(Struct, frozen=True):
     place: str = ""
 
     def __str__(self) -> str:
-        return f"{self.place} (epoch {self.number})" if self.number else self.place
+        if self.number:
+            return f"{self.place} (epoch {self.number})"
+        return f"{self.place} ({self.server})" if self.server else self.place  # one address may lead to several
 
 
 @final
