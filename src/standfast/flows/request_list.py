@@ -23,7 +23,7 @@ from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import InvalidArgumentError, RequestNotFoundError
 from standfast.flows.records import CANCELS, NOTHING, OPEN, REQUESTS, CancelRecord, RequestKeys, tenant_in
 from standfast.flows.request import ENDED, RequestInfo, Status
-from standfast.flows.view import OPERATOR, info_of, look, note_asker, settle
+from standfast.flows.view import OPERATOR, info_of, is_present, look, note_asker, settle
 from standfast.stores.protocol import Conflict, Put, Wake
 from standfast.workflows.lanes import (
     ALWAYS,
@@ -58,6 +58,7 @@ STATUSES: Final[tuple[str, ...]] = get_args(Status)
 VERDICTS: Final = ("run", "queued", "started", "collected")
 """What can have been decided about a request that has a record."""
 
+_UNENDED: Final = frozenset(STATUSES) - ENDED
 TRIES: Final = 20
 
 
@@ -378,6 +379,29 @@ class UnseenEnds:
             with suppress(RequestNotFoundError):
                 await settle(scope, each, await look(scope, each))
         return len(unseen)
+
+
+async def settle_interrupted(scope: Scope) -> int:
+    """Write down the ends of requests whose servers died with them; return how many those were.
+
+    It reads the requests of all tenants that are open.
+    """
+    settled, root = 0, scope.key("requests")
+    for tenant in await parts_below(scope, root):
+        merge, dead = LaneMerge(scope, newest_first=False), dict[str, bool]()
+        await merge.open(await _lanes(scope, tenant, _Chosen(status=_UNENDED)), ALWAYS, BATCH)
+        while positions := await merge.take(scope.at_most(BATCH)):
+            keys = {each.record: each for each in (RequestKeys(scope, tenant, name) for _, name in positions)}
+            for key, stored in (await scope.read(*keys)).records.items():
+                record = REQUESTS.decode(stored.value)
+                if record.durable or record.has_ended or not record.owner:
+                    continue
+                if record.owner not in dead:
+                    dead[record.owner] = not await is_present(scope, record.owner)
+                if dead[record.owner]:
+                    with suppress(RequestNotFoundError):
+                        settled += await settle(scope, keys[key], await look(scope, keys[key]))
+    return settled
 
 
 # --- one request ----------------------------------------------------------------------------------------------------

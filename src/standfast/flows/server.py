@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import OrderedDict, deque
 from contextlib import suppress
@@ -16,7 +17,7 @@ from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
 from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
-from standfast.flows.request_list import UnseenEnds, index_existing
+from standfast.flows.request_list import UnseenEnds, index_existing, settle_interrupted
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
 from standfast.flows.view import look, settle
 from standfast.locks.heartbeat import remove
@@ -448,16 +449,22 @@ SETTLE_EVERY: Final = 5.0
 """Seconds between two looks for durable requests whose runs were ended from outside."""
 
 
+DEATHS_EVERY: Final = 12
+"""In each of how many such looks the requests are looked for whose servers died with them."""
+
+
 async def keep_index(engine: Engine, workflows: Collection[str]) -> None:
     """Index what the store had before it had an index of requests, then write down the ends that no server wrote."""
     space = engine.space
     ends, is_indexed = UnseenEnds(space, workflows, engine.runtime.now()), False
-    while True:
+    for round_ in itertools.count():
         with suppress(StandfastError):  # the next round finds what is left
             if not is_indexed:
                 await index_existing(space)
                 is_indexed = True
             await ends.settle()
+            if round_ % DEATHS_EVERY == 0:
+                await settle_interrupted(space)
         await asyncio.sleep(SETTLE_EVERY)
 
 

@@ -273,3 +273,20 @@ async def test_a_failed_request_is_found_among_the_failed_and_nowhere_else() -> 
         }
 
     assert found == dict.fromkeys(request_list.STATUSES, 0) | {"failed": 1}
+
+
+async def test_requests_whose_server_died_are_listed_as_interrupted(space: sf.Space) -> None:
+    """Nothing writes their ends but another server, which looks now and then; those of servers that live are left."""
+    async with space.mutex("held").hold():  # so that this process has a presence
+        [presence] = (await space.scan(*space.key("presence").within(), limit=2)).records
+        await write(space, 1, "running", owner="gone.1")
+        await write(space, 2, "waiting", owner="gone.1", tenant="other")
+        await write(space, 3, "running", owner=".".join(presence.parts[-2:]))
+        before = await numbers(space, status=["interrupted"])
+        settled = await request_list.settle_interrupted(space)
+
+        assert (before, settled) == ([], 2)
+        assert await numbers(space, status=["interrupted"]) == [1]
+        assert await numbers(space, status=["running"]) == [3]
+        assert await entries(space) == await expected(space)
+        assert await request_list.settle_interrupted(space) == 0
