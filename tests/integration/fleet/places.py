@@ -18,6 +18,6 @@ def place(kind: str) -> str:
 def place_on(url: str, kind: str) -> str:
     """Return the URL of a fresh place on a server."""
     if kind == "etcd":
-        return f"{url.rpartition('/')[0]}/f{new_id().replace('-', '')[-16:]}?shortest_lease=10s"
+        return f"{url.rpartition('/')[0]}/f{new_id().replace('-', '')[-16:]}?shortest_lease=2s"
     option = "schema" if kind in _SCHEMAS else "prefix"
     return f"{url}{'&' if '?' in url else '?'}{option}=f{new_id().replace('-', '')[-16:]}"
