@@ -10,7 +10,6 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
-import hiredis
 from msgspec import Struct
 from redis import exceptions
 from redis.asyncio import Connection
@@ -340,7 +339,7 @@ class Dialer:
 ROLE_EVERY: Final = 1.0
 """Seconds after which a connection is asked again if its server is still the primary, along with a command."""
 
-_ROLE: Final[bytes] = hiredis.pack_command(("ROLE",))
+_ROLE: Final = b"*1\r\n$4\r\nROLE\r\n"
 
 
 @final
