@@ -480,7 +480,7 @@ class ObjectSockets:
             self._close_soon(self._open.popitem()[1])
         if self._closing:
             await asyncio.wait(set(self._closing))
-        await self._session.close()
+        await close_session(self._session)
 
 
 def new_session(options: CloudflareOptions) -> aiohttp.ClientSession:
@@ -490,6 +490,13 @@ def new_session(options: CloudflareOptions) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout),
     )
+
+
+async def close_session(session: aiohttp.ClientSession) -> None:
+    """Close it, and let the loop close its sockets: it may end right after this."""
+    await session.close()
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 async def connect(

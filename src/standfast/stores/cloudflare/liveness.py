@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final, final
 import aiohttp
 
 from standfast.errors import StoreError, UnsuitableStoreError
-from standfast.stores.cloudflare.connection import STORE, CloudflareOptions, ObjectSocket, connect, new_session
+from standfast.stores.cloudflare.connection import (
+    STORE,
+    CloudflareOptions,
+    ObjectSocket,
+    close_session,
+    connect,
+    new_session,
+)
 from standfast.stores.liveness import now
 from standfast.stores.remote.liveness import CONNECTED_WITHIN, SILENT_FOR, LivenessServer, abandon_socket
 
@@ -35,12 +42,13 @@ def liveness_server(options: CloudflareOptions, store: str) -> LivenessServer:
 @asynccontextmanager
 async def open_liveness_session(options: CloudflareOptions, store: str) -> AsyncGenerator[CloudflareLivenessSession]:
     """Open a session for the length of a block. It is refused if another store is there by now."""
-    async with new_session(options) as session:
-        liveness = CloudflareLivenessSession(session, options, store)
-        try:
-            yield liveness
-        finally:
-            await liveness.aclose()
+    session = new_session(options)
+    liveness = CloudflareLivenessSession(session, options, store)
+    try:
+        yield liveness
+    finally:
+        await liveness.aclose()
+        await close_session(session)
 
 
 @final
