@@ -215,6 +215,7 @@ HEARTBEAT: Final = 10.0
 """Seconds between two pings, which the runtime answers without waking an object; half of that later it is lost."""
 
 CLOSED_WITHIN: Final = 1.0
+TLS_CLOSES_WITHIN: Final = 0.1
 
 
 @final
@@ -480,7 +481,7 @@ class ObjectSockets:
             self._close_soon(self._open.popitem()[1])
         if self._closing:
             await asyncio.wait(set(self._closing))
-        await close_session(self._session)
+        await close_session(self._session, self._options)
 
 
 def new_session(options: CloudflareOptions) -> aiohttp.ClientSession:
@@ -492,11 +493,11 @@ def new_session(options: CloudflareOptions) -> aiohttp.ClientSession:
     )
 
 
-async def close_session(session: aiohttp.ClientSession) -> None:
-    """Close it, and let the loop close its sockets: it may end right after this."""
+async def close_session(session: aiohttp.ClientSession, options: CloudflareOptions) -> None:
+    """Close it, and let the loop close its sockets, which takes TLS a moment: it may end right after this."""
     await session.close()
     for _ in range(3):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0 if options.tls is None else TLS_CLOSES_WITHIN / 3)
 
 
 async def connect(

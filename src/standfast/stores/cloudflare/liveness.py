@@ -48,7 +48,7 @@ async def open_liveness_session(options: CloudflareOptions, store: str) -> Async
         yield liveness
     finally:
         await liveness.aclose()
-        await close_session(session)
+        await close_session(session, options)
 
 
 @final
