@@ -74,6 +74,8 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "redaction._URL_IN_TEXT": ("a", "a:", "a:/", "a://", "a+.-"),
     "stores.dynamodb.connection._REGION": ("a", "-"),
     "stores.dynamodb.connection._TABLE": ("a", ".-"),
+    "stores.etcd.gateway._PREFIX": ("a", "a/", "/", "a/a."),
+    "stores.etcd.health._VERSION": ("1", "1.", "."),
     "stores.group_commit._ATTEMPT": ("0", "0-", "0.", "0/"),
     "stores.libsql.connection._FROZEN": ("standfast frozen ", "standfast ", "1"),
     "stores.mongodb.connection._DATABASE": ("a", "é"),

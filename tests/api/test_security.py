@@ -31,7 +31,7 @@ SCRIPTS = {
     "stores/postgresql/migrations/0004_moving.sql": "561d11678e834aedc1e47592f0ace3f4d21d8f37a8a736ca9966e99f619af747",
     "stores/postgresql/migrations/0005_create.sql": "21b72caaafaef0e901a14b1861e5050d0f6a556696c2c477dcfd32ee11d35457",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
-    "stores/redis/lua/close.lua": "0522bb27509d7d9214a80e99e35b29090000076dd09001f67ed1c26e0c05bf2c",
+    "stores/redis/lua/close.lua": "5366f1319be50d963dcff25c853f8355435a2c7050117986180e71aa0dd87192",
     "stores/redis/lua/forget.lua": "53832932e57394b76790984d47ead78129c8166f50aed1edfb0ef491909a512b",
     "stores/redis/lua/head.lua": "4caf5e6113a62bd34cf3bd1f0cf83aa3ca81c0639e52c144a70c67433c74d4ac",
     "stores/redis/lua/load.lua": "ce283320310c029e711122c227a8d516d6492abffa0c9979436d8be2820805ef",
