@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from benchmarks._lock_contender import Lock
-    from standfast.locks.line_driver import Answered, LocalLine
+    from standfast.locks.line_driver import LocalLine
     from standfast.locks.line_records import LockSpec, Request
+    from standfast.locks.line_step import Answered
     from standfast.locks.locks import Holding, Mutex
     from standfast.space import Space
 

@@ -8,7 +8,8 @@ from standfast.errors import ArgumentTypeError, InvalidArgumentError, InvalidCha
 from standfast.events import NO_HOOKS, Hooks
 from standfast.ids import new_id
 from standfast.keys import Key, RecordKey
-from standfast.stores.protocol import Check, Delete, Put, SharesTransactions, Wake
+from standfast.stores.alternatives import names_in
+from standfast.stores.protocol import Alternative, Check, Delete, Put, SharesTransactions, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.stores.protocol import (
         Change,
+        Choice,
         Commit,
         Conflict,
         Decided,
@@ -121,6 +123,14 @@ class Scope:
         """Decide and commit on records of this space, see :meth:`~standfast.stores.Store.update`."""
         self._check(keys)
         return self._store.update(keys, decide)
+
+    def choose(self, *alternatives: Alternative) -> Coroutine[Any, Any, Choice | Conflict]:
+        """Do the first of ``alternatives`` that holds in this space, see :meth:`~standfast.stores.Store.choose`."""
+        for alternative in alternatives:
+            if type(alternative) is Alternative:
+                self._check(names_in(alternative))
+                self._check([each.to for each in alternative.wake if type(each) is Wake])
+        return self._store.choose(*alternatives)
 
     def commit_with(
         self,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, RiderBatch, Subscriber
-    from standfast.stores.protocol import Snapshot, Wake
+    from standfast.stores.protocol import Record, Snapshot, Wake
 
 MODEST: Final = Capabilities(
     backend="modest",
@@ -42,7 +42,7 @@ class _LateSubscriber:
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber, self._loop, self._is_told = subscriber, asyncio.get_running_loop(), False
 
-    def notify(self, about: RecordKey | None) -> None:  # noqa: ARG002 -- a poll does not tell
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:  # noqa: ARG002 -- a poll does not tell
         """Pass it on at the next poll."""
         if not self._is_told:
             self._is_told = True

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from standfast.stores.address import Credentials
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import (
+        Alternative,
         Change,
+        Choice,
         Commit,
         Conflict,
         Decided,
@@ -215,6 +217,10 @@ class Space:
         ``decide`` runs on Standfast's own thread: it computes, and calls nothing that blocks.
         """
         return self._space.call(lambda space: space.update(keys, decide))
+
+    def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Do the first of ``alternatives`` that holds in this space, see :meth:`~standfast.stores.Store.choose`."""
+        return self._space.call(lambda space: space.choose(*alternatives))
 
     def commit_with(
         self,

@@ -16,11 +16,17 @@ from standfast.clock import Instant
 from standfast.errors import StoreMovedError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import (
+    Alternative,
+    Append,
     Capabilities,
     Change,
     Decision,
+    Empty,
+    MoveFirst,
+    Put,
     Record,
     Snapshot,
+    Stamped,
     StoreMeasure,
     StoreSize,
     Verdict,
@@ -59,7 +65,25 @@ class WorkRider(Struct, frozen=True):
     extra_changes: Callable[[Any], Sequence[Change]] | None = None
 
 
-Rider: TypeAlias = CommitRider | UpdateRider | WorkRider
+class ChoiceRider(Struct, frozen=True):
+    """Alternatives, of which the first that holds is done."""
+
+    alternatives: tuple[Alternative, ...]
+
+    @property
+    def namespace(self) -> bytes:
+        """The first part of all keys, encoded."""
+        change = self.alternatives[0].changes[0]
+        return (change.prefix if isinstance(change, (Empty, Append, MoveFirst)) else change.key).namespace
+
+    @property
+    def size(self) -> int:
+        """How many bytes of values all alternatives have."""
+        changes = [change for alternative in self.alternatives for change in alternative.changes]
+        return sum([len(change.value) for change in changes if isinstance(change, (Put, Stamped, Append))])
+
+
+Rider: TypeAlias = CommitRider | UpdateRider | WorkRider | ChoiceRider
 
 
 class RiderBatch(Struct, frozen=True):
@@ -96,6 +120,11 @@ class Batching(Struct, frozen=True):
     spans_namespaces: bool = True
     in_halves: bool = False
     """Whether a crowd travels in two halves that take turns: the server works for one, this process for the other."""
+    max_choices: int = 0
+    """The most riders of a transaction with alternatives among them; 0: as many as of others.
+
+    Where it is set the server decides between alternatives. So commits can travel with them, and updates cannot.
+    """
     max_reads: int = 1_000
     """The most keys that are read in one round trip, of one caller or several; at least what one call may name."""
 
@@ -111,8 +140,11 @@ class Applied(Struct, frozen=True):
 class Subscriber(Protocol):
     """Takes notifications: called on the loop of its store, never from another thread."""
 
-    def notify(self, about: RecordKey | None) -> None:
-        """Take the news that a key may have changed; None: notifications were lost, anything may have."""
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
+        """Take the news that a key may have changed; None: notifications were lost, anything may have.
+
+        ``moved`` is the record that was moved there, where that is what happened.
+        """
         ...
 
 

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.protocol import (
+        Alternative,
         Capabilities,
         Change,
+        Choice,
         Commit,
         Decided,
         Record,
@@ -212,6 +214,7 @@ class EncryptedStore:
             limits,
             max_value_bytes=limits.max_value_bytes - OVERHEAD,
             max_commit_bytes=limits.max_commit_bytes - limits.max_changes * OVERHEAD,
+            alternatives=False,
         )
 
     def __repr__(self) -> str:
@@ -219,7 +222,7 @@ class EncryptedStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store underneath can do; values are a little shorter."""
+        """What the store underneath can do; values are a little shorter, and no server moves them: they are sealed."""
         return self._limits
 
     # --- sealing ---------------------------------------------------------------------------------------------
@@ -287,6 +290,11 @@ class EncryptedStore:
             return structs.replace(decision, changes=self.sealed(decision.changes))
 
         return cast("Decided[T]", await self._told(self._store.update(keys, sealed)))
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Refuse: a value is sealed for its key, and so cannot be moved to another one."""
+        del alternatives
+        raise UnsuitableStoreError(self._limits.backend, "a sealed value cannot be moved; use commit")
 
     async def commit_with(
         self,

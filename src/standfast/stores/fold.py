@@ -14,12 +14,14 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import InvalidChangeError, StoreError
 from standfast.keys import RecordKey
-from standfast.stores.backend import CommitRider, Outcome, UpdateRider
+from standfast.stores.alternatives import choose, keys_in
+from standfast.stores.backend import ChoiceRider, CommitRider, Outcome, UpdateRider
 from standfast.stores.protocol import (
     ABSENT,
     MAX_VERSION,
     Capabilities,
     Change,
+    Choice,
     Commit,
     Conflict,
     Decided,
@@ -33,9 +35,12 @@ from standfast.stores.protocol import (
 from standfast.stores.validation import check_decision, in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from standfast.stores.backend import Rider
+
+    Ranges = Callable[[RecordKey, Container[RecordKey]], Record | None]
+    """Returns the first live record that continues a key and whose own key is not in the container."""
 
 
 class Folded(Struct, frozen=True):
@@ -55,23 +60,29 @@ def fold(
     last_version: int,
     records: Mapping[RecordKey, Record],
     limits: Capabilities,
+    ranges: Ranges | None = None,
 ) -> Folded:
     """Fold ``riders`` over ``records``, at store time ``at``.
 
     ``records`` holds what exists at the keys of the riders (see :func:`keys_of`); expired ones count as absent. Each
     rider that writes takes the next version after ``last_version``, so versions grow for every key whatever happened
-    to it before.
+    to it before. ``ranges`` finds the first live record below a prefix that is none of those given.
     """
     if len(riders) == 1 and type(alone := riders[0]) is CommitRider:
         return _fold_alone(alone, at, last_version, records)
-    return fold_in_order(riders, at, last_version, records, limits)
+    return fold_in_order(riders, at, last_version, records, limits, ranges)
 
 
 def fold_in_order(
-    riders: Iterable[Rider], at: Instant, last_version: int, records: Mapping[RecordKey, Record], limits: Capabilities
+    riders: Iterable[Rider],
+    at: Instant,
+    last_version: int,
+    records: Mapping[RecordKey, Record],
+    limits: Capabilities,
+    ranges: Ranges | None = None,
 ) -> Folded:
     """Fold any riders, one after the other."""
-    state = Fold(at, last_version, records, limits)
+    state = Fold(at, last_version, records, limits, ranges=ranges)
     commit, ride = state.commit, state.ride
     outcomes = tuple([commit(rider) if type(rider) is CommitRider else ride(rider) for rider in riders])
     return Folded(at, outcomes, state.writes, tuple(state.wakes), state.last_version)
@@ -116,6 +127,8 @@ def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
                 keys[change.key] = change.key
         elif type(rider) is UpdateRider:
             keys.update(zip(rider.keys, rider.keys, strict=True))
+        elif type(rider) is ChoiceRider:
+            keys.update({key: key for key in keys_in(rider.alternatives)})
     return keys
 
 
@@ -157,7 +170,18 @@ class Fold:
     allowed holds.
     """
 
-    __slots__ = ("_at", "_draw", "_limits", "_present", "after", "before", "last_version", "wakes", "writes")
+    __slots__ = (
+        "_at",
+        "_draw",
+        "_limits",
+        "_present",
+        "_ranges",
+        "after",
+        "before",
+        "last_version",
+        "wakes",
+        "writes",
+    )
 
     def __init__(
         self,
@@ -166,8 +190,10 @@ class Fold:
         records: Mapping[RecordKey, Record],
         limits: Capabilities,
         draw: Callable[[int], int] | None = None,
+        *,
+        ranges: Ranges | None = None,
     ) -> None:
-        self._at, self._limits, self._draw = at, limits, draw or _next_version
+        self._at, self._limits, self._draw, self._ranges = at, limits, draw or _next_version, ranges
         self.after: Instant | None = None
         self.before: Instant | None = None
         self._present = {
@@ -181,6 +207,8 @@ class Fold:
         """Take a rider that is no commit."""
         if type(rider) is UpdateRider:
             return self._update(rider)
+        if type(rider) is ChoiceRider:
+            return self._choose(rider)
         raise TypeError(f"a {type(rider).__name__} cannot be folded")
 
     def commit(self, rider: CommitRider) -> Commit | Conflict:
@@ -206,6 +234,31 @@ class Fold:
             self._narrow(decision.after, decision.before)
         versions = self._write(decision.changes, decision.wake)
         return Decided(decision.answer, self._at, versions)
+
+    def _choose(self, rider: ChoiceRider) -> Choice | Conflict:
+        choice = choose(rider, self._at, self._present.get, self._first, self._next)
+        for key, record in choice.writes.items():
+            self.writes[key] = record
+            if record is None or record.is_expired(self._at):
+                self._present.pop(key, None)
+            else:
+                self._present[key] = record
+        self.wakes.extend(choice.wakes)
+        return choice.answer
+
+    def _next(self) -> int:
+        self.last_version = self._draw(self.last_version)
+        return self.last_version
+
+    def _first(self, prefix: RecordKey) -> Record | None:
+        """Return the first live record below a prefix, as the riders so far have left it."""
+        if self._ranges is None:
+            raise TypeError("there is nothing to look into ranges with")
+        found = self._ranges(prefix, self.writes)
+        own = [key for key in self.writes if key in self._present and key.startswith(prefix) and key != prefix]
+        if own and (found is None or min(own) < found.key):
+            return self._present[min(own)]
+        return found
 
     def _narrow(self, after: Instant | None, before: Instant | None) -> None:
         """Keep in mind the window in which everything so far holds."""

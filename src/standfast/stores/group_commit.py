@@ -45,6 +45,7 @@ from standfast.ids import new_id
 from standfast.stores.backend import (
     Applied,
     Batching,
+    ChoiceRider,
     CommitRider,
     Counted,
     Deferred,
@@ -60,7 +61,14 @@ from standfast.stores.backend import (
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Commit, Conflict, Put
 from standfast.stores.user_transactions import user_transactions_of
-from standfast.stores.validation import check_commit, check_read, check_scan, check_window, is_plain
+from standfast.stores.validation import (
+    check_alternatives,
+    check_commit,
+    check_read,
+    check_scan,
+    check_window,
+    is_plain,
+)
 from standfast.stores.watch import BackendWatch
 
 if TYPE_CHECKING:
@@ -72,8 +80,10 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Backend, Transfer
     from standfast.stores.protocol import (
+        Alternative,
         Capabilities,
         Change,
+        Choice,
         Decided,
         Decision,
         Snapshot,
@@ -361,13 +371,14 @@ class CommitGroup:
             if self._queue:
                 self._schedule()
 
-    def _take(self, most: int) -> list[Seat]:
+    def _take(self, most: int) -> list[Seat]:  # noqa: C901 -- one loop over a thousand riders, without a call for each
         seats: list[Seat] = []
         queue, size = self._queue, 0
         if len(queue) == 1 and (alone := queue[0]).state == _WAITING and not _is_given_up(alone):
             alone.state = _TAKEN
             return [queue.popleft()]
         batching, weight, namespace = self._batching, 0, b""
+        apart: type | None = None  # the riders that cannot travel with those that have a seat
         while queue and len(seats) < most and size < batching.max_bytes:
             rider = queue[0].rider
             weighs = _weight(rider)
@@ -375,6 +386,8 @@ class CommitGroup:
                 namespace = b"" if batching.spans_namespaces else _namespace(rider)
             elif (
                 type(rider) is WorkRider
+                or type(rider) is apart
+                or ((apart is UpdateRider or type(rider) is ChoiceRider) and 0 < batching.max_choices <= len(seats))
                 or weight + weighs > batching.max_weight
                 or (namespace and _namespace(rider) != namespace)
             ):
@@ -390,6 +403,11 @@ class CommitGroup:
                     for change in rider.changes:
                         if type(change) is Put:
                             size += len(change.value)
+                    continue
+                if type(rider) is ChoiceRider:
+                    size += rider.size
+                if batching.max_choices:
+                    apart = UpdateRider if type(rider) is ChoiceRider else ChoiceRider
         return seats
 
     def _batch(self, seats: list[Seat]) -> RiderBatch:
@@ -510,12 +528,16 @@ def _one_turn() -> Generator[None]:
 def _weight(rider: Rider) -> int:
     if type(rider) is CommitRider:
         return len(rider.changes)
+    if type(rider) is ChoiceRider:
+        return sum([len(alternative.changes) for alternative in rider.alternatives])
     return len(rider.keys) if type(rider) is UpdateRider else 0
 
 
 def _namespace(rider: Rider) -> bytes:
     if type(rider) is UpdateRider:
         return rider.keys[0].namespace
+    if type(rider) is ChoiceRider:
+        return rider.namespace
     commit = rider.commit if isinstance(rider, WorkRider) else rider
     return commit.changes[0].key.namespace if isinstance(commit, CommitRider) else b""
 
@@ -631,6 +653,15 @@ class GroupedStore:
         self._check_usable()
         check_read(keys, self._limits)
         return cast("Decided[T]", _verdict(await self._group.ride(UpdateRider(tuple(keys), decide))))
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Do the first of ``alternatives`` whose guards hold, durably, in one round trip."""
+        if self._closing is not None or get_running_loop() is not self._loop or self._guard.crossed:
+            self._check_usable()
+        if not self._limits.alternatives:
+            raise UnsuitableStoreError(self._backend.name, "it cannot choose between alternatives; use commit")
+        check_alternatives(alternatives, self._limits)
+        return cast("Choice | Conflict", _verdict(await self._group.ride(ChoiceRider(alternatives))))
 
     async def commit_with(
         self,

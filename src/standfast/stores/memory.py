@@ -22,14 +22,16 @@ from standfast.stores.protocol import Capabilities, Record, Snapshot
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.backend import Subscriber
     from standfast.stores.protocol import Wake
 
-CAPABILITIES: Final = Capabilities(backend="memory", atomic=True, durable=False, reach="process", wakes="push")
+CAPABILITIES: Final = Capabilities(
+    backend="memory", atomic=True, durable=False, reach="process", wakes="push", alternatives=True
+)
 
 REMEMBERED_VERDICTS: Final = 10_000
 """Older attempts than these cannot be settled any more; nothing here ever loses an answer by itself."""
@@ -68,7 +70,12 @@ class MemoryRecords:
             raise AttemptClosedError(self.name, f"attempt {batch.attempt} was settled as never written")
         records = {key: record for key in keys_of(batch.riders) if (record := self._records.get(key)) is not None}
         folded = fold(
-            batch.riders, at=self.now(), last_version=self.last_version, records=records, limits=self.capabilities
+            batch.riders,
+            at=self.now(),
+            last_version=self.last_version,
+            records=records,
+            limits=self.capabilities,
+            ranges=self._first,
         )
         if self.frozen and folded.writes:
             raise moved_error(self.name, self.frozen)
@@ -96,6 +103,15 @@ class MemoryRecords:
         keys = (self._order[place] for place in (reversed(places) if reverse else places))
         present = (record for key in keys if (record := self._present(key, at)) is not None)
         return Snapshot.page(at, list(islice(present, limit + 1)), limit, reverse=reverse)
+
+    def _first(self, prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
+        """Return the first record that continues a key, and whose own key is not left out."""
+        start, end = prefix.successor(), prefix.within()[1]
+        for place in range(bisect.bisect_left(self._order, start), bisect.bisect_left(self._order, end)):
+            key = self._order[place]
+            if key not in without and (record := self._present(key, self._last_at)) is not None:
+                return record
+        return None
 
     def _present(self, key: RecordKey, at: Instant) -> Record | None:
         record = self._records.get(key)

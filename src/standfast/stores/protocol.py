@@ -113,10 +113,159 @@ Change: TypeAlias = Put | Delete | Check
 
 
 class Wake(Struct, frozen=True, gc=False):
-    """A notification to send, once the commit is durable, to the watchers of ``to``. ``about`` names what to read."""
+    """A notification to send, once the commit is durable, to the watchers of ``to``. ``about`` names what to read.
+
+    ``moved`` is set by the store alone: the record that a :class:`MoveFirst` has written.
+    """
 
     to: RecordKey
     about: RecordKey | None = None
+    moved: Record | None = None
+
+
+# --- alternatives: what Store.choose() decides inside the store, so that nothing has to be read before -------------
+
+STAMP_BYTES: Final = 16
+"""How long the time is that a store writes before a value: 16 digits, in microseconds."""
+
+NUMBER_BYTES: Final = 18
+"""How long the number of an appended record is in its key: 16 digits, as one part of the key."""
+
+
+class Stamped(Struct, frozen=True, gc=False):
+    """Write the store's time of the commit and then ``value``, as :class:`Put` does; only in an alternative."""
+
+    key: RecordKey
+    value: bytes
+    expected: int = ABSENT
+    expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"Stamped({self.key}, {len(self.value)} bytes, expected={self.expected}, expires_at={self.expires_at})"
+
+
+class Present(Struct, frozen=True, gc=False):
+    """Guard: there is a record at ``key``, at whatever version. The answer carries it, as it was a moment before.
+
+    No commit that deletes the record passes this one. One that replaces it may.
+    """
+
+    key: RecordKey
+
+
+class Empty(Struct, frozen=True, gc=False):
+    """Guard: no record continues ``prefix``.
+
+    It holds against commits that append there under a guard on a record that this same alternative deletes or replaces:
+    ``Present`` of a record that this one deletes, or ``Check`` of one that it writes. Another commit that writes below
+    the prefix may pass it, as two commits can pass each other over what is absent.
+    """
+
+    prefix: RecordKey
+
+
+class Append(Struct, frozen=True, gc=False):
+    """Write a new record at ``prefix``, a number that the store draws, and ``suffix``; it conflicts with no commit.
+
+    The number is the version of the new record, in 16 digits: larger than that of every append below the prefix that
+    was answered before this one was asked for. The key is in the answer.
+
+    Attributes:
+        prefix: What the key begins with.
+        value: What to write.
+        suffix: What the key ends with: encoded parts, as ``RecordKey("a", "b")`` has them. Only a record with a suffix
+            can be moved by :class:`MoveFirst`, to whom the suffix is the rest of the key to notify.
+        stamped: Whether the store's time is written before the value.
+    """
+
+    prefix: RecordKey
+    value: bytes
+    suffix: bytes = b""
+    stamped: bool = False
+
+    def __repr__(self) -> str:
+        return f"Append({self.prefix}, {len(self.value)} bytes, suffix={self.suffix!r})"
+
+    def key_of(self, number: int) -> RecordKey:
+        """Return the key of the record with that number."""
+        return RecordKey.from_encoded(b"%b%016d\x00\x01%b" % (self.prefix, number, self.suffix))
+
+
+class MoveFirst(Struct, frozen=True, gc=False):
+    """Move the first record below ``prefix`` to the key ``to``, which is at version ``expected``.
+
+    What is written at ``to`` is the store's time and then the value of that record. The watchers of ``inboxes`` plus
+    the record's suffix are notified with it (:attr:`Notification.moved`), in the same transaction. If there is no
+    record below the prefix, or the first one has no suffix, the guard does not hold.
+
+    Attributes:
+        prefix: That of the records, as :class:`Append` made them.
+        to: Where the first of them goes.
+        expected: The version that ``to`` is at.
+        inboxes: What the key to notify begins with. A watch of just that key is notified at once.
+    """
+
+    prefix: RecordKey
+    to: RecordKey
+    expected: int
+    inboxes: RecordKey
+
+
+AlternativeChange: TypeAlias = Put | Delete | Check | Stamped | Present | Empty | Append | MoveFirst
+"""What an alternative guards or does."""
+
+
+class Alternative(Struct, frozen=True):
+    """Changes that are done, all of them, if every guard holds and ``after <= store time < before``.
+
+    Each key is named once, and no key lies below a prefix that is named. There is at most one :class:`Append` and one
+    :class:`MoveFirst`.
+    """
+
+    changes: tuple[AlternativeChange, ...]
+    wake: tuple[Wake, ...] = ()
+    after: Instant | None = None
+    before: Instant | None = None
+
+
+class Choice(Struct, frozen=True):
+    """One of the alternatives is durable.
+
+    Attributes:
+        at: The store's time of the commit.
+        index: Which alternative it is, from 0.
+        versions: The new version of each key that was written. They are all the same.
+        appended: The key of the appended record.
+        moved: The record that :class:`MoveFirst` has written.
+        moved_from: Where it was before.
+        present: The records of the :class:`Present` guards.
+        is_settled: The answer got lost, and this is what could be found out: ``moved``, ``moved_from`` and ``present``
+            may be missing. Read what you need of them.
+    """
+
+    at: Instant
+    index: int
+    versions: dict[RecordKey, int]
+    appended: RecordKey | None = None
+    moved: Record | None = None
+    moved_from: RecordKey | None = None
+    present: dict[RecordKey, Record] = {}
+    is_settled: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version of everything that was written; 0 if nothing was."""
+        return next(iter(self.versions.values()), 0)
+
+
+def stamped(at: Instant, value: bytes) -> bytes:
+    """Return a value as a store writes it with its time."""
+    return b"%016d%b" % (at, value)
+
+
+def unstamped(value: bytes) -> tuple[Instant, bytes]:
+    """Return the time that a store has written before a value, and the value."""
+    return Instant(int(value[:STAMP_BYTES])), value[STAMP_BYTES:]
 
 
 class Commit(Struct, frozen=True, gc=False):
@@ -168,7 +317,7 @@ class Worked(Struct, Generic[T], frozen=True):
     versions: dict[RecordKey, int]
 
 
-Verdict: TypeAlias = Commit | Conflict | Decided[Any] | Worked[Any]
+Verdict: TypeAlias = Commit | Conflict | Decided[Any] | Worked[Any] | Choice
 """What became of a commit or an update."""
 
 
@@ -194,6 +343,8 @@ class Capabilities(Struct, frozen=True):
     sees_process_death: bool = False
     """Whether :meth:`Store.liveness_token` and :meth:`Store.is_dead` show processes that died."""
     commit_with: bool = False
+    alternatives: bool = False
+    """Whether :meth:`Store.choose` works."""
     failover_loss: str = ""
     """What a failover may lose of what was acknowledged, and the setting that prevents it; empty: nothing is known."""
 
@@ -231,10 +382,15 @@ class Notification(Struct, frozen=True):
     """What a watch was notified of: keys that may have changed. Never proof of anything; read again.
 
     ``complete`` is False when notifications may have been lost or folded: then anything may have changed.
+
+    ``moved`` has records that a :class:`MoveFirst` has written, in the order in which they were heard of; each may come
+    twice, late, or not at all. That such a commit took place is certain as far as the server keeps others from sending
+    notifications: compare something in the record that only its reader and the store know.
     """
 
     about: frozenset[RecordKey]
     complete: bool = True
+    moved: tuple[Record, ...] = ()
 
 
 class Watch(Protocol):
@@ -314,6 +470,21 @@ class Store(Protocol):
 
         A decision may rest on the absence of a key only if it creates that key, or changes another one that every
         creator of it changes as well: otherwise two of them can pass each other, as with commits.
+        """
+        ...
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Do the first of ``alternatives`` whose guards hold, durably, in one round trip.
+
+        An alternative that was passed over did not hold at some moment during the call; the one that is done holds
+        when it is done. If none holds, the answer is a ``Conflict`` as of one moment, with the present record of each
+        key whose guard failed in any of them: for :class:`Empty`, and a :class:`MoveFirst` whose first record has no
+        suffix, that first record; for a :class:`MoveFirst` without any, None at its prefix.
+
+        Cancellation and unknown outcomes are as for :meth:`commit`; see :attr:`Choice.is_settled`.
+
+        Raises:
+            UnsuitableStoreError: The store cannot do it: ``capabilities.alternatives`` is False.
         """
         ...
 

@@ -7,7 +7,25 @@ from typing import TYPE_CHECKING, Any, Final
 from standfast.clock import Instant
 from standfast.errors import ArgumentTypeError, InvalidChangeError
 from standfast.keys import MAX_KEY_BYTES, RecordKey
-from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Change, Check, Decision, Delete, Put, Wake
+from standfast.stores.protocol import (
+    ABSENT,
+    MAX_VERSION,
+    NUMBER_BYTES,
+    STAMP_BYTES,
+    Alternative,
+    Append,
+    Capabilities,
+    Change,
+    Check,
+    Decision,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Stamped,
+    Wake,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,6 +105,87 @@ def is_plain_put(change: Change, limits: Capabilities) -> bool:
     )
 
 
+# --- alternatives --------------------------------------------------------------------------------------------------
+
+MOST_ALTERNATIVES: Final = 8
+
+
+def check_alternatives(alternatives: Sequence[Alternative], limits: Capabilities) -> None:
+    """Refuse alternatives of which one breaks a rule."""
+    if not 1 <= len(alternatives) <= MOST_ALTERNATIVES:
+        raise InvalidChangeError(f"choose takes 1 to {MOST_ALTERNATIVES} alternatives, got {len(alternatives)}")
+    named: list[RecordKey] = []
+    for alternative in alternatives:
+        if type(alternative) is not Alternative:
+            raise InvalidChangeError(f"choose takes Alternatives, got {type(alternative).__name__}")
+        named += _check_alternative(alternative, limits)
+    namespace = named[0].namespace
+    for key in named:
+        if not key.startswith(namespace):
+            check_one_namespace(named)
+
+
+def _check_alternative(alternative: Alternative, limits: Capabilities) -> list[RecordKey]:
+    """Refuse an alternative that breaks a rule; return all keys that it names."""
+    changes = alternative.changes
+    if type(changes) is not tuple or not 1 <= len(changes) <= limits.max_changes:
+        raise InvalidChangeError(f"an alternative is a tuple of 1 to {limits.max_changes} changes")
+    keys: list[RecordKey] = []
+    prefixes: list[RecordKey] = []
+    others: list[RecordKey] = []
+    for change in changes:
+        if isinstance(change, (Empty, Append, MoveFirst)):
+            prefixes.append(change.prefix)
+            if isinstance(change, MoveFirst):
+                others.append(change.inboxes)
+                keys.append(change.to)
+                _check_expected(change.to, change.expected)
+            elif isinstance(change, Append):
+                _check_append(change, limits)
+        else:
+            _check_at_key(change, limits)
+            keys.append(change.key)
+    if alternative.wake:
+        _check_wakes(alternative.wake)
+        others += [wake.to for wake in alternative.wake]
+    for key in (*prefixes, *others):
+        check_key(key)
+    check_window(alternative.after, alternative.before)
+    if prefixes or len(changes) > 1:
+        _check_apart(keys, prefixes)
+    return [*keys, *prefixes, *others]
+
+
+def _check_apart(keys: Sequence[RecordKey], prefixes: Sequence[RecordKey]) -> None:
+    if len({*keys}) != len(keys) or len({*prefixes}) != len(prefixes):
+        raise InvalidChangeError("each key and each prefix may appear once in an alternative")
+    for prefix in prefixes:
+        for key in keys:
+            if key.startswith(prefix):
+                raise InvalidChangeError("no key of an alternative may lie below a prefix that it names")
+
+
+def _check_at_key(change: Change | Stamped | Present, limits: Capabilities) -> None:
+    if isinstance(change, Present):
+        check_key(change.key)
+    elif isinstance(change, Stamped):
+        _check_change(Put(change.key, change.value, change.expected, change.expires_at), limits, spare=STAMP_BYTES)
+    elif not is_plain_put(change, limits):
+        _check_change(change, limits)
+
+
+def _check_append(append: Append, limits: Capabilities) -> None:
+    spare = STAMP_BYTES * (2 if append.stamped else 1)  # it may be moved, and is stamped then
+    if type(append.value) is not bytes or len(append.value) + spare > limits.max_value_bytes:
+        raise InvalidChangeError(
+            f"the value below {append.prefix} must be bytes, at most {limits.max_value_bytes - spare:,} of them"
+        )
+    if not isinstance(append.suffix, bytes) or append.suffix[-2:] not in (b"", b"\x00\x01"):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidChangeError("a suffix is made of encoded parts, as a RecordKey is")
+    if len(append.prefix) + NUMBER_BYTES + len(append.suffix) > MAX_KEY_BYTES:
+        raise InvalidChangeError(f"a record key has at most {MAX_KEY_BYTES:,} bytes, number and suffix included")
+
+
 def check_window(after: Instant | None, before: Instant | None) -> None:
     """Refuse a time window that is not made of instants or that no instant can be in."""
     if after is None and before is None:
@@ -118,6 +217,8 @@ def _check_wakes(wakes: Sequence[Wake]) -> None:
         check_key(wake.to)
         if wake.about is not None:
             check_key(wake.about)
+        if wake.moved is not None:
+            raise InvalidChangeError("moved of a Wake is set by the store; leave it out")
 
 
 def check_one_namespace(keys: Iterable[RecordKey]) -> None:
@@ -132,27 +233,30 @@ def check_one_namespace(keys: Iterable[RecordKey]) -> None:
             raise InvalidChangeError(f"{first} and {key} lie in different namespaces; use one commit for each")
 
 
-def _check_change(change: Change, limits: Capabilities) -> None:
+def _check_change(change: Change, limits: Capabilities, spare: int = 0) -> None:
     if type(change) not in (Put, Delete, Check):
         raise InvalidChangeError(f"a change is a Put, Delete or Check, got {type(change).__name__}")
-    check_key(change.key)
-    if type(change.expected) is not int or not ABSENT <= change.expected <= MAX_VERSION:
-        raise InvalidChangeError(f"expected is a version of {change.key}, got {change.expected!r}")
+    _check_expected(change.key, change.expected)
     if isinstance(change, Put):
-        _check_value(change, limits)
+        _check_value(change, limits, spare)
     elif change.expected == ABSENT:
         raise InvalidChangeError(
             f"{type(change).__name__} of {change.key} expects absence, which cannot be guarded; put a marker instead"
         )
 
 
-def _check_value(put: Put, limits: Capabilities) -> None:
+def _check_expected(key: RecordKey, expected: int) -> None:
+    check_key(key)
+    if type(expected) is not int or not ABSENT <= expected <= MAX_VERSION:
+        raise InvalidChangeError(f"expected is a version of {key}, got {expected!r}")
+
+
+def _check_value(put: Put, limits: Capabilities, spare: int = 0) -> None:
+    most = limits.max_value_bytes - spare
     if type(put.value) is not bytes:
         raise InvalidChangeError(f"the value of {put.key} must be bytes, got {type(put.value).__name__}")
-    if len(put.value) > limits.max_value_bytes:
-        raise InvalidChangeError(
-            f"the value of {put.key} has {len(put.value):,} bytes, at most {limits.max_value_bytes:,} are allowed"
-        )
+    if len(put.value) > most:
+        raise InvalidChangeError(f"the value of {put.key} has {len(put.value):,} bytes, at most {most:,} are allowed")
     if put.expires_at is not None and not _is_instant(put.expires_at):
         raise InvalidChangeError(f"expires_at of {put.key} must be an instant (microseconds), got {put.expires_at!r}")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.backend import Backend, Subscriber
-    from standfast.stores.protocol import Wake
+    from standfast.stores.protocol import Record, Wake
 
 
 # --- subscriptions of one process ----------------------------------------------------------------------------------
@@ -36,12 +36,14 @@ class _Subscription:
     def __init__(self, subscriber: Subscriber, loop: asyncio.AbstractEventLoop) -> None:
         self.subscriber, self.loop = subscriber, loop
 
-    def notify(self, about: RecordKey | None, here: asyncio.AbstractEventLoop | None) -> None:
+    def notify(
+        self, about: RecordKey | None, here: asyncio.AbstractEventLoop | None, moved: Record | None = None
+    ) -> None:
         if here is self.loop:
-            self.subscriber.notify(about)
+            self.subscriber.notify(about, moved)
             return
         try:
-            self.loop.call_soon_threadsafe(self.subscriber.notify, about)
+            self.loop.call_soon_threadsafe(self.subscriber.notify, about, moved)
         except RuntimeError:  # its loop was closed without closing the watch
             return
 
@@ -89,16 +91,16 @@ class LocalSubscriptions:
         for key in changed:
             self.notify_at(key, key)
         for wake in wakes:
-            self.notify_at(wake.to, wake.about or wake.to)
+            self.notify_at(wake.to, wake.about or wake.to, wake.moved)
 
-    def notify_at(self, to: bytes, about: RecordKey | None) -> None:
+    def notify_at(self, to: bytes, about: RecordKey | None, moved: Record | None = None) -> None:
         """Notify the subscribers of ``to`` and of its prefixes that ``about`` changed."""
         table = self.by_prefix
         for length in self._lengths:
             if length > len(to):
                 return
             for subscription in table.get(to[:length], ()):
-                subscription.notify(about, _running_loop())
+                subscription.notify(about, _running_loop(), moved)
 
     def notify_all(self) -> None:
         """Notify every subscriber that notifications were lost."""
@@ -126,13 +128,24 @@ MAX_REMEMBERED: Final = 1_000
 class BackendWatch:
     """A subscription to a backend. Notifications are folded: one answer may stand for many."""
 
-    __slots__ = ("__weakref__", "_about", "_backend", "_check_usable", "_complete", "_forget", "_notified", "_prefixes")
+    __slots__ = (
+        "__weakref__",
+        "_about",
+        "_backend",
+        "_check_usable",
+        "_complete",
+        "_forget",
+        "_moved",
+        "_notified",
+        "_prefixes",
+    )
 
     def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...], check_usable: Callable[[], None]) -> None:
         self._backend, self._prefixes = backend, prefixes
         self._check_usable: Final = check_usable
         self._about: set[RecordKey] = set()
         self._complete = True
+        self._moved: list[Record] = []
         self._notified: Final = asyncio.Event()
         self._forget: Callable[[], None] | None = None
 
@@ -161,8 +174,13 @@ class BackendWatch:
         self._unsubscribe()
         self.notify(None)
 
-    def notify(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
         """Take a notification from the backend."""
+        if moved is not None:
+            self._moved.append(moved)
+        if len(self._moved) > MAX_REMEMBERED:
+            self._moved.clear()
+            about = None
         if about is None or len(self._about) >= MAX_REMEMBERED:
             self._about.clear()
             self._complete = False
@@ -178,8 +196,9 @@ class BackendWatch:
                 await self._notified.wait()
         except TimeoutError:
             return None
-        notification = Notification(frozenset(self._about), self._complete)
+        notification = Notification(frozenset(self._about), self._complete, tuple(self._moved))
         self._about.clear()
+        self._moved.clear()
         self._complete = True
         self._notified.clear()
         return notification

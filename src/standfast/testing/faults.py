@@ -13,7 +13,13 @@ from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.durations import optional_seconds
-from standfast.errors import InvalidArgumentError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from standfast.errors import (
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
 from standfast.stores.protocol import Capabilities, Commit, Conflict, Decided, Delete, Put, Record, Snapshot
 
 if TYPE_CHECKING:
@@ -22,7 +28,17 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Backend, RiderBatch, Subscriber
-    from standfast.stores.protocol import Change, Decision, Notification, Store, Verdict, Wake, Watch
+    from standfast.stores.protocol import (
+        Alternative,
+        Change,
+        Choice,
+        Decision,
+        Notification,
+        Store,
+        Verdict,
+        Wake,
+        Watch,
+    )
 
 
 # --- what may go wrong between a program and its store, how often, and in an order that a seed decides -------------
@@ -282,16 +298,16 @@ class _FaultySubscriber:
     def __init__(self, subscriber: Subscriber, dice: Dice, faults: Faults) -> None:
         self._subscriber, self._dice, self._faults = subscriber, dice, faults
 
-    def notify(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
         """Pass a hint on: not at all, once or twice, now or later."""
         if self._dice.happens(self._faults.drop_hint):
             return
         if self._dice.happens(self._faults.double_hint):
-            self._subscriber.notify(about)
+            self._subscriber.notify(about, moved)
         if self._dice.happens(self._faults.delay_hint):
-            asyncio.get_running_loop().call_later(self._dice.moment(), self._subscriber.notify, about)
+            asyncio.get_running_loop().call_later(self._dice.moment(), self._subscriber.notify, about, moved)
         else:
-            self._subscriber.notify(about)
+            self._subscriber.notify(about, moved)
 
 
 # --- A store with faults: for testing what your own code makes of them ---------------------------------------------
@@ -364,6 +380,10 @@ class FaultyStore:
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Update, or not, or leave the caller in the dark."""
         return await self._risk(lambda: self._store.update(keys, decide))
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Choose, or not, or leave the caller in the dark."""
+        return await self._risk(lambda: self._store.choose(*alternatives))
 
     async def _risk(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         fate = self._dice.fate()
@@ -555,6 +575,11 @@ class NonAtomicStore:
             verdict = await self.commit(*decision.changes, after=decision.after, before=decision.before)
             if isinstance(verdict, Commit):
                 return Decided(decision.answer, verdict.at, verdict.versions)
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Refuse: nothing here is decided in one step."""
+        del alternatives
+        raise UnsuitableStoreError(CAPABILITIES.backend, "it cannot choose between alternatives")
 
     def watch(self, *prefixes: RecordKey) -> Watch:  # noqa: ARG002 -- it sends no hints
         """Return a watch that never hears anything, as hints may be lost."""

@@ -6,10 +6,16 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import Instant
-from standfast.errors import NotLinearizableError, OutcomeUnknownError, SimulationError, StandfastError
+from standfast.errors import (
+    NotLinearizableError,
+    OutcomeUnknownError,
+    SimulationError,
+    StandfastError,
+    UnsuitableStoreError,
+)
 from standfast.keys import RecordKey
 from standfast.stores.backend import CommitRider, UpdateRider
 from standfast.stores.group_commit import verdict_of
@@ -31,7 +37,7 @@ from standfast.stores.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from standfast.stores.protocol import Capabilities, Store, Wake, Watch
+    from standfast.stores.protocol import Alternative, Capabilities, Choice, Store, Wake, Watch
 
 
 # --- checking histories: is there an order of the operations that explains every answer? ---------------------------
@@ -279,8 +285,8 @@ class RecordingStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store underneath can do."""
-        return self._store.capabilities
+        """What the store underneath can do, without alternatives: the model knows no ranges."""
+        return structs.replace(self._store.capabilities, alternatives=False)
 
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read, and write it down."""
@@ -304,6 +310,11 @@ class RecordingStore:
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Update, and write it down."""
         return await self._recorded(UpdateRider(tuple(keys), decide), self._store.update(keys, decide))
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Refuse: there is no model to check the answer against."""
+        del alternatives
+        raise UnsuitableStoreError(self.capabilities.backend, "alternatives are not recorded")
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Watch; hints prove nothing, so there is nothing to check."""

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from standfast.errors import OutcomeUnknownError, StoreUnavailableError
 from standfast.keys import RecordKey
-from standfast.stores import Commit, Put
+from standfast.stores import Alternative, Append, Commit, MoveFirst, Present, Put, Stamped
 from standfast.stores.redis.scripts import RedisKeys
 from standfast.stores.url import open_store
 from tests.integration.redis.clusters import SLOTS, address, cluster, unlock
@@ -111,3 +111,23 @@ async def test_an_attempt_is_closed_on_the_node_of_its_namespace_by_any_handle(p
         for node in range(3):
             namespace = RecordKey(space_on(node, prefix), "a").namespace.hex()
             assert await store.settle(f"{uuid.uuid4()}.1@{namespace}/0") is None
+
+
+async def test_a_cluster_makes_choices_where_the_namespace_lies(prefix: str) -> None:
+    """On every node, and the one who waits elsewhere is told."""
+    async with cluster() as servers, AsyncExitStack() as stack:
+        store = await open_store(f"{address(servers[:1])}?prefix={prefix}")
+        stack.push_async_callback(store.aclose)
+        other = await open_store(f"{address(servers[1:])}?prefix={prefix}")
+        stack.push_async_callback(other.aclose)
+        for node in range(3):
+            key = RecordKey(space_on(node, prefix))
+            grant, tickets, inboxes = key.child("grant"), key.child("ticket"), key.child("inbox")
+            async with other.watch(inboxes.child("you")) as watch:
+                taken: Any = await store.choose(Alternative((Stamped(grant, b"me"),)))
+                await other.choose(Alternative((Present(grant), Append(tickets, b"you", RecordKey("you")))))
+                passed: Any = await store.choose(Alternative((MoveFirst(tickets, grant, taken.version, inboxes),)))
+                async with asyncio.timeout(10):
+                    while (heard := await watch.wait()) is None or not heard.moved:
+                        pass
+                assert heard.moved == (passed.moved,)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from standfast.keys import RecordKey
-from standfast.stores import Wake
+from standfast.stores import Record, Wake
 from standfast.stores.watch import LocalSubscriptions
 
 KEY = RecordKey("ns", "a", "b")
@@ -20,7 +20,8 @@ class _Subscriber:
         self.threads: set[int] = set()
         self.rang = asyncio.Event()
 
-    def notify(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
+        assert moved is None
         self.heard.append(about)
         self.threads.add(threading.get_ident())
         self.rang.set()

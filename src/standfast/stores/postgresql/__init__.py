@@ -49,7 +49,14 @@ NOT_DURABLE: Final = (
 )
 
 CAPABILITIES: Final = Capabilities(
-    backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
+    backend="postgresql",
+    atomic=True,
+    durable=True,
+    reach="network",
+    wakes="push",
+    shortest_lease=0.5,
+    commit_with=True,
+    alternatives=True,
 )
 """What it can do; behind a pooler, without a direct connection to listen on, it does not push, and sees no deaths."""
 

@@ -33,6 +33,8 @@ from standfast.stores.postgresql.liveness import liveness_server
 from standfast.stores.postgresql.statements import (
     PostgresStatements,
     channel,
+    choice_parameters,
+    choices_made,
     page,
     payload,
     records,
@@ -42,7 +44,7 @@ from standfast.stores.postgresql.statements import (
 from standfast.stores.postgresql.transactions import PostgresUserTransactions, PostgresWorkRunner
 from standfast.stores.protocol import Snapshot, StoreMeasure, Worked
 from standfast.stores.remote.liveness import join_liveness
-from standfast.stores.remote.server import Audience, Landed, WriteRefused, Written
+from standfast.stores.remote.server import Audience, ChoiceWritten, Landed, WriteRefused, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -52,12 +54,18 @@ if TYPE_CHECKING:
     from standfast.stores.postgresql.connection import PostgresOptions, PostgresTarget
     from standfast.stores.protocol import Capabilities, Record
     from standfast.stores.remote.failover import PrimaryTracker
-    from standfast.stores.remote.server import Intent, Listener, Message
+    from standfast.stores.remote.server import (
+        ChoiceIntent,
+        ChoicesMade,
+        Intent,
+        Listener,
+        Message,
+    )
 
 
 # --- the server ----------------------------------------------------------------------------------------------------
 
-BATCHING: Final = Batching(max_riders=1_000, max_weight=4_000, in_halves=True)
+BATCHING: Final = Batching(max_riders=1_000, max_weight=4_000, in_halves=True, max_choices=100)
 TRIES: Final = 10
 """How often a write is sent that lost a race on the server."""
 
@@ -155,6 +163,21 @@ class PostgresServer:
             if type(done) is Written:
                 self._tracker.acknowledge(intent.handle, intent.number)
             return done
+        raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
+
+    async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
+        """Do all choices in one transaction, and in one round trip."""
+        parameters = choice_parameters(intent, self._options.schema)
+        for _ in range(TRIES):
+            try:
+                answers = await self._writer.write(self._calls.choose, *parameters)
+            except asyncpg.PostgresError as error:
+                await self._judged(error)
+                continue
+            made = choices_made(answers, intent)
+            if any(type(each) is ChoiceWritten for each in made.answers):
+                self._tracker.acknowledge(intent.handle, intent.number)
+            return made
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
     async def _judged(self, error: asyncpg.PostgresError) -> WriteRefused | None:

@@ -13,13 +13,38 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.clock import Instant
 from standfast.errors import UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores.protocol import ABSENT, Record, Snapshot
-from standfast.stores.remote.server import Intent, Message, Row, WriteRefused, Written
+from standfast.stores.protocol import (
+    ABSENT,
+    Append,
+    Check,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Record,
+    Snapshot,
+    Stamped,
+)
+from standfast.stores.remote.server import (
+    ChoiceIntent,
+    ChoiceRefused,
+    ChoicesMade,
+    ChoiceWritten,
+    Intent,
+    Message,
+    Row,
+    WriteRefused,
+    Written,
+)
+from standfast.stores.remote.subscriptions import LONGEST_MOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import asyncpg
+
+    from standfast.stores.protocol import AlternativeChange
 
     Connection = asyncpg.Connection[asyncpg.Record]
     Fields = Iterable[Any]
@@ -126,6 +151,7 @@ class PostgresStatements:
 
     __slots__ = (
         "audience",
+        "choose",
         "close_attempt",
         "counted",
         "forget",
@@ -151,6 +177,10 @@ class PostgresStatements:
         at = functools.partial(_in, schema)
         self.write: Final = at(
             "SELECT * FROM @.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
+        )
+        self.choose: Final = at(
+            "SELECT * FROM @.choose($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,"
+            " $17, $18, $19)"
         )
         self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
         self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
@@ -257,6 +287,110 @@ def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Rec
     return current
 
 
+# --- alternatives --------------------------------------------------------------------------------------------------
+
+
+def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
+    """Return the parameters of ``choose``."""
+    alternatives = [each for choice in intent.choices for each in choice]
+    rows = [_fields(change) for each in alternatives for change in sorted(each.changes, key=_place)]
+    kinds, keys, expected, puts, rests, ends = zip(*rows, strict=True)
+    sent = [(n, message) for n, messages in enumerate(intent.messages, 1) for message in messages]
+    afters, befores = [each.after for each in alternatives], [each.before for each in alternatives]
+    return (
+        intent.handle,
+        intent.number,
+        intent.origin.encode(),
+        LONGEST_MOVED,
+        *(_locks(kinds, keys) if len(intent.choices) > 1 else (None, None)),
+        [len(choice) for choice in intent.choices],
+        [len(each.changes) for each in alternatives],
+        "".join(kinds),
+        keys,
+        expected,
+        puts,
+        rests,
+        ends if any(ends) else None,
+        afters if any(afters) else None,
+        befores if any(befores) else None,
+        [n for n, _ in sent] or None,
+        [channel(schema, message.topic) for _, message in sent] or None,
+        [payload(message) for _, message in sent] or None,
+    )
+
+
+def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, Instant | None]:
+    """Return what ``choose`` takes of a change."""
+    if isinstance(change, (Put, Stamped)):
+        kind = "p" if isinstance(change, Put) else "s"
+        return kind, change.key, change.expected, change.value, b"", change.expires_at
+    if isinstance(change, (Delete, Check)):
+        return "d" if isinstance(change, Delete) else "c", change.key, change.expected, b"", b"", None
+    if isinstance(change, MoveFirst):
+        return "m", change.to, change.expected, change.inboxes, change.prefix, None
+    if isinstance(change, Append):
+        return "A" if change.stamped else "a", change.prefix, 1, change.value, change.suffix, None
+    if isinstance(change, Present):
+        return "r", change.key, 1, b"", b"", None
+    return "e", change.prefix, 1, b"", b"", None
+
+
+def _locks(kinds: Sequence[str], keys: Sequence[bytes]) -> tuple[list[bytes], list[int] | None]:
+    """Return all keys of several choices in order, and how to lock them before any is looked at."""
+    written: dict[bytes, bool] = {}
+    for kind, key in zip(kinds, keys, strict=True):
+        if kind not in _BELOW:
+            written[key] = written.get(key, False) or kind not in _COMPARED
+    locked = sorted(written)
+    return locked, lock_runs([written[key] for key in locked])
+
+
+_BELOW: Final = frozenset("eaA")
+_COMPARED: Final = frozenset("rc")
+
+
+def _place(change: AlternativeChange) -> bytes:
+    """Return by what changes are sorted within an alternative: so all are locked in one order."""
+    if isinstance(change, (Empty, Append)):
+        return change.prefix
+    return change.to if isinstance(change, MoveFirst) else change.key
+
+
+def choices_made(rows: Sequence[Any], intent: ChoiceIntent) -> ChoicesMade:
+    """Return what ``choose`` answered."""
+    answers: list[ChoiceWritten | ChoiceRefused] = []
+    before = 0
+    for choice, row in zip(intent.choices, rows, strict=True):
+        changes = [change for each in choice for change in sorted(each.changes, key=_place)]
+        answers.append(_choice_answer(row, changes, before))
+        before += len(changes)
+    return ChoicesMade(tuple(answers), rows[0][3])
+
+
+def _choice_answer(
+    row: Sequence[Any], changes: Sequence[AlternativeChange], before: int
+) -> ChoiceWritten | ChoiceRefused:
+    status, at, version, _, chosen, asked, keys, values, versions, ends = row
+    at = Instant(at)
+    records: dict[RecordKey, Record] = {}
+    if status == _WRITTEN:
+        for n, place in enumerate(asked or ()):
+            key = RecordKey.from_encoded(_place(changes[place - before - 1]))
+            records[key] = Record(key, values[n], versions[n], None if ends[n] is None else Instant(ends[n]))
+        moved = Record(RecordKey.from_encoded(keys[0]), values[-1], versions[-1]) if keys else None
+        return ChoiceWritten(at, chosen, version or 0, records, moved)
+    firsts: dict[RecordKey, Record] = {}
+    for n, place in enumerate(asked or ()):
+        key = RecordKey.from_encoded(keys[n])
+        record = Record(key, values[n], versions[n], None if ends[n] is None else Instant(ends[n]))
+        change = changes[abs(place) - before - 1]
+        if place < 0 and isinstance(change, (Empty, MoveFirst)):
+            firsts[change.prefix] = record
+        else:
+            records[key] = record
+    return ChoiceRefused(at, records, firsts)
+
+
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
@@ -281,8 +415,8 @@ def page(rows: Iterable[Fields], limit: int, *, reverse: bool) -> Snapshot:
 
 def channel(schema: str, topic: bytes) -> str:
     """Return the name of the channel of a topic: short enough for PostgreSQL, whatever the topic is."""
-    digest = hashlib.blake2b(topic, digest_size=20, key=schema.encode())
-    return f"sf_{digest.hexdigest()}"
+    digest = hashlib.sha256(b'"%b"\x00%b' % (schema.encode(), topic))  # the database computes it, too
+    return f"sf_{digest.hexdigest()[:40]}"
 
 
 def channels(schema: str, topics: Iterable[bytes]) -> Mapping[str, bytes]:

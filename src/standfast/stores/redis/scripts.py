@@ -85,6 +85,7 @@ def pack(*parts: Argument) -> bytes:
 
 
 WRITE: Final = Script("write")
+CHOOSE: Final = Script("choose")
 READ: Final = Script("read")
 SCAN: Final = Script("scan")
 RESERVE: Final = Script("reserve")

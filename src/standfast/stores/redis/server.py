@@ -13,12 +13,26 @@ from standfast.errors import AttemptClosedError, StoreError, StoreReadOnlyError,
 from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores.backend import EXPORTED, OPEN, Batching, moved_error, pages
-from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot, StoreMeasure
+from standfast.stores.protocol import (
+    ABSENT,
+    Append,
+    Capabilities,
+    Check,
+    Delete,
+    MoveFirst,
+    Present,
+    Put,
+    Record,
+    Snapshot,
+    Stamped,
+    StoreMeasure,
+)
 from standfast.stores.redis.cluster import Cluster, OneServer, RedisSubscriber, RewindDetector, ScriptCaller
 from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of
 from standfast.stores.redis.liveness import find_store_id, liveness_server
 from standfast.stores.redis.scripts import (
     AUDIENCE,
+    CHOOSE,
     CLOSE,
     FORGET,
     LOAD,
@@ -36,7 +50,17 @@ from standfast.stores.redis.scripts import (
 )
 from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
 from standfast.stores.remote.liveness import join_liveness
-from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
+from standfast.stores.remote.server import (
+    Audience,
+    ChoiceRefused,
+    ChoicesMade,
+    ChoiceWritten,
+    Landed,
+    ServerDefaults,
+    WriteRefused,
+    Written,
+)
+from standfast.stores.remote.subscriptions import LONGEST_MOVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -44,15 +68,16 @@ if TYPE_CHECKING:
     from standfast.errors import StoreMovedError
     from standfast.events import Hooks
     from standfast.stores.backend import Scan
+    from standfast.stores.protocol import AlternativeChange
     from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
     from standfast.stores.redis.scripts import Argument
-    from standfast.stores.remote.server import Intent, Listener, Message
+    from standfast.stores.remote.server import ChoiceIntent, Intent, Listener, Message
 
 
 # --- the server ----------------------------------------------------------------------------------------------------
 
 BATCHING: Final = Batching(
-    max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False, in_halves=True
+    max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False, in_halves=True, max_choices=100
 )
 """A script keeps all other clients waiting: these take about ten milliseconds."""
 
@@ -62,6 +87,7 @@ KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 _LEAVES_WITHIN: Final = 1.0
 _WRITTEN, _LOST, _CLOSED, _STALE, _FROZEN, _UNMARKED = range(6)
 _FLOOR: Final = 12
+_CHOICE_FLOOR: Final = 3
 """Where the floor stands among the arguments."""
 
 
@@ -150,6 +176,50 @@ class RedisServer(ServerDefaults):
             arguments += (self._topics.channel(message.topic), message.data)
         return arguments
 
+    async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
+        """Do all choices in one script."""
+        names = self.names(intent.namespace)
+        keys = (names.head, names.records, names.order, names.expiries, names.attempts)
+        arguments = self._choices(intent, names)
+        if self._options.replicas and intent.namespace not in self._met:
+            arguments[_CHOICE_FLOOR] = await self._meet(names)
+        answer = await self.calls.run(CHOOSE, names, keys, arguments, once=True, replicated=True)
+        if answer[0] == _UNMARKED:
+            arguments[_CHOICE_FLOOR] = await self._floor()
+            answer = await self.calls.run(CHOOSE, names, keys, arguments, once=True, replicated=True)
+        status, at = answer[0], Instant(answer[1])
+        if status == _FROZEN:
+            raise await self.transfer().refusal(self.name)
+        if status == _CLOSED:
+            raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
+        answers = tuple([_choice_answer(each, at) for each in answer[4]])
+        if any(type(each) is ChoiceWritten and each.version for each in answers):
+            self._seen.acknowledge(names, intent.handle, intent.number)
+        return ChoicesMade(answers, self._topics.meet(intent.namespace, answer[3]))
+
+    def _choices(self, intent: ChoiceIntent, names: RedisKeys) -> list[Argument]:
+        arguments: list[Argument] = [
+            intent.handle,
+            intent.number,
+            self._seen.acknowledged(names, intent.handle),
+            -1,
+            intent.origin,
+            names.channel,
+            LONGEST_MOVED,
+        ]
+        messages = iter(intent.messages)
+        for choice in intent.choices:
+            arguments.append(len(choice))
+            for alternative in choice:
+                sent = next(messages)
+                before = -1 if alternative.before is None else alternative.before
+                arguments += (len(alternative.changes), len(sent), alternative.after or 0, before)
+                for change in alternative.changes:
+                    arguments += _fields(change)
+                for message in sent:
+                    arguments += (self._topics.channel(message.topic), message.data)
+        return arguments
+
     async def _meet(self, names: RedisKeys) -> int:
         """Make sure that a namespace is there, apart from the write: that one's answer waits for replicas."""
         await self.calls.run(MARK, names, (names.head,), ("", 0))
@@ -184,7 +254,9 @@ class RedisServer(ServerDefaults):
         if answer[0] != _WRITTEN:
             raise StoreError(self.name, f"a later attempt than {number} of {handle} was counted")
         self._seen.acknowledge(names, handle, number)
-        at, first, count = answer[3:6]
+        at, first, count, chosen = answer[3:7]
+        if chosen:
+            return Landed(Instant(at), _drawn(chosen))
         return Landed(Instant(at), tuple(range(first, first + count))) if first else None
 
     async def forget(self, handle: str) -> None:
@@ -336,6 +408,7 @@ class RedisFacts(Struct, frozen=True):
             reach="network",
             wakes="push",
             sees_process_death=bool(self.store_id),
+            alternatives=True,
             failover_loss=self.failover_loss,
         )
 
@@ -439,6 +512,53 @@ def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
         return Record(key, raw[32:], int(raw[:16]))
     expires_at = Instant(int(expires))
     return None if expires_at <= at else Record(key, raw[32:], int(raw[:16]), expires_at)
+
+
+# --- alternatives as the script takes them, and what it shows of them ----------------------------------------------
+
+
+def _fields(change: AlternativeChange) -> tuple[Argument, ...]:
+    """Return the six fields of a change."""
+    if isinstance(change, (Put, Stamped)):
+        kind = "p" if isinstance(change, Put) else "s"
+        return kind, change.key, digits(change.expected), change.value, expiry(change.expires_at), ""
+    if isinstance(change, (Delete, Check)):
+        return "d" if isinstance(change, Delete) else "c", change.key, digits(change.expected), "", "", ""
+    if isinstance(change, MoveFirst):
+        return "m", change.to, digits(change.expected), change.inboxes, "", change.prefix
+    if isinstance(change, Append):
+        return "A" if change.stamped else "a", change.prefix, "", change.value, "", change.suffix
+    return ("r", change.key, "", "", "", "") if isinstance(change, Present) else ("e", change.prefix, "", "", "", "")
+
+
+def _drawn(digits: bytes) -> tuple[int, ...]:
+    """Return what was counted for choices: of each its version, or 0, and which alternative it was, from 0, or -1."""
+    numbers = [int(digits[start : start + _FIELD]) for start in range(0, len(digits), _FIELD)]
+    return tuple([each for pair in zip(numbers[::2], numbers[1::2], strict=True) for each in (pair[0], pair[1] - 1)])
+
+
+def _choice_answer(answer: list[Any], at: Instant) -> ChoiceWritten | ChoiceRefused:
+    if answer[0] < 0:
+        return ChoiceRefused(at, *_shown(answer[1], answer[2], at))
+    index, version, present, moved_from, moved_raw = answer
+    moved = unpack(RecordKey.from_encoded(moved_from), moved_raw, at) if moved_from else None
+    return ChoiceWritten(at, index, version, _shown(present, [], at)[0], moved)
+
+
+def _shown(
+    keys: list[bytes | None], below: list[bytes | None], at: Instant
+) -> tuple[dict[RecordKey, Record], dict[RecordKey, Record]]:
+    """Return the live records at keys, and the first ones below prefixes."""
+    records: dict[RecordKey, Record] = {}
+    firsts: dict[RecordKey, Record] = {}
+    for raw_key, raw in zip(keys[::2], keys[1::2], strict=True):
+        key = RecordKey.from_encoded(raw_key or b"")
+        if (record := unpack(key, raw, at)) is not None:
+            records[key] = record
+    for prefix, raw_key, raw in zip(below[::3], below[1::3], below[2::3], strict=True):
+        if (record := unpack(RecordKey.from_encoded(raw_key or b""), raw, at)) is not None:
+            firsts[RecordKey.from_encoded(prefix or b"")] = record
+    return records, firsts
 
 
 # --- transfer: everything under a prefix ---------------------------------------------------------------------------

@@ -56,7 +56,9 @@ class RemoteBackend:
         self._limits: Final = server.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._subscriptions: Final = RemoteSubscriptions(server)
-        self._writer: Final = RemoteWriter(server, self._limits, self._subscriptions.address)
+        self._writer: Final = RemoteWriter(
+            server, self._limits, self._subscriptions.address, self._subscriptions.origin
+        )
         self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
         self._sweep_at = self._loop.time() + self._random.uniform(0, SWEEP_EVERY)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from standfast.clock import Instant, monotonic
 from standfast.errors import UnsuitableStoreError, WorkTimeoutError
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Change, Delete, Put, Record
+from standfast.stores.protocol import Alternative, Change, Delete, Put, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -114,6 +114,54 @@ class Landed(Struct, frozen=True):
 
     at: Instant
     versions: tuple[int, ...]
+
+
+class ChoiceIntent(Struct, frozen=True):
+    """Choices, to be made one after the other: of the alternatives of each, the first whose guards hold is done.
+
+    A choice of which none holds does nothing, and the others go on. ``messages`` has those of all alternatives, in
+    order. What a :class:`~standfast.stores.protocol.MoveFirst` notifies of is sent by the server itself, in the same
+    step: to the topic of the inbox, and to that of all inboxes, as
+    :func:`~standfast.stores.remote.subscriptions.decode_message` reads it.
+    """
+
+    handle: str
+    number: int
+    choices: tuple[tuple[Alternative, ...], ...]
+    messages: tuple[tuple[Message, ...], ...]
+    origin: str
+    namespace: bytes
+
+
+class ChoiceWritten(Struct, frozen=True):
+    """An alternative is durable. ``version`` is that of all that it wrote, 0 if it wrote nothing.
+
+    ``present`` has the records of its ``Present`` guards, ``moved`` the record that was moved, as it was before.
+    """
+
+    at: Instant
+    index: int
+    version: int
+    present: dict[RecordKey, Record] = {}
+    moved: Record | None = None
+
+
+class ChoiceRefused(Struct, frozen=True):
+    """No alternative held. What is there was read at one moment after that; if one holds by now, it is tried again.
+
+    ``records`` has the live records at all keys that were named, ``firsts`` the first live record below each prefix.
+    """
+
+    at: Instant
+    records: dict[RecordKey, Record]
+    firsts: dict[RecordKey, Record]
+
+
+class ChoicesMade(Struct, frozen=True):
+    """What became of each choice. They are durable together."""
+
+    answers: tuple[ChoiceWritten | ChoiceRefused, ...]
+    generation: int = 0
 
 
 class Audience(Struct, frozen=True):
@@ -249,6 +297,19 @@ class DatabaseServer(Protocol):
 
     async def aclose(self) -> None:
         """Close every connection."""
+        ...
+
+
+@runtime_checkable
+class ChoosingServer(Protocol):
+    """A server with alternatives: ``capabilities.alternatives``."""
+
+    async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
+        """Do all choices in one transaction; count the attempt as :meth:`DatabaseServer.write` does.
+
+        What is counted are two numbers for each choice: the version that it drew, or 0, and the number of the
+        alternative, or -1. If none of them writes anything, nothing is counted.
+        """
         ...
 
 

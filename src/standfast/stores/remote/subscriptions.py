@@ -17,7 +17,7 @@ import msgspec
 from standfast.errors import StandfastError, StoreError
 from standfast.ids import new_id
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Wake
+from standfast.stores.protocol import Record, Wake
 from standfast.stores.remote.server import Audience, Message
 from standfast.stores.watch import LocalSubscriptions
 
@@ -148,12 +148,39 @@ def encode_message(origin: str, wakes: Sequence[Wake]) -> bytes:
     return msgspec.msgpack.encode((origin, None))
 
 
+MOVED: Final = b"\x01"
+"""What a message begins with that a server made of a moved record.
+
+Then follow the sender (36 characters), the version of the record, the length of the inbox and that of the record's key
+(16 digits each), the inbox, the key and the value. Without a version it came without the value, which was too long.
+"""
+
+LONGEST_MOVED: Final = 5_800
+"""How many bytes inbox, key and value may have in a message. With its head, as text, it has 8,000 characters."""
+
+_ORIGIN: Final = 36
+_DIGITS: Final = 16
+_MOVED_HEAD: Final = len(MOVED) + _ORIGIN + 3 * _DIGITS
+
+
+def _decode_moved(data: bytes) -> tuple[str, tuple[Wake, ...] | None]:
+    numbers = range(len(MOVED) + _ORIGIN, _MOVED_HEAD, _DIGITS)
+    version, inbox, key = (int(data[start : start + _DIGITS]) for start in numbers)
+    key_starts = _MOVED_HEAD + inbox
+    to, about = data[_MOVED_HEAD:key_starts], RecordKey.from_encoded(data[key_starts : key_starts + key])
+    moved = Record(about, data[key_starts + key :], version) if version else None
+    origin = data[len(MOVED) : len(MOVED) + _ORIGIN].decode()
+    return origin, (Wake(RecordKey.from_encoded(to), about, moved),)
+
+
 _decoder: Final = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes | None]] | None])
 
 
 def decode_message(data: bytes) -> tuple[str, tuple[Wake, ...] | None]:
     """Return the origin of a message, and what it notifies of; None: of anything, as for what cannot be read."""
     try:
+        if data[:1] == MOVED:
+            return _decode_moved(data)
         origin, raw = _decoder.decode(data)
         if raw is None:
             return origin, None
@@ -191,7 +218,7 @@ class RemoteSubscriptions:
 
     def __init__(self, server: DatabaseServer) -> None:
         self._server: Final = server
-        self._origin: Final = new_id()
+        self.origin: Final = new_id()
         self._pushes: Final = server.capabilities.wakes == "push"
         self._loop: Final = asyncio.get_running_loop()
         self._subscriptions: Final = LocalSubscriptions()
@@ -279,7 +306,7 @@ class RemoteSubscriptions:
         origin, wakes = decode_message(data)
         if wakes is None:
             self.take_loss()
-        elif origin != self._origin:  # the subscribers of this handle were notified already
+        elif origin != self.origin:  # the subscribers of this handle were notified already
             self._subscriptions.notify((), wakes)
 
     def take_loss(self) -> None:
@@ -298,7 +325,7 @@ class RemoteSubscriptions:
     def address(self, changed: Sequence[RecordKey], wakes: Sequence[Wake]) -> tuple[Message, ...]:
         """Return the messages that a commit is to send."""
         self._addressed = (self._addressing.generation, self._addressing.topics)
-        return self._addressing.messages(changed, wakes, self._origin) if self._pushes else ()
+        return self._addressing.messages(changed, wakes, self.origin) if self._pushes else ()
 
     def note_generation(self, generation: int, applied: Applied) -> None:
         """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it.
@@ -314,7 +341,7 @@ class RemoteSubscriptions:
         with contextlib.suppress(StoreError):  # then polling finds it
             if generation != addressing.generation:
                 addressing.learn(await self._server.audience())
-            missed = addressing.messages(applied.changed, applied.wakes, self._origin, addressing.topics - known)
+            missed = addressing.messages(applied.changed, applied.wakes, self.origin, addressing.topics - known)
             if missed:
                 await self._server.send(missed)
 

@@ -11,10 +11,12 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
-from standfast.stores.backend import Applied, UpdateRider, WorkRider
+from standfast.stores.alternatives import changed_in
+from standfast.stores.backend import Applied, ChoiceRider, Deferred, UpdateRider, WorkRider
 from standfast.stores.protocol import Delete, Worked
+from standfast.stores.remote.choices import ChoicePlan, has_choice
 from standfast.stores.remote.planner import DEFERRED, RecordCache, plan, plan_independent, wants_reserve
-from standfast.stores.remote.server import Intent, WriteRefused
+from standfast.stores.remote.server import ChoiceIntent, ChoosingServer, Intent, WriteRefused
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -48,11 +50,12 @@ LONGEST_PAUSE: Final = 0.05
 class RemoteWriter:
     """Applies batches to one server, for one handle."""
 
-    def __init__(self, server: DatabaseServer, limits: Capabilities, address: Address) -> None:
-        self._server, self._limits, self._address = server, limits, address
+    def __init__(self, server: DatabaseServer, limits: Capabilities, address: Address, origin: str = "") -> None:
+        self._server, self._limits, self._address, self._origin = server, limits, address, origin
+        self._choosing: Final = server if isinstance(server, ChoosingServer) else None
         self.cache: Final = RecordCache()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
-        self._sent: tuple[str, WritePlan, int, bytes] | None = None
+        self._sent: tuple[str, WritePlan | ChoicePlan, int, bytes] | None = None
         self._known: tuple[str, Applied] | None = None
         self._closed: str | None = None
         self._handles: Final[set[str]] = set()
@@ -65,6 +68,8 @@ class RemoteWriter:
         if self._closed == batch.attempt:
             raise AttemptClosedError(self._server.name, f"attempt {batch.attempt} was settled as never written")
         try:
+            if has_choice(batch.riders):
+                return await self._choose(batch)
             return await self._apply(batch)
         except (OutcomeUnknownError, asyncio.CancelledError):
             self._doubtful.add(split(batch.attempt)[0])
@@ -185,6 +190,34 @@ class RemoteWriter:
             await asyncio.sleep(self._random.uniform(0, longest))
             race.at = None  # look again: what the server showed is old by now, and would lose again
 
+    async def _choose(self, batch: RiderBatch) -> tuple[Applied, int]:
+        """Let the server choose, for commits too: one alternative each.
+
+        Where nothing held, and something does by the time of the server's answer, the rider rides again.
+        """
+        server = self._choosing
+        assert server is not None  # noqa: S101 -- for the type checker: its capabilities say so
+        plan_ = ChoicePlan(batch.riders)
+        handle, number, _ = split(batch.attempt)
+        messages = [self._address(changed_in(each), each.wake) for choice in plan_.choices for each in choice]
+        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, plan_.namespace)
+        self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
+        self._handles.add(handle)
+        for losses in range(LOSSES):
+            try:
+                made = await server.choose(intent)
+            except OutcomeUnknownError:
+                self.cache.forget(plan_.keys)
+                raise
+            self.cache.learn_time(made.answers[-1].at)
+            applied = plan_.answered(made.answers)
+            if any(type(outcome) is not Deferred for outcome in applied.outcomes):
+                self.cache.forget(applied.changed)
+                return self._answer(batch, applied), made.generation
+            if losses >= TOGETHER:
+                await asyncio.sleep(self._random.uniform(0, min(LONGEST_PAUSE, PAUSE * 2 ** (losses - TOGETHER))))
+        raise StoreBusyError(self._server.name, f"others changed the same records {LOSSES} times in a row")
+
     async def _work(self, batch: RiderBatch, rider: WorkRider) -> tuple[Applied, int]:
         handle, number, _ = split(batch.attempt)
         self._handles.add(handle)
@@ -223,7 +256,7 @@ class RemoteWriter:
             return None
         return self._told(attempt, sent[1:3] if sent else None, landed)
 
-    def _told(self, attempt: str, sent: tuple[WritePlan, int] | None, landed: Landed) -> Applied:
+    def _told(self, attempt: str, sent: tuple[WritePlan | ChoicePlan, int] | None, landed: Landed) -> Applied:
         if self._known is not None and self._known[0] == attempt:
             return self._known[1]
         if sent is None:
@@ -286,7 +319,7 @@ def _some_keys(riders: Sequence[Rider]) -> list[RecordKey]:
         return list(rider.keys)
     if isinstance(rider, WorkRider):
         return [change.key for change in rider.commit.changes]
-    return [change.key for change in rider.changes]
+    return [] if isinstance(rider, ChoiceRider) else [change.key for change in rider.changes]
 
 
 def split(attempt: str) -> tuple[str, int, bytes]:

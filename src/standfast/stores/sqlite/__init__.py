@@ -52,6 +52,7 @@ CAPABILITIES: Final = Capabilities(
     wakes="push",
     sees_process_death=SUPPORTED,
     commit_with=True,
+    alternatives=True,
 )
 """What it can do on a local disk; on a network file system it sees no deaths."""
 

@@ -37,9 +37,10 @@ from standfast.stores.sqlite.connection import connect, disconnect, transaction
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
     from standfast.stores.backend import Rider, Scan
+    from standfast.stores.fold import Ranges
     from standfast.stores.protocol import Change
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
 
@@ -387,6 +388,7 @@ _SCAN: Final = (
     "SELECT key, version, expires_at, value FROM main.records"
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
+_FIRST: Final = _SCAN.format("ASC")
 _FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
 # Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
 _ONE_MORE: Final = " UNION ALL SELECT key, version, expires_at, value, rowid FROM main.records WHERE key = ?"
@@ -509,7 +511,23 @@ class Database:
             at = self._time.now(last_at)
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
-        return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)
+        return fold(
+            riders, at=at, last_version=last_version, records=records, limits=self._limits, ranges=self._first_at(at)
+        )
+
+    def _first_at(self, at: Instant) -> Ranges:
+        """Return what finds the first live record that continues a key, in the transaction under way."""
+
+        def first(prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
+            start, end = prefix.successor(), prefix.within()[1]
+            while rows := self._writer.execute(_FIRST, (start, end, at, 1)).fetchall():
+                record = _record(rows[0])
+                if record.key not in without:
+                    return record
+                start = record.key.successor()
+            return None
+
+        return first
 
     def _write(self, attempt: str, folded: Folded) -> None:
         execute_many, rows = self._writer.executemany, self._rows

@@ -22,18 +22,22 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores.liveness import ForkGuard, run_in_forked_child
+from standfast.stores.protocol import Record, Wake
 from standfast.stores.sqlite.file import FRESH, open_private, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from standfast.stores.backend import Subscriber
-    from standfast.stores.protocol import Wake
 
 
 _LONGEST_ADDRESS: Final = 100  # socket addresses have room for 104 to 108 bytes
 _LONGEST_NAME: Final = 64  # room for _name_of(), the id of the process and a number
 _HEADER: Final = 2
+_VERSION: Final = 8
+_SIZES: Final = 2 * _HEADER + _VERSION
+_HAS_RECORD: Final = 1 << 15  # in the first length: no key is that long
+_LONGEST_MESSAGE: Final = 8_192
 _AT_ONCE: Final = 100  # messages taken before the loop gets its turn again
 
 _process = new_id()
@@ -118,16 +122,17 @@ class WakeSockets:
         if not self._others:
             return
         for key in changed:
-            self._send(key, key)
+            self._send(Wake(key))
         for wake in wakes:
-            self._send(wake.to, wake.about or wake.to)
+            self._send(wake)
 
-    def _send(self, to: RecordKey, about: RecordKey) -> None:
+    def _send(self, wake: Wake) -> None:
+        to = wake.to
         for length in self._lengths:
             if length > len(to):
                 return
             for name in self._others.get(_name_of(to[:length]), ()):
-                self._send_to(name, len(to).to_bytes(_HEADER, "big") + to + about)
+                self._send_to(name, _encoded(wake))
 
     def _send_to(self, name: str, message: bytes) -> None:
         try:
@@ -196,20 +201,43 @@ class _Inbox:
         taken = 0
         with contextlib.suppress(BlockingIOError):
             while taken < _AT_ONCE:
-                self._deliver(self._socket.recv(4096))
+                self._deliver(self._socket.recv(_LONGEST_MESSAGE))
                 taken += 1
         if taken >= _queue_length():  # it may have been full, and then something was lost
             self._subscriber.notify(None)
 
     def _deliver(self, message: bytes) -> None:
-        size = int.from_bytes(message[:_HEADER], "big")
-        to, about = message[_HEADER : _HEADER + size], message[_HEADER + size :]
-        if any(to.startswith(prefix) for prefix in self.prefixes):
-            self._subscriber.notify(RecordKey.from_encoded(about))
+        wake = _decoded(message)
+        if any(wake.to.startswith(prefix) for prefix in self.prefixes):
+            self._subscriber.notify(wake.about, wake.moved)
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
         self._socket.close()
+
+
+def _encoded(wake: Wake) -> bytes:
+    """Return a message: the length of ``to``, that, and ``about``; or with the moved record in place of ``about``.
+
+    One that is too long goes without the record: its reader looks for itself.
+    """
+    plain = len(wake.to).to_bytes(_HEADER, "big") + wake.to + (wake.about or wake.to)
+    moved = wake.moved
+    if moved is None or len(plain) + _SIZES + len(moved.value) > _LONGEST_MESSAGE:
+        return plain
+    sizes = (_HAS_RECORD + len(wake.to)).to_bytes(_HEADER, "big"), len(moved.key).to_bytes(_HEADER, "big")
+    return b"".join((*sizes, moved.version.to_bytes(_VERSION, "big"), wake.to, moved.key, moved.value))
+
+
+def _decoded(message: bytes) -> Wake:
+    read = RecordKey.from_encoded
+    size = int.from_bytes(message[:_HEADER], "big")
+    if size < _HAS_RECORD:
+        return Wake(read(message[_HEADER : _HEADER + size]), read(message[_HEADER + size :]))
+    key_starts = _SIZES + size - _HAS_RECORD
+    key_ends = key_starts + int.from_bytes(message[_HEADER : 2 * _HEADER], "big")
+    key, version = read(message[key_starts:key_ends]), int.from_bytes(message[2 * _HEADER : _SIZES], "big")
+    return Wake(read(message[_SIZES:key_starts]), key, Record(key, message[key_ends:], version))
 
 
 def _nothing() -> None:

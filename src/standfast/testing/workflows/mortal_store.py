@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, fina
 from msgspec import Struct, structs
 
 from standfast.errors import StoreUnavailableError
-from standfast.stores.protocol import Commit, Decided, SharesTransactions, Worked
+from standfast.stores.protocol import Choice, Commit, Decided, SharesTransactions, Worked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.protocol import (
+        Alternative,
         Capabilities,
         Change,
         Conflict,
@@ -130,7 +131,7 @@ class Mortality:
 
 
 def _written(answer: object) -> dict[RecordKey, int]:
-    return answer.versions if isinstance(answer, Commit | Decided | Worked) else {}
+    return answer.versions if isinstance(answer, Commit | Decided | Worked | Choice) else {}
 
 
 @final
@@ -172,6 +173,10 @@ class MortalStore:
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Decide and commit."""
         return await self._write(lambda: self._store.update(keys, decide))
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Choose and commit."""
+        return await self._write(lambda: self._store.choose(*alternatives))
 
     async def commit_with(
         self,

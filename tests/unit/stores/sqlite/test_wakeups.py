@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Wake
+from standfast.stores.protocol import Record, Wake
 from standfast.stores.sqlite import wakeups as doorbells
 from standfast.stores.sqlite.wakeups import WakeSockets
 
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 class Subscriber(asyncio.Queue[RecordKey | None]):
     """Keeps what it hears."""
 
-    def notify(self, about: RecordKey | None) -> None:
+    moved: Record | None = None
+
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
         """Keep a hint."""
         self.put_nowait(about)
+        self.moved = moved
 
 
 @pytest.mark.parametrize("length", [0, 1, 50, 900])
@@ -50,5 +53,21 @@ async def test_two_prefixes_with_the_same_name_are_told_apart(tmp_path: Path, mo
     there.notify([RecordKey("b")], [Wake(RecordKey("a"), RecordKey("about"))])
     assert await asyncio.wait_for(subscriber.get(), 5) == RecordKey("about")
     assert subscriber.empty()
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize(("size", "is_heard"), [(0, True), (5_000, True), (9_000, False)])
+async def test_a_moved_record_comes_along_if_it_is_not_too_long(
+    size: int, *, is_heard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise only its key does, and its reader looks for itself."""
+    here, there, subscriber = WakeSockets(str(tmp_path / "x.db")), WakeSockets(str(tmp_path / "x.db")), Subscriber()
+    here.subscribe([RecordKey("inbox")], subscriber)
+    monkeypatch.setattr(doorbells, "_process", "another")
+    moved = Record(RecordKey("grant"), b"x" * size, 2**53 - 1)
+    there.notify([], [Wake(RecordKey("inbox", "1"), moved.key, moved)])
+    assert await asyncio.wait_for(subscriber.get(), 5) == moved.key
+    assert subscriber.moved == (moved if is_heard else None)
     here.close()
     there.close()

@@ -8,4 +8,5 @@ if counted < tonumber(ARGV[5]) then return { -1, now, version } end
 if counted > wanted then return { 1, now, version } end
 if counted < wanted then attempt = string.format('%016.0f%016.0f%016.0f%016.0f', wanted, now, 0, 0) end
 if counted < wanted or ARGV[4] == '1' then redis.call('HSET', KEYS[2], ARGV[2], attempt) end
-return { 0, now, version, number(attempt, 17), number(attempt, 33), number(attempt, 49) }
+-- What follows is there if it was made of choices: a version and an alternative for each, see "choose".
+return { 0, now, version, number(attempt, 17), number(attempt, 33), number(attempt, 49), string.sub(attempt, 65) }

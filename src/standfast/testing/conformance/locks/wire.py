@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from standfast.errors import StoreUnavailableError
+from standfast.stores import Choice, MoveFirst
+from standfast.stores.alternatives import moved_wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores import (
+        Alternative,
         Capabilities,
         Change,
         Commit,
@@ -98,6 +101,17 @@ class _Wired:
         decided = await self._store.update(keys, listen)
         self._wire.wakes.extend(sent)
         return decided
+
+    async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
+        self._wire.check(self._store)
+        chosen = await self._store.choose(*alternatives)
+        if isinstance(chosen, Choice):
+            alternative = alternatives[chosen.index]
+            self._wire.wakes.extend(alternative.wake)
+            for change in alternative.changes:
+                if type(change) is MoveFirst and chosen.moved is not None and chosen.moved_from is not None:
+                    self._wire.wakes.append(moved_wake(change, chosen.moved_from, chosen.moved))
+        return chosen
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         return self._store.watch(*prefixes)

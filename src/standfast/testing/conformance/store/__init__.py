@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from standfast.testing.conformance.store.alternatives import AlternativeCases
 from standfast.testing.conformance.store.commits import CommitCases, LimitCases, VersionCases, WindowCases
 from standfast.testing.conformance.store.handles import (
     CapabilityCases,
@@ -27,6 +28,7 @@ class StoreConformance(
     NameCases,
     UpdateCases,
     WorkCases,
+    AlternativeCases,
     GroupCases,
     RaceCases,
     HistoryCases,

@@ -1,0 +1,199 @@
+"""Alternatives: which of them holds, and what it writes, as pure functions.
+
+Backends that can compute inside their transaction use them there, by way of :mod:`~standfast.stores.fold`. A server
+decides by itself; with these functions the client finds out what to answer when no alternative held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from standfast.keys import RecordKey
+from standfast.stores.protocol import (
+    ABSENT,
+    NUMBER_BYTES,
+    Append,
+    Choice,
+    Conflict,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Record,
+    Stamped,
+    Wake,
+    stamped,
+)
+from standfast.stores.validation import in_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from standfast.clock import Instant
+    from standfast.stores.backend import ChoiceRider
+    from standfast.stores.protocol import Alternative
+
+    Get = Callable[[RecordKey], Record | None]
+    """Returns the live record at a key."""
+    First = Callable[[RecordKey], Record | None]
+    """Returns the first live record that continues a key."""
+
+
+class ChoiceEffect(Struct, frozen=True):
+    """What a choice comes to: its answer, the last state of each changed key, and what to notify of."""
+
+    answer: Choice | Conflict
+    writes: dict[RecordKey, Record | None] = {}
+    wakes: tuple[Wake, ...] = ()
+
+
+def choose(rider: ChoiceRider, at: Instant, get: Get, first: First, draw: Callable[[], int]) -> ChoiceEffect:
+    """Choose the first alternative that holds at ``at``. ``draw`` is called once, if there is one that writes."""
+    looked: dict[RecordKey, Record | None] = {}
+
+    def first_once(prefix: RecordKey) -> Record | None:
+        if prefix not in looked:
+            looked[prefix] = first(prefix)
+        return looked[prefix]
+
+    lost: dict[RecordKey, Record | None] = {}
+    for index, alternative in enumerate(rider.alternatives):
+        failed = failed_guards(alternative, at, get, first_once)
+        if failed is None:
+            return done(index, alternative, at, get, first_once, draw)
+        lost.update(failed)
+    return ChoiceEffect(Conflict(at, lost))
+
+
+def failed_guards(
+    alternative: Alternative, at: Instant, get: Get, first: First
+) -> dict[RecordKey, Record | None] | None:
+    """Return what is there instead, where guards of an alternative fail; None if it holds."""
+    lost: dict[RecordKey, Record | None] = {}
+    for change in alternative.changes:
+        if isinstance(change, Empty):
+            if (found := first(change.prefix)) is not None:
+                lost[found.key] = found
+        elif isinstance(change, MoveFirst):
+            _compare(change.to, change.expected, get, lost)
+            found = first(change.prefix)
+            if found is None:
+                lost[change.prefix] = None
+            elif not suffix_of(found.key, change.prefix):
+                lost[found.key] = found
+        elif isinstance(change, Present):
+            if get(change.key) is None:
+                lost[change.key] = None
+        elif not isinstance(change, Append):
+            _compare(change.key, change.expected, get, lost)
+    return lost if lost or not in_window(at, alternative.after, alternative.before) else None
+
+
+def _compare(key: RecordKey, expected: int, get: Get, lost: dict[RecordKey, Record | None]) -> None:
+    record = get(key)
+    if (ABSENT if record is None else record.version) != expected:
+        lost[key] = record
+
+
+def suffix_of(key: RecordKey, prefix: RecordKey) -> bytes:
+    """Return what follows the number in the key of an appended record."""
+    return key[len(prefix) + NUMBER_BYTES :]
+
+
+def done(
+    index: int, alternative: Alternative, at: Instant, get: Get, first: First, draw: Callable[[], int]
+) -> ChoiceEffect:
+    """Return what an alternative that holds comes to."""
+    version = draw() if has_writes(alternative) else ABSENT
+    writes: dict[RecordKey, Record | None] = {}
+    present: dict[RecordKey, Record] = {}
+    wakes = alternative.wake
+    appended = source = moved = None
+    for change in alternative.changes:
+        if isinstance(change, (Put, Stamped)):
+            value = change.value if isinstance(change, Put) else stamped(at, change.value)
+            writes[change.key] = Record(change.key, value, version, change.expires_at)
+        elif isinstance(change, Delete):
+            writes[change.key] = None
+        elif isinstance(change, Append):
+            appended = change.key_of(version)
+            value = stamped(at, change.value) if change.stamped else change.value
+            writes[appended] = Record(appended, value, version)
+        elif isinstance(change, MoveFirst) and (source := first(change.prefix)) is not None:
+            writes[source.key] = None
+            writes[change.to] = moved = Record(change.to, stamped(at, source.value), version)
+            wakes = (*wakes, moved_wake(change, source.key, moved))
+        elif isinstance(change, Present) and (record := get(change.key)) is not None:
+            present[change.key] = record
+    versions = {key: version for key, record in writes.items() if record is not None}
+    chosen = Choice(at, index, versions, appended, moved, None if source is None else source.key, present)
+    return ChoiceEffect(chosen, writes, wakes)
+
+
+def has_writes(alternative: Alternative) -> bool:
+    """Return True if an alternative writes anything."""
+    return any(type(change) in _WRITING for change in alternative.changes)
+
+
+_WRITING = frozenset({Put, Stamped, Delete, Append, MoveFirst})
+
+
+def moved_wake(change: MoveFirst, source: RecordKey, moved: Record) -> Wake:
+    """Return what the inbox of a record is notified of when it was moved."""
+    inbox = RecordKey.from_encoded(change.inboxes + suffix_of(source, change.prefix))
+    return Wake(inbox, change.to, moved)
+
+
+def keys_in(alternatives: Iterable[Alternative]) -> list[RecordKey]:
+    """Return the keys that alternatives compare or write, without those below prefixes."""
+    return [
+        change.to if isinstance(change, MoveFirst) else change.key
+        for alternative in alternatives
+        for change in alternative.changes
+        if not isinstance(change, (Empty, Append))
+    ]
+
+
+def changed_in(alternative: Alternative) -> list[RecordKey]:
+    """Return the keys that an alternative writes or deletes; for those that are not known before, their prefix."""
+    changed: list[RecordKey] = []
+    for change in alternative.changes:
+        if isinstance(change, (Put, Stamped, Delete)):
+            changed.append(change.key)
+        elif isinstance(change, Append):
+            changed.append(change.prefix)
+        elif isinstance(change, MoveFirst):
+            changed += (change.to, change.prefix)
+    return changed
+
+
+def names_in(alternative: Alternative) -> list[RecordKey]:
+    """Return every key and prefix that an alternative names."""
+    names = keys_in((alternative,))
+    for change in alternative.changes:
+        if isinstance(change, (Empty, Append, MoveFirst)):
+            names.append(change.prefix)
+        if isinstance(change, MoveFirst):
+            names.append(change.inboxes)
+    return names
+
+
+def settled(choice: Sequence[Alternative], index: int, at: Instant, version: int) -> ChoiceEffect:
+    """Return what is known of a choice whose answer got lost: which alternative it was, and the version drawn."""
+    alternative = choice[index]
+    versions: dict[RecordKey, int] = {}
+    appended = None
+    for change in alternative.changes:
+        if isinstance(change, (Put, Stamped)):
+            versions[change.key] = version
+        elif isinstance(change, MoveFirst):
+            versions[change.to] = version
+        elif isinstance(change, Append):
+            appended = change.key_of(version)
+            versions[appended] = version
+    answer = Choice(at, index, versions, appended, is_settled=True)
+    gone = [change.key for change in alternative.changes if isinstance(change, Delete)]
+    return ChoiceEffect(answer, {**dict.fromkeys(versions), **dict.fromkeys(gone)}, alternative.wake)

@@ -1,0 +1,100 @@
+"""Many connections that join, pass on and free at once: nobody is overlooked, and versions only grow."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from standfast.stores.url import open_store
+from tests.integration.alternatives.mutex import Line
+from tests.sizes import size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from standfast.stores import GroupedStore
+
+    Open = Callable[[], Awaitable[GroupedStore]]
+
+pytestmark = pytest.mark.services
+
+SERVERS = ["postgresql", "redis", "redis7", "sqlite"]
+
+
+@pytest.fixture(params=SERVERS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An address where nothing is yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    name = f"t{uuid.uuid4().hex[:12]}"
+    option = "schema" if request.param == "postgresql" else "prefix"
+    return f"{request.getfixturevalue(f'{request.param}_url')}?{option}={name}"
+
+
+@pytest.fixture
+async def open_it(url: str) -> AsyncIterator[Open]:
+    """Opens handles, each with connections of its own."""
+    async with AsyncExitStack() as opened:
+
+        async def open_one() -> GroupedStore:
+            store = await open_store(url)
+            opened.push_async_callback(store.aclose)
+            return store
+
+        yield open_one
+
+
+@pytest.mark.parametrize("crowd", [2, 3, 12])
+async def test_nobody_who_joins_while_the_line_is_freed_is_overlooked(open_it: Open, crowd: int) -> None:
+    """Each gets its turn every time, one at a time, with growing fences, in the order of the tickets."""
+    line, rounds = Line("one"), size(full=400, quick=40) // crowd + 10
+    stores = [await open_it() for _ in range(crowd)]
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(
+            *(line.contend(store, f"p{n:02}", rounds, n, crowd=crowd) for n, store in enumerate(stores))
+        )
+
+    assert len(line.fences) == crowd * rounds
+    assert line.found_free == line.freed
+    assert not (await stores[0].scan(*line.tickets.within(), limit=5)).records
+    assert (await stores[0].read(line.grant, line.head)).records == {}
+    assert line.found_free > 1, "the race that this is about did not come up"
+
+
+async def test_choices_of_many_lines_share_transactions_and_do_not_wait_in_a_circle(open_it: Open, url: str) -> None:
+    """Several tasks of each handle are in several lines at once."""
+    lines, rounds = [Line(f"{n}") for n in range(4)], size(full=60, quick=10)
+    stores = [await open_it() for _ in range(4)]
+    before = await _deadlocks(url)
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(
+            *(
+                line.contend(store, f"p{n}.{m}.{k}", rounds, 100 * n + 10 * m + k)
+                for n, store in enumerate(stores)
+                for m, line in enumerate(lines)
+                for k in range(2)
+            )
+        )
+
+    assert all(len(line.fences) == 8 * rounds for line in lines)
+    assert await _deadlocks(url) == before
+
+
+async def _deadlocks(url: str) -> int:
+    if not url.startswith("postgresql"):
+        return 0
+    connection = await asyncpg.connect(url.partition("?")[0])
+    try:
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        return int(await connection.fetchval(query) or 0)
+    finally:
+        await connection.close()
