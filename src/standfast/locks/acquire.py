@@ -8,6 +8,7 @@ import socket
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
     from standfast.locks.line import Holder, Line, Waiter
-    from standfast.locks.line_driver import Answered, LocalLine, Sight
+    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line_step import Answered, Sight
     from standfast.locks.registry import Lines
 
 
@@ -207,7 +209,7 @@ async def acquire(lines: Lines, request: AcquireRequest) -> HeldEntry:
         if not limit.expired():
             raise
         await attempt.withdrawn()
-        raise HoldTimeoutError(request.name, request.timeout, attempt.holders()) from None
+        raise HoldTimeoutError(request.name, request.timeout, await attempt.holders()) from None
 
 
 async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
@@ -221,7 +223,9 @@ async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
 
 async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Left | None:
     """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
-    leave = Leave(place.entry.id, place.turn.holder.slot, extra_changes=request.on_leave)
+    holder = place.turn.holder
+    fence = place.turn.fence if holder.ends_at is None else None  # what is over is not given back
+    leave = Leave(place.entry.id, holder.slot, extra_changes=request.on_leave, fence=fence)
     try:
         left = (await place.line.driver.do(leave, request.spec)).answer
     except StandfastError as problem:
@@ -307,8 +311,9 @@ class _Acquisition:
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
         self._ticket: int | None = None
         self._life = ""
+        self._asked_at: Final = lines.clock.elapsed()
         self._entered_at: Instant | None = None
-        self._may_stand = False
+        self._may_stand = self._has_asked = False
         self._withdrawal: asyncio.Task[Any] | None = None
 
     async def run(self) -> HeldEntry:
@@ -346,9 +351,14 @@ class _Acquisition:
         if self._withdrawal is not None:
             await asyncio.wait({self._withdrawal}, timeout=LONGEST_GOODBYE)
 
-    def holders(self) -> tuple[str, ...]:
-        """Return who held when the line was last seen."""
-        return () if self._line.last is None else _holders(self._line.last.line)
+    async def holders(self) -> tuple[str, ...]:
+        """Return who held when the line was last seen since this was asked for; a look at it may be the first."""
+        last = self._line.last
+        if last is None or last.asked_at < self._asked_at:
+            with suppress(StandfastError, TimeoutError):
+                async with asyncio.timeout(LONGEST_GOODBYE):
+                    last = await self._line.look()
+        return () if last is None else _holders(last.line)
 
     async def _try_once(self) -> HeldEntry | StandfastError | None:
         """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
@@ -389,9 +399,17 @@ class _Acquisition:
         await _remove(self._lines, marker)
 
     def _enter(self, entry: Entry) -> Enter:
-        request, since = self._request, self._entered_at if self._request.keeps_age else None
+        request, is_new = self._request, not self._has_asked
+        self._has_asked = True
         return Enter(
-            entry, request.waits, self._marker, self._ticket, None, request.extra_changes, request.permits, since
+            entry,
+            request.waits,
+            self._marker,
+            self._ticket,
+            extra_changes=request.extra_changes,
+            permits=request.permits,
+            since=self._entered_at if request.keeps_age else None,
+            is_new=is_new,
         )
 
     def _entry(self, presence: Presence) -> Entry:

@@ -20,13 +20,17 @@ from standfast.clock import Instant
 from standfast.errors import OutcomeUnknownError, StoreError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES
+from standfast.locks.inspect import holders_of, waiters_of
 from standfast.locks.line import Entry, Holder, OfPresence, Rules
 from standfast.locks.line_records import HEADS, MARKERS, WAITERS, LineKeys, Marker, marker_key, presences_of
+from standfast.locks.mutex_line import SLOT, is_mutex
 from standfast.stores.protocol import Check, Commit, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+    from standfast.locks.line import Waiter
+    from standfast.locks.line_records import Head
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record
 
@@ -188,15 +192,16 @@ class _LineWaits:
         return None
 
     async def _look(self, keys: LineKeys, marker: Marker, stored: Record) -> _LineWait | None:
-        seen = await self._scope.read(keys.head, keys.ticket(marker.ticket))
-        head, waiting = seen.get(keys.head), seen.get(keys.ticket(marker.ticket))
-        if head is None or waiting is None:
+        seen = await self._scope.read(keys.head, keys.grant(SLOT))
+        record = seen.get(keys.head)
+        if record is None:
             return None
-        line, waiter = HEADS.decode(head.value), WAITERS.decode(waiting.value)
-        if waiter.entry.id != marker.entry:
+        head, holders = HEADS.decode(record.value), holders_of(keys, seen)
+        waiters = await self._queue(keys, head, marker)
+        if not waiters:
             return None
-        queue = (*await self._in_front(keys, line.front, marker.ticket), waiter.entry)
-        alive = await self._alive(keys, (*queue, *(holder.entry for holder in line.holders)))
+        waiter, queue = waiters[-1], tuple(each.entry for each in waiters)
+        alive = await self._alive(keys, (*queue, *(holder.entry for holder in holders)))
         if waiter.entry.id not in alive:
             return None
         owner, since = waiter.entry.owner, waiter.entry.entered_at
@@ -204,14 +209,26 @@ class _LineWaits:
         self._blocked[owner] = BlockedOwner(
             owner, keys.name, waiter.ticket, since, waiter.entry.id, place, stored.version
         )
-        holders = tuple(holder for holder in line.holders if holder.entry.id in alive)
-        return _LineWait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
+        holders = tuple(holder for holder in holders if holder.entry.id in alive)
+        return _LineWait(head.rules, holders, tuple(entry for entry in queue if entry.id in alive))
 
-    async def _in_front(self, keys: LineKeys, front: int, ticket: int) -> tuple[Entry, ...]:
-        if front >= ticket:
-            return ()
-        page = await self._scope.scan(keys.ticket(front), keys.ticket(ticket), limit=MOST_READ)
-        return tuple(WAITERS.decode(record.value).entry for record in page.records.values())
+    async def _queue(self, keys: LineKeys, head: Head, marker: Marker) -> tuple[Waiter, ...]:
+        """Return those who stand before a waiter, as far as they are looked at, and itself the last; or nothing."""
+        found: list[Waiter] = []
+        if not is_mutex(head):  # then the marker says where it stands
+            start, own = keys.ticket(min(head.front, marker.ticket)), keys.ticket(marker.ticket)
+            record = (await self._scope.read(own)).get(own)
+            waiter = None if record is None else WAITERS.decode(record.value)
+            if waiter is None or waiter.entry.id != marker.entry:
+                return ()
+            page = await self._scope.scan(start, own, limit=MOST_READ) if start != own else None
+            in_front = () if page is None else page.records.values()
+            return (*[WAITERS.decode(each.value) for each in in_front], waiter)
+        async for waiter in waiters_of(self._scope, keys, head):
+            if waiter.entry.id == marker.entry:
+                return (*found[:MOST_READ], waiter)
+            found.append(waiter)
+        return ()
 
     async def _alive(self, keys: LineKeys, entries: tuple[Entry, ...]) -> frozenset[str]:
         """Return the ids of those that still count: the dead have not fallen yet, and keep none for long."""

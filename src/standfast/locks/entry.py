@@ -36,7 +36,7 @@ from standfast.locks.acquire import (
 from standfast.locks.deadlock import GIVEN, PATIENCE, cycle_to_break, find_cycle, give_way
 from standfast.locks.inspect import find_waiter
 from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfRun, Rules, TooHeavy, Waiter, Waiting
-from standfast.locks.line_driver import Answered, LocalHold, grant_seen
+from standfast.locks.line_driver import LocalHold, grant_seen
 from standfast.locks.line_records import (
     MARKERS,
     WAITERS,
@@ -58,7 +58,7 @@ from standfast.locks.line_records import (
     given_in,
     marker_key,
 )
-from standfast.locks.line_step import StepInput, decide_step
+from standfast.locks.line_step import Answered, StepInput, decide_step
 from standfast.locks.registry import Lines
 from standfast.stores.protocol import Change, Check
 
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from standfast.locks.deadlock import BlockedOwner
-    from standfast.locks.line_driver import LocalLine, Sight
+    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line_step import Sight
     from standfast.stores.protocol import Snapshot, Wake
 
 __all__ = [

@@ -21,6 +21,7 @@ from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
 from standfast.locks.line_history import HISTORIES, PastHold
 from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
+from standfast.locks.mutex_line import SLOT, holder_in, is_mutex, queued_in
 from standfast.stores.protocol import Record
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from standfast.codec import Codec
     from standfast.locks.line import Rules
     from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
 
 
 # --- what is known of a line, for people and for programs: the same answer in Python, as JSON and as text ----------
@@ -359,6 +361,9 @@ PAGE: Final = 100
 COUNTED: Final = 500
 """The most waiters that are counted in one round trip."""
 
+MOST_COUNTED: Final = 10_000
+"""The most waiters for a mutex that are counted."""
+
 TRIES: Final = 4
 """How often a line that moves while it is read is read again; the last time it is shown as it was seen."""
 
@@ -380,9 +385,66 @@ async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
     start, end = scope.key("line").within()
     while start is not None:
         page = await scope.scan(start, end, limit=PAGE)
-        for key, record in page.records.items():
-            yield _summary(LineKeys.of_head(scope, key), HEADS.decode(record.value), page.at)
+        for found in await lines_at(scope, page.records.values()):
+            yield _summary(found, page.at)
         start = page.more
+
+
+class FoundLine(Struct, frozen=True):
+    """A line in use: its head, who holds it, how many wait at the most, and the first of them."""
+
+    keys: LineKeys
+    head: Head
+    holders: tuple[Holder, ...]
+    waiting: int
+    first: Waiter | None
+
+
+async def lines_at(scope: Scope, heads: Iterable[Record]) -> list[FoundLine]:
+    """Read the lines that heads were found of, in a few round trips for all of them together."""
+    found = [(LineKeys.of_head(scope, record.key), HEADS.decode(record.value)) for record in heads]
+    wanted: dict[RecordKey, RecordKey] = {}
+    for keys, head in found:
+        if is_mutex(head):
+            wanted[keys.head] = keys.grant(SLOT)
+        elif head.next_ticket > head.front:
+            wanted[keys.head] = keys.ticket(head.front)
+    records, _ = await _read_all(scope, [*wanted.values()])
+    queues = await _queues(scope, [keys for keys, head in found if is_mutex(head)])
+    lines: list[FoundLine] = []
+    for keys, head in found:
+        record = records.get(wanted[keys.head]) if keys.head in wanted else None
+        if is_mutex(head):
+            queue = queues[keys.head]
+            first = queued_in(keys, queue[0]) if queue else None
+            lines.append(FoundLine(keys, head, () if record is None else (holder_in(record),), len(queue), first))
+            continue
+        if record is None and keys.head in wanted:  # the first one has left meanwhile, or out of turn
+            rest = await scope.scan(*keys.tickets_from(head.front), limit=1)
+            record = next(iter(rest.records.values()), None)
+        first = None if record is None else WAITERS.decode(record.value)
+        waiting = 0 if first is None else head.next_ticket - first.ticket
+        lines.append(FoundLine(keys, head, head.holders, waiting, first))
+    return lines
+
+
+async def _queues(scope: Scope, lines: Sequence[LineKeys]) -> dict[RecordKey, list[Record]]:
+    """Return the waiters of mutexes, of each as many as are counted. Most have none: those cost nothing."""
+    queues: dict[RecordKey, list[Record]] = {keys.head: [] for keys in lines}
+    rest = sorted(lines, key=lambda keys: keys.queue)
+    while rest:
+        page = await scope.scan(rest[0].queue, rest[-1].queue.within()[1], limit=COUNTED)
+        place = 0
+        for record in page.records.values():  # in the order of the lines
+            while place + 1 < len(rest) and rest[place + 1].queue <= record.key:
+                place += 1
+            if record.key.startswith(rest[place].queue):
+                queues[rest[place].head].append(record)
+        if page.more is None:
+            break
+        last = next(reversed(page.records))
+        rest = [keys for keys in rest if keys.queue > last]  # behind the one that was counted last
+    return queues
 
 
 async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, int, float]]:
@@ -396,33 +458,39 @@ async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, in
     while start is not None and most > 0:
         page = await scope.scan(start, end, limit=size)
         start, most = page.more, most - len(page.records)
-        fronts: dict[RecordKey, tuple[str, int]] = {}
-        for key, record in page.records.items():
-            head, keys = HEADS.decode(record.value), LineKeys.of_head(scope, key)
-            if head.next_ticket > head.front:
-                fronts[keys.ticket(head.front)] = keys.address[1], head.next_ticket - head.front
-        seen = await scope.read(*fronts) if fronts else None
-        for ticket, (family, waiting) in fronts.items():
-            first = None if seen is None else seen.get(ticket)
-            entered_at = page.at if first is None else WAITERS.decode(first.value).entry.entered_at
-            yield family, waiting, max(0.0, seconds_between(entered_at, page.at))
+        for found in await lines_at(scope, page.records.values()):
+            if found.first is not None:
+                waited = max(0.0, seconds_between(found.first.entry.entered_at, page.at))
+                yield found.keys.address[1], found.waiting, waited
 
 
 async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ...]:
     """Return the entries that hold the line at an address."""
-    key = LineKeys(scope, address).head
-    record = (await scope.read(key)).get(key)
-    return () if record is None else HEADS.decode(record.value).holders
+    keys = LineKeys(scope, address)
+    seen = await scope.read(keys.head, keys.grant(SLOT))
+    return holders_of(keys, seen)
+
+
+def holders_of(keys: LineKeys, seen: Snapshot) -> tuple[Holder, ...]:
+    """Return who holds a line, by its head and its first grant."""
+    record, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
+    head = None if record is None else HEADS.decode(record.value)
+    if head is None or not is_mutex(head):
+        return () if head is None else head.holders
+    return () if grant is None else (holder_in(grant),)
 
 
 async def waiting_in(scope: Scope, address: tuple[str, ...]) -> list[Entry]:
     """Return all entries that wait in the line at an address, from the front."""
-    return [waiter.entry async for waiter in waiters_of(scope, LineKeys(scope, address), 0)]
+    return [waiter.entry async for waiter in waiters_of(scope, LineKeys(scope, address), None)]
 
 
 async def count_waiting(scope: Scope, address: tuple[str, ...], most: int) -> int:
-    """Count the entries that wait in the line at an address, up to a number."""
-    start, end = LineKeys(scope, address).tickets_from(0)
+    """Count the entries that wait in the counted line at an address, up to a number."""
+    return await _count(scope, *LineKeys(scope, address).tickets_from(0), most)
+
+
+async def _count(scope: Scope, start: RecordKey, end: RecordKey, most: int) -> int:
     found = 0
     while found < most:
         page = await scope.scan(start, end, limit=min(COUNTED, most - found))
@@ -435,7 +503,7 @@ async def count_waiting(scope: Scope, address: tuple[str, ...], most: int) -> in
 
 async def find_waiter(scope: Scope, keys: LineKeys, entry_id: str) -> Waiter | None:
     """Return a waiter by its entry's id, however far back it is; None if it does not wait."""
-    async for waiter in waiters_of(scope, keys, 0):
+    async for waiter in waiters_of(scope, keys, None):
         if waiter.entry.id == entry_id:
             return waiter
     return None
@@ -445,6 +513,9 @@ async def stored_records(scope: Scope, address: tuple[str, ...], *, limit: int =
     """Return the records of a line as they are stored: its head, grants, presences and the first waiters."""
     keys = LineKeys(scope, address)
     seen = await _look(scope, keys, _checked_limit(limit))
+    if seen.head is not None and is_mutex(seen.head):
+        queue = await scope.scan(*keys.queue.within(), limit=max(1, len(seen.waiters))) if seen.waiters else None
+        return [_shown(record) for record in (*seen.records.values(), *(queue.records.values() if queue else ()))]
     wanted = [*seen.records, *(keys.ticket(waiter.ticket) for waiter in seen.waiters)]
     records, _ = await _read_all(scope, wanted)
     return [_shown(record) for record in records.values()]
@@ -458,8 +529,9 @@ def _checked_limit(limit: int) -> int:
     return limit
 
 
-def _shown(record: Record) -> dict[str, Any]:
-    _, _, kind, *parts = record.key.parts
+def _value(kind: str, record: Record) -> object:
+    if kind == "queue" or (kind == "grant" and record.value[:2].isdigit()):  # begins with a time
+        return holder_in(record)
     codecs: dict[str, Codec[Any]] = {
         "line": HEADS,
         "grant": GRANTS,
@@ -467,12 +539,17 @@ def _shown(record: Record) -> dict[str, Any]:
         "ticket": WAITERS,
         "past": HISTORIES,
     }
+    return codecs[kind].decode(record.value)
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    _, _, kind, *parts = record.key.parts
     return {
         "record": kind,
         "parts": parts,
         "version": record.version,
         "expires_at": record.expires_at,
-        "value": msgspec.to_builtins(codecs[kind].decode(record.value)),
+        "value": msgspec.to_builtins(_value(kind, record)),
     }
 
 
@@ -484,27 +561,40 @@ class _LineRead(Struct, frozen=True):
 
     at: Instant
     head: Head | None = None
+    holders: tuple[Holder, ...] = ()
     waiters: tuple[Waiter, ...] = ()
     more: bool = False
+    rest: int = 0
     records: dict[RecordKey, Record] = {}
     is_whole: bool = True
 
 
 async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
-    first = await scope.read(keys.head, keys.past)
+    first = await scope.read(keys.head, keys.past, keys.grant(SLOT))
     found = first.get(keys.head)
     if found is None:
-        return _LineRead(first.at, records=first.records)
-    head = HEADS.decode(found.value)
-    waiters = [waiter async for waiter in waiters_of(scope, keys, head.front, limit + 1)]
+        past = {key: record for key, record in first.records.items() if key == keys.past}
+        return _LineRead(first.at, records=past)
+    head, holders = HEADS.decode(found.value), holders_of(keys, first)
+    waiters = [waiter async for waiter in waiters_of(scope, keys, head, limit + 1)]
     shown = tuple(waiters[:limit])
-    entries = [*(holder.entry for holder in head.holders), *(waiter.entry for waiter in shown)]
-    wanted = [keys.head, keys.past, *(keys.grant(holder.slot) for holder in head.holders)]
-    wanted += [keys.presence(name) for name in sorted(presences_of(entries))]
+    entries = [*(holder.entry for holder in holders), *(waiter.entry for waiter in shown)]
+    grants = [keys.grant(holder.slot) for holder in holders]
+    wanted = [keys.head, keys.past, *grants, *(keys.presence(name) for name in sorted(presences_of(entries)))]
     records, at = await _read_all(scope, wanted)
-    now = records.get(keys.head)
-    is_whole = now is not None and now.version == found.version
-    return _LineRead(at, head, shown, len(waiters) > limit, records, is_whole)
+    held = [keys.head, *grants] if is_mutex(head) else [keys.head]
+    is_whole = all(_version(records, key) == first.version(key) for key in held)
+    more = len(waiters) > limit
+    if is_mutex(head):
+        rest = await _count(scope, *keys.queue.within(), MOST_COUNTED) - len(shown) if more else 0
+    else:
+        rest = max(0, head.next_ticket - shown[-1].ticket - 1) if shown else head.next_ticket - head.front
+    return _LineRead(at, head, holders, shown, more, rest, records, is_whole)
+
+
+def _version(records: dict[RecordKey, Record], key: RecordKey) -> int:
+    record = records.get(key)
+    return 0 if record is None else record.version
 
 
 async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[RecordKey, Record], Instant]:
@@ -519,34 +609,37 @@ async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[Recor
     return records, at
 
 
-async def waiters_of(scope: Scope, keys: LineKeys, front: int, limit: int | None = None) -> AsyncIterator[Waiter]:
-    """Yield the waiters from a ticket on, page by page."""
-    start: RecordKey | None
-    start, end = keys.tickets_from(front)
+async def waiters_of(
+    scope: Scope, keys: LineKeys, head: Head | None, limit: int | None = None
+) -> AsyncIterator[Waiter]:
+    """Yield the waiters of a line with that head, from the front, page by page; None: whatever line it is."""
+    counted, queue = keys.tickets_from(0 if head is None else head.front), keys.queue.within()
     given = 0
-    while start is not None and given != limit:
-        page = await scope.scan(start, end, limit=PAGE if limit is None else min(PAGE, limit - given))
-        for record in page.records.values():
-            yield WAITERS.decode(record.value)
-        given += len(page.records)
-        start = page.more
+    for first, end in (counted, queue) if head is None else (queue if is_mutex(head) else counted,):
+        start: RecordKey | None = first
+        while start is not None and given != limit:
+            page = await scope.scan(start, end, limit=PAGE if limit is None else min(PAGE, limit - given))
+            for record in page.records.values():
+                yield queued_in(keys, record) if end is queue[1] else WAITERS.decode(record.value)
+            given += len(page.records)
+            start = page.more
 
 
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-def _summary(keys: LineKeys, head: Head, at: Instant) -> LineSummary:
-    oldest = min((holder.granted_at for holder in head.holders), default=None)
+def _summary(line: FoundLine, at: Instant) -> LineSummary:
+    oldest = min((holder.granted_at for holder in line.holders), default=None)
     return LineSummary(
-        key=keys.name,
-        family=keys.address[1],
-        parts=keys.address[2:],
+        key=line.keys.name,
+        family=line.keys.address[1],
+        parts=line.keys.address[2:],
         at=at,
-        kind=head.kind,
-        permits=head.rules.permits,
-        is_pinned=head.pinned,
-        holders=len(head.holders),
-        waiting=head.next_ticket - head.front,
+        kind=line.head.kind,
+        permits=line.head.rules.permits,
+        is_pinned=line.head.pinned,
+        holders=len(line.holders),
+        waiting=line.waiting,
         held_for=None if oldest is None else seconds_between(oldest, at),
     )
 
@@ -557,10 +650,9 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
         history = _history(keys, seen)
         return Explanation(key=keys.name, family=keys.address[1], parts=keys.address[2:], at=seen.at, history=history)
     lives = _Liveness(scope, keys, seen)
-    holding = {holder.entry.id for holder in head.holders}
+    holding = {holder.entry.id for holder in seen.holders}
     waiters = [waiter for waiter in seen.waiters if waiter.entry.id not in holding]
-    estimates = _estimates(head, lives, [waiter.entry for waiter in waiters])
-    rest = max(0, head.next_ticket - waiters[-1].ticket - 1) if waiters else head.next_ticket - head.front
+    estimates = _estimates(seen, head, lives, [waiter.entry for waiter in waiters])
     return Explanation(
         key=keys.name,
         family=keys.address[1],
@@ -570,12 +662,12 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
         permits=head.rules.permits,
         is_pinned=head.pinned,
         alone=head.rules.alone,
-        holders=tuple(lives.holder(each) for each in head.holders),
+        holders=tuple(lives.holder(each) for each in seen.holders),
         waiters=tuple(lives.waiter(each, place, estimates[place]) for place, each in enumerate(waiters)),
-        waiting=len(waiters) + (rest if seen.more else 0),
+        waiting=len(waiters) + (seen.rest if seen.more else 0),
         more=seen.more,
         pace=head.pace,
-        estimate=_for_newcomer(estimates[-1], head, rest if seen.more else 0),
+        estimate=_for_newcomer(estimates[-1], head, seen.rest if seen.more else 0),
         history=_history(keys, seen),
     )
 
@@ -585,11 +677,11 @@ def _history(keys: LineKeys, seen: _LineRead) -> tuple[PastHold, ...]:
     return () if record is None else HISTORIES.decode(record.value).holds
 
 
-def _estimates(head: Head, lives: _Liveness, waiters: Sequence[Entry]) -> list[float | None]:
+def _estimates(seen: _LineRead, head: Head, lives: _Liveness, waiters: Sequence[Entry]) -> list[float | None]:
     """Return the estimate of each waiter, and last that of a newcomer. The dead are in no way."""
     holders = [
         (remaining(head.pace, lives.since(each.granted_at), lives.until(each.ends_at)), each)
-        for each in head.holders
+        for each in seen.holders
         if lives.is_alive(each.entry)
     ]
     living = [lives.is_alive(entry) for entry in waiters]
@@ -642,9 +734,11 @@ class _Liveness:
 
     def _fence(self, holder: Holder) -> int | None:
         grant = self._seen.records.get(self._keys.grant(holder.slot))
-        if grant is None or GRANTS.decode(grant.value).entry != holder.entry.id:
+        if grant is None:
             return None
-        return grant.version
+        head = self._seen.head
+        entry = holder_in(grant).entry.id if head is not None and is_mutex(head) else GRANTS.decode(grant.value).entry
+        return grant.version if entry == holder.entry.id else None
 
     def holder(self, holder: Holder) -> ExplainedHolder:
         return ExplainedHolder(

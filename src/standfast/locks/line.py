@@ -89,7 +89,7 @@ class Waiter(Struct, frozen=True, omit_defaults=True):
     """An entry that waits. Tickets grow in the order of the commits that enqueued them."""
 
     entry: Entry
-    ticket: int
+    ticket: int = 0
 
 
 # --- the line: one pure algebra under every durable lock -----------------------------------------------------------
@@ -145,6 +145,7 @@ class Line(Struct, frozen=True):
         next_ticket: The ticket of the next one to join.
         horizon: Every waiter with a smaller ticket is in sight; others may be out of sight, though some that are known
             or have just joined may be listed. None: all are in sight. No waiter is granted past those out of sight.
+        sparse: Tickets grow, but not by one each: they do not tell how many are out of sight.
     """
 
     rules: Rules
@@ -152,6 +153,7 @@ class Line(Struct, frozen=True):
     waiters: tuple[Waiter, ...] = ()
     next_ticket: int = 0
     horizon: int | None = None
+    sparse: bool = False
 
     @property
     def front(self) -> int:
@@ -173,10 +175,13 @@ class Line(Struct, frozen=True):
         return next((waiter for waiter in self.waiters if waiter.entry.id == entry_id), None)
 
     def place(self, ticket: int) -> int:
-        """Count those in front of a ticket: 0 is next. Past the horizon it is the most there can be."""
+        """Count those in front of a ticket: 0 is next. Past the horizon it is the most there can be.
+
+        Where tickets are sparse it is the least there can be.
+        """
         horizon = ticket if self.horizon is None else self.horizon
         seen = sum(waiter.ticket < min(ticket, horizon) for waiter in self.waiters)
-        return seen + max(0, ticket - horizon)
+        return seen + (0 if self.sparse else max(0, ticket - horizon))
 
 
 class Granted(Struct, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
 
@@ -18,11 +19,9 @@ from msgspec import Struct
 
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
-from standfast.keys import RecordKey
 from standfast.locks.line import Holder, Line, OfPresence, Rules
 from standfast.locks.line_records import (
     WINDOW,
-    Answer,
     Enter,
     Head,
     Leave,
@@ -32,23 +31,25 @@ from standfast.locks.line_records import (
     Reap,
     Renew,
     Request,
-    extra_changes_of,
+    brought_by,
     run_of,
 )
-from standfast.locks.line_step import StepInput, StepResult, decide_step
+from standfast.locks.line_step import Answered, OtherLayoutError, Sight, StepInput, StepResult, decide_step
+from standfast.locks.mutex_line import MUTEX, MutexDriver, holder_in, is_mutex
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Decided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from standfast.clock import Clock
+    from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
     from standfast.locks.line import Entry
     from standfast.locks.line_records import LineKeys
     from standfast.locks.line_step import Outcome
     from standfast.scope import Scope
-    from standfast.stores.protocol import Capabilities
+    from standfast.stores.protocol import Capabilities, Record
 
 
 # --- guessing which records a step of a line will need, from what was last seen of it ------------------------------
@@ -150,15 +151,6 @@ def _is_queue(head: Head) -> bool:
     return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is OfPresence for each in head.holders)
 
 
-def brought_by(request: Request) -> Iterator[RecordKey]:
-    """Yield the keys that a request names besides those of the line."""
-    if isinstance(request, Enter | Leave) and request.marker is not None:
-        yield request.marker
-    extra_changes = extra_changes_of(request)
-    if extra_changes is not None:
-        yield from extra_changes.keys
-
-
 # --- driving one line: the requests of one process on one key, folded in order and committed once ------------------
 
 MOST_AT_ONCE: Final = 16
@@ -180,33 +172,6 @@ TRIES: Final = 50
 
 
 _NO_SITE: Final = LockSpec("", Rules())
-
-
-class Sight(Struct, frozen=True):
-    """A line as it was seen, with nothing left uncommitted.
-
-    Attributes:
-        line: What was in sight of it.
-        life: Which life of the line it was.
-        fences: The fence of each holder that this process asked about.
-        at: When, by the store's time.
-        asked_at: When, by this process's clock, before it was asked for.
-        versions: Of everything that the step has put.
-    """
-
-    line: Line
-    life: str
-    fences: dict[str, int]
-    at: Instant
-    asked_at: Instant
-    versions: dict[RecordKey, int] = {}
-
-
-class Answered(Struct, frozen=True):
-    """The answer to one request, and the line it left behind."""
-
-    answer: Answer
-    sight: Sight
 
 
 class _QueuedRequest(Struct, frozen=True):
@@ -237,10 +202,17 @@ class LineDriver:
         clock: The process's own clock.
         interest: The entries whose fences are to be told when they hold.
         seen: Called with what each step left behind, once it is durable.
+        granted: Called with the grant of another entry that the store has made when one left.
     """
 
     def __init__(
-        self, scope: Scope, keys: LineKeys, clock: Clock, interest: Collection[str], seen: Callable[[Sight], None]
+        self,
+        scope: Scope,
+        keys: LineKeys,
+        clock: Clock,
+        interest: Collection[str],
+        seen: Callable[[Sight], None],
+        granted: Callable[[Record], None] | None = None,
     ) -> None:
         self._scope, self._clock, self._interest, self._seen = scope, clock, interest, seen
         self.keys: Final = keys
@@ -248,20 +220,32 @@ class LineDriver:
         self._running: asyncio.Task[None] | None = None
         self._is_busy = False
         self._lives = 0
-        self.dead: set[str] = set()
-        self.killed: set[str] = set()
+        self.dead: Final[set[str]] = set()
+        self.killed: Final[set[str]] = set()
         self.disagreement: Head | None = None
         limits = scope.store.capabilities
         self._most: Final = min(MOST_KEYS, limits.max_changes)
         self._guess: Final = Guess(keys, self._most, limits)
+        self._is_mutex = False
+        self.mutex: Final = MutexDriver(scope, keys, clock, (self.dead, self.killed), seen, granted or _ignored)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked of the line at the moment."""
-        return self._running is None and not self._is_busy
+        return self._running is None and not self._is_busy and not self.mutex.asked
 
     def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, awaited or not."""
+        if self._is_of_mutex(spec):
+            return self.mutex.begin(self.do(request, spec))
+        return self._ask(request, spec)
+
+    def _is_of_mutex(self, spec: LockSpec) -> bool:
+        if spec.kind:
+            self._is_mutex = spec.kind == MUTEX and self._scope.store.capabilities.alternatives
+        return self._is_mutex
+
+    def _ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         asked = _QueuedRequest(request, spec, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._go_on()
@@ -272,8 +256,28 @@ class LineDriver:
 
         A caller that is cancelled cannot tell whether the request was answered; it asks to leave.
         """
+        while self._is_of_mutex(spec):
+            answered = await self.mutex.do(request, spec)
+            if answered is not None:
+                return answered
+            self._is_mutex = False
+            with suppress(OtherLayoutError):  # it was of another kind a moment ago
+                return await self._do_counted(request, spec)
+        try:
+            return await self._do_counted(request, spec)
+        except OtherLayoutError:
+            return await self._leave_moved(request, spec)
+
+    async def _leave_moved(self, request: Request, spec: LockSpec) -> Answered:
+        """Let a holder leave that took the mutex before its store was moved here from one that hands mutexes over."""
+        answered = None if isinstance(request, Enter) else await self.mutex.step(request, spec)
+        if answered is None:
+            raise StoreBusyError(self.keys.name, "it is held since before its store was moved here; ask again later")
+        return answered
+
+    async def _do_counted(self, request: Request, spec: LockSpec) -> Answered:
         if self._running is not None or self._is_busy or self._queue:
-            return await self.ask(request, spec)
+            return await self._ask(request, spec)
         self._is_busy = True
         try:
             sight, [outcome] = await self._advance((request,), spec)
@@ -291,8 +295,9 @@ class LineDriver:
 
     async def finish(self) -> None:
         """Wait until everything that was asked is answered."""
-        while self._running is not None or self._is_busy:
-            await (asyncio.sleep(0) if self._running is None else asyncio.wait({self._running}))
+        while self._running is not None or self._is_busy or self.mutex.asked:
+            under_way = {*self.mutex.asked, *([] if self._running is None else [self._running])}
+            await (asyncio.wait(under_way) if under_way else asyncio.sleep(0))
 
     async def _run(self) -> None:
         try:
@@ -346,12 +351,18 @@ class LineDriver:
 
         ``also`` are further entries whose fences are to be told.
         """
+        if self._is_mutex and (sight := await self.mutex.look()) is not None:
+            return sight
+        self._is_mutex = False
         keys = frozenset((self.keys.head, *self._guess.likely(())))
         most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
             view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts())
+            if is_mutex(view.head) and (sight := await self.mutex.look()) is not None:
+                self._is_mutex = True
+                return sight
             ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
             ours.sort(key=lambda holder: holder.entry.id not in also)
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
@@ -365,6 +376,8 @@ class LineDriver:
 
         Waiters in front of them that were not read are out of sight.
         """
+        if self._is_mutex:
+            return await self.look()
         keys = self._guess.near(waiting.values())
         asked_at = self._clock.elapsed()
         seen = await self._scope.read(*keys)
@@ -410,8 +423,8 @@ class LineDriver:
                 raise
             found = decided.answer
             if not found.missing:
-                self.dead -= dead
-                self.killed &= self.dead
+                self.dead.difference_update(dead)
+                self.killed.intersection_update(self.dead)
                 return self._finish(decided, asked_at), found.outcomes
             self._guess.is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing
@@ -439,12 +452,17 @@ class LineDriver:
         for holder in found.granted:
             fences[holder.entry.id] = decided.versions[self.keys.grant(holder.slot)]
         sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions)
-        self._seen(sight)
+        if not is_mutex(found.head):  # of which nothing is in sight here
+            self._seen(sight)
         return sight
 
     def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         """Return the keys that a step is likely to need, from what was last seen of the line."""
         return self._guess.sure(requests) | self._guess.likely(requests)
+
+
+def _ignored(_: Record) -> None:
+    """Tell none of a grant."""
 
 
 def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
@@ -548,7 +566,7 @@ class LocalLine:
         next_end: When that is by the store's time; None: no entry there falls by time.
     """
 
-    __slots__ = ("_joined", "driver", "due_in", "entering", "holds", "last", "lifelines", "next_end", "waits")
+    __slots__ = ("_clock", "_joined", "driver", "due_in", "entering", "holds", "last", "lifelines", "next_end", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, LocalWaiter]] = {}
@@ -559,7 +577,8 @@ class LocalLine:
         self.due_in = 0.0
         self.next_end: Instant | None = None
         self._joined = 0
-        self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
+        self._clock: Final = clock
+        self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw, self.take_grant)
 
     @property
     def is_idle(self) -> bool:
@@ -575,7 +594,7 @@ class LocalLine:
     def is_near(self) -> bool:
         """Whether a waiter here is so near to the front that it polls most often."""
         if self.last is None:
-            return False
+            return True
         place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
         return any(wait.ticket is not None and place(wait.ticket) < NEAR for wait in first)
 
@@ -600,6 +619,17 @@ class LocalLine:
         sight = await self.driver.poll_front({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
+
+    def take_grant(self, grant: Record) -> None:
+        """Tell a waiter of this process that it holds: the store has made this grant of its ticket, and says so itself.
+
+        What it says is believed because of the entry's id, which nobody else knows. It may be old, and the hold be lost
+        since; but so may whatever is read.
+        """
+        holder = holder_in(grant)
+        wait = self.waits.get(holder.entry.id)
+        if wait is not None and holder.entry.anchor == wait.entry.anchor:
+            wait.settle(SeenGrant(holder, grant.version, holder.granted_at, self._clock.elapsed()))
 
     def _saw(self, sight: Sight) -> None:
         self._tell_waits(sight, self._joined)

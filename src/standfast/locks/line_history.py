@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from standfast.locks.line import Holder, Line
-    from standfast.locks.line_records import LineView, Request
+    from standfast.locks.line_records import Request, StepView
     from standfast.scope import Scope
     from standfast.stores.protocol import Change
 
@@ -85,7 +85,7 @@ class LineHistory(Struct, frozen=True, omit_defaults=True):
 HISTORIES: Final[Codec[LineHistory]] = Codec(LineHistory, what="the history of a line")
 
 
-def history_change(view: LineView, line: Line, requests: Sequence[Request], at: Instant) -> Iterator[Change]:
+def history_change(view: StepView, line: Line, requests: Sequence[Request], at: Instant) -> Iterator[Change]:
     """Return what notes the holds that end in a step, of a line that is ``line`` after it."""
     held = {(each.entry.id, each.granted_at) for each in line.holders}
     ended: list[tuple[Holder, HoldEnd]]
@@ -106,7 +106,7 @@ def _id(holder: Holder) -> tuple[str, Instant]:
     return holder.entry.id, holder.granted_at
 
 
-def _end_of(holder: Holder, view: LineView, requests: Sequence[Request], at: Instant) -> HoldEnd:
+def _end_of(holder: Holder, view: StepView, requests: Sequence[Request], at: Instant) -> HoldEnd:
     """Return how a hold ended: what is dead or over falls before any request is answered."""
     anchor = holder.entry.anchor
     if isinstance(anchor, OfPresence) and anchor.presence in view.facts.dead:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, final
 
 from msgspec import Struct, structs
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from standfast.scope import Scope
-    from standfast.stores.protocol import Record
+    from standfast.stores.protocol import AlternativeChange, Record
 
 
 # --- what can be asked of a line, what is answered, and one step of it as a pure function --------------------------
@@ -106,7 +106,8 @@ class Enter(Struct, frozen=True):
     be part of a cycle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
     for that many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
     ``extra_changes`` are committed together with any answer. ``permits`` is how many the line has from
-    now on, unless an operator has set another number. ``since`` is when it entered, if that is not now.
+    now on, unless an operator has set another number. ``since`` is when it entered, if that is not now. One that is
+    not ``is_new`` may be in the line already.
     """
 
     entry: Entry
@@ -117,6 +118,7 @@ class Enter(Struct, frozen=True):
     extra_changes: ExtraChanges[Answer] | None = None
     permits: int | None = None
     since: Instant | None = None
+    is_new: bool = True
 
 
 class Renew(Struct, frozen=True):
@@ -132,7 +134,7 @@ class Leave(Struct, frozen=True):
 
     ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
     ``marker`` is where it was noted that its owner waits here, and is taken away. ``extra_changes`` are committed
-    together with the answer.
+    together with the answer. With a ``fence`` it holds, unless the grant is at another version.
     """
 
     entry_id: str
@@ -142,6 +144,7 @@ class Leave(Struct, frozen=True):
     only_waiting: bool = False
     marker: RecordKey | None = None
     extra_changes: ExtraChanges[Answer] | None = None
+    fence: int | None = None
 
 
 class Resize(Struct, frozen=True):
@@ -158,6 +161,15 @@ class Reap(Struct, frozen=True):
 
 
 Request: TypeAlias = Enter | Renew | Leave | Resize | Reap
+
+
+def brought_by(request: Request) -> Iterator[RecordKey]:
+    """Yield the keys that a request names besides those of the line."""
+    if isinstance(request, Enter | Leave) and request.marker is not None:
+        yield request.marker
+    extra_changes = extra_changes_of(request)
+    if extra_changes is not None:
+        yield from extra_changes.keys
 
 
 def extra_changes_of(request: Request) -> ExtraChanges[Answer] | None:
@@ -402,7 +414,19 @@ def name_of(address: tuple[str, ...]) -> str:
 class LineKeys:
     """Where the records of one line lie. Heads have a kind of their own, so that all lines can be listed."""
 
-    __slots__ = ("_end", "_grants", "_presences", "_scope", "_seen", "_tickets", "address", "head", "name", "past")
+    __slots__ = (
+        "_end",
+        "_grants",
+        "_scope",
+        "_seen",
+        "_tickets",
+        "address",
+        "head",
+        "inboxes",
+        "name",
+        "past",
+        "queue",
+    )
 
     def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
         self._scope: Final = scope
@@ -413,7 +437,8 @@ class LineKeys:
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
         self._grants: Final = scope.key("grant", *address)
-        self._presences: Final = scope.key("presence")
+        self.queue: Final = scope.key("queue", *address)
+        self.inboxes: Final = scope.key("presence")
         self._seen: Final[dict[int, RecordKey]] = {}
 
     @classmethod
@@ -430,6 +455,14 @@ class LineKeys:
         """Return the range of all tickets from a number on."""
         return self.ticket(number), self._tickets.within()[1]
 
+    def queued(self, number: int) -> RecordKey:
+        """Return what the key of a ticket in a mutex's queue begins with."""
+        return RecordKey.from_encoded(b"%b%016d" % (self.queue, number))
+
+    def number(self, ticket: RecordKey) -> int:
+        """Return the number of a ticket in a mutex's queue."""
+        return int(ticket[len(self.queue) : len(self.queue) + 16])
+
     def grant(self, slot: int) -> RecordKey:
         """Return the key of a slot's grant."""
         key = self._seen.get(slot)
@@ -440,7 +473,7 @@ class LineKeys:
     def presence(self, name: str) -> RecordKey:
         """Return the key of a presence, which is named by its opening of the space and a number."""
         opening, _, number = name.partition(".")
-        return self._presences.child(opening, number)
+        return self.inboxes.child(opening, number)
 
     def ready(self, run: str) -> RecordKey:
         """Return where it is noted that somebody has to look at a run."""
@@ -477,6 +510,56 @@ class LineFacts(Struct, frozen=True):
     killed: frozenset[str] = frozenset()
 
 
+class StepView(Protocol):
+    """A line as it was read, however its records lie, and the way back from a changed line to changes.
+
+    While it is ``missing`` keys, the rest means nothing: the step is to be taken again with them.
+    """
+
+    keys: LineKeys
+    facts: LineFacts
+    missing: set[RecordKey]
+
+    @property
+    def head(self) -> Head:
+        """What the head says."""
+        ...
+
+    @property
+    def line(self) -> Line:
+        """What was in sight of the line."""
+        ...
+
+    @property
+    def history(self) -> int:
+        """How many holds that were released are kept."""
+        ...
+
+    def get(self, key: RecordKey) -> Record | None:
+        """Return what was read of a key; one that was not read is missing."""
+        ...
+
+    def is_alive(self, entry: Entry) -> bool:
+        """Return True if an entry's anchor holds at the time of the snapshot."""
+        ...
+
+    def fence_of(self, holder: Holder) -> int:
+        """Return the version of a holder's grant as it was read."""
+        ...
+
+    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[AlternativeChange, ...]:
+        """Return what turns this view into ``line``."""
+        ...
+
+    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
+        """Return what tells runs that their place has changed: each record gets another version."""
+        ...
+
+    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
+        """Return whom to wake, but for those who are ``told`` by the answer itself."""
+        ...
+
+
 @final
 class LineView:
     """A line as one snapshot shows it, and the way back from a changed line to changes.
@@ -491,7 +574,7 @@ class LineView:
         self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts
     ) -> None:
         self.keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
-        self.missing: Final[set[RecordKey]] = set()
+        self.missing: set[RecordKey] = set()
         stored = snapshot.get(keys.head)
         self.head: Final = Head(facts.new_life, spec.kind, spec.rules) if stored is None else HEADS.decode(stored.value)
         self.history: Final = max(self.head.history, spec.history)
@@ -562,6 +645,8 @@ class LineView:
                 yield self._put(self.keys.ticket(ticket), WAITERS.encode_own(waiter))
 
     def _head_change(self, line: Line, *, pinned: bool) -> Iterator[Change]:
+        if not self.head.life:  # of a mutex, whose records lie otherwise
+            return
         if not pinned and not line.holders and line.front == line.next_ticket:
             yield from self._delete(self.keys.head)
             return
@@ -602,18 +687,25 @@ class LineView:
         return tuple([self._put(self.keys.ready(run), READY) for run in runs])
 
     def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake: waiters that hold now or were refused, and holders that were evicted.
+        """Return whom to wake: waiters that hold now or were refused, and holders that were evicted."""
+        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
 
-        ``told`` are entries whose owners are told by the answer itself.
-        """
-        stayed = {waiter.entry.id for waiter in line.waiters} | {*told}
-        held = {_grant_id(holder) for holder in line.holders}
-        for entry in (
-            *(waiter.entry for waiter in self.line.waiters if waiter.entry.id not in stayed),
-            *(each.entry for each in self.line.holders if _grant_id(each) not in held and each.entry.id not in told),
-        ):
-            if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in self.facts.dead:
-                yield Wake(self.keys.presence(entry.anchor.presence), self.keys.head)
+
+def wakes_between(
+    keys: LineKeys, before: Line, after: Line, told: Collection[str], dead: Collection[str]
+) -> Iterator[Wake]:
+    """Yield whom to wake after a step: the entries whose place has changed.
+
+    ``told`` are entries whose owners are told by the answer itself; the ``dead`` are not told.
+    """
+    stayed = {waiter.entry.id for waiter in after.waiters} | {*told}
+    held = {_grant_id(holder) for holder in after.holders}
+    for entry in (
+        *(waiter.entry for waiter in before.waiters if waiter.entry.id not in stayed),
+        *(each.entry for each in before.holders if _grant_id(each) not in held and each.entry.id not in told),
+    ):
+        if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in dead:
+            yield Wake(keys.presence(entry.anchor.presence), keys.head)
 
 
 def _by_slot(line: Line) -> Mapping[int, Holder]:

@@ -8,11 +8,11 @@ of their requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
 from msgspec import Struct, structs
 
-from standfast.clock import later
+from standfast.clock import Instant, later
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
 from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting
@@ -43,19 +43,31 @@ from standfast.locks.line_records import (
     Request,
     Resize,
     StepSnapshot,
+    StepView,
     WrongKind,
     extra_changes_of,
     runs_to_notify,
     step,
     waiter_in,
 )
-from standfast.stores.protocol import Capabilities, Change, Check, Decision, Delete, Put, Wake
+from standfast.stores.protocol import (
+    AlternativeChange,
+    Append,
+    Capabilities,
+    Change,
+    Check,
+    Decision,
+    Delete,
+    Empty,
+    MoveFirst,
+    Put,
+    Wake,
+)
 from standfast.stores.validation import check_decision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from standfast.clock import Instant
     from standfast.locks.line import Entry
     from standfast.stores.protocol import Snapshot
 
@@ -68,9 +80,6 @@ if TYPE_CHECKING:
 # sight. They come to what the long way comes to, but for a gap behind the first one, which is left to the next step.
 
 ONE: Final = Rules(1)
-
-UNHURRIED: Final = 0.005
-"""A holder that keeps the lock for this many seconds has the time to look when the first one begins to wait for it."""
 
 
 class QuickStep(Struct, frozen=True):
@@ -103,7 +112,7 @@ def queue_up(
         Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
     )
     line = Line(head.rules, head.holders, (waiter,), ticket + 1, _horizon(head.front, ticket))
-    return QuickStep(head, line, Waiting(ticket, ticket - head.front), changes, wakes=calls(keys, head, seen.at))
+    return QuickStep(head, line, Waiting(ticket, ticket - head.front), changes)
 
 
 def _stays_full(head: Head, entry: Entry, at: Instant) -> bool:
@@ -114,16 +123,6 @@ def _stays_full(head: Head, entry: Entry, at: Instant) -> bool:
         or (each.ends_at is not None and each.ends_at <= at)
         for each in head.holders
     )
-
-
-def calls(keys: LineKeys, head: Head, at: Instant) -> tuple[Wake, ...]:
-    """Return how to notify a holder of its first waiter: it knows the line, then, when it leaves."""
-    if head.front != head.next_ticket or len(head.holders) != 1:
-        return ()
-    holder = head.holders[0]
-    if type(holder.entry.anchor) is not OfPresence or pace_after(head, holder, at) < UNHURRIED:
-        return ()
-    return (Wake(keys.presence(holder.entry.anchor.presence), keys.head),)
 
 
 def hand_on(
@@ -314,11 +313,58 @@ class StepResult(Struct, frozen=True):
     disagrees: bool = False
 
 
+class Sight(Struct, frozen=True):
+    """A line as it was seen, with nothing left uncommitted.
+
+    Attributes:
+        line: What was in sight of it.
+        life: Which life of the line it was.
+        fences: The fence of each holder that this process asked about.
+        at: When, by the store's time.
+        asked_at: When, by this process's clock, before it was asked for.
+        versions: Of everything that the step has put.
+    """
+
+    line: Line
+    life: str
+    fences: dict[str, int]
+    at: Instant
+    asked_at: Instant
+    versions: dict[RecordKey, int] = {}
+
+
+class Answered(Struct, frozen=True):
+    """The answer to one request, and the line it left behind."""
+
+    answer: Answer
+    sight: Sight
+
+
+class OtherLayoutError(Exception):
+    """The records of the line lie as those of a mutex do since it was last seen. Only raised and caught among lines."""
+
+
+class StepDecision(Struct, frozen=True):
+    """What one step of a line came to, and what is to be committed for it."""
+
+    result: StepResult
+    changes: tuple[AlternativeChange, ...] = ()
+    wake: tuple[Wake, ...] = ()
+
+
 def decide_step(asked: StepInput, seen: Snapshot) -> Decision[StepResult]:
-    """Take one step: answer the requests in order, and say what is to be committed."""
-    if len(asked.requests) == 1 and (found := _decide_quickly(asked, seen)):
-        return found
+    """Take one step of a counted line: answer the requests in order, and say what is to be committed."""
+    if len(asked.requests) == 1 and (quick := _decide_quickly(asked, seen)):
+        return quick
     view = LineView(asked.keys, seen, asked.given, asked.spec, asked.facts)
+    if not view.head.life and view.head.kind == asked.spec.kind:
+        raise OtherLayoutError
+    found = take_step(asked, view, seen)
+    return Decision(found.result, cast("tuple[Change, ...]", found.changes), wake=found.wake)
+
+
+def take_step(asked: StepInput, view: StepView, seen: Snapshot) -> StepDecision:
+    """Take one step of a line that is seen as ``view``, by the pure line."""
     served, errors = len(asked.requests), dict[int, Exception]()
     while not view.missing:
         extras = _Extras(asked, seen, served, errors)
@@ -327,7 +373,7 @@ def decide_step(asked: StepInput, seen: Snapshot) -> Decision[StepResult]:
             return found
         served = extras.served
         view.missing.update(extras.lacking)
-    return Decision(StepResult(view.head, missing=frozenset(view.missing)))
+    return StepDecision(StepResult(view.head, missing=frozenset(view.missing)))
 
 
 def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | None:
@@ -340,21 +386,21 @@ def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | 
         return None  # a holder is to be told its fence, which only the long way looks up
     found = StepResult(quick.head, (quick.answer,), quick.line, granted=quick.granted)
     wakes: tuple[Wake, ...] = ()
-    if quick.wakes and (not is_waiting or asked.limits.reach == "network"):  # a holder, where it spares a round trip
+    if quick.wakes:
         wakes = tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
     if not _brings_something(request):
         return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
     extras = _Extras(asked, seen, 1, {})
     if not extras.add((quick.answer,), quick.changes, quick.ready, quick.granted):
         return Decision(StepResult(quick.head, missing=extras.lacking)) if extras.lacking else None
-    return Decision(found, extras.with_those(quick.changes), wake=(*wakes, *extras.wakes))
+    return Decision(found, cast("tuple[Change, ...]", extras.with_those(quick.changes)), wake=(*wakes, *extras.wakes))
 
 
-def _decide(asked: StepInput, view: LineView, extras: _Extras) -> Decision[StepResult] | None:
+def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision | None:
     """Take the step with the requests that are left; None: it lacks keys, or one request less is left now."""
     requests, at = extras.requests, extras.seen.at
     if not requests:
-        return Decision(StepResult(view.head, extras.outcomes(()), view.line))
+        return StepDecision(StepResult(view.head, extras.outcomes(()), view.line))
     conflict = _kind_conflict(view.head, asked.spec)
     taken = (
         _unless_pinned(requests, view.head)
@@ -372,7 +418,7 @@ def _decide(asked: StepInput, view: LineView, extras: _Extras) -> Decision[StepR
         return None
     disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
     answered = StepResult(view.head, extras.outcomes(answers), line, fences, granted, disagrees=disagrees)
-    return Decision(answered, extras.with_those(changes), wake=(*_wakes(asked, view, line, requests), *extras.wakes))
+    return StepDecision(answered, extras.with_those(changes), (*_wakes(asked, view, line, requests), *extras.wakes))
 
 
 @final
@@ -394,7 +440,7 @@ class _Extras:
     def add(
         self,
         answers: Sequence[Answer],
-        changes: Sequence[Change],
+        changes: Sequence[AlternativeChange],
         ready: Sequence[Change] = (),
         granted: tuple[Holder, ...] = (),
     ) -> bool:
@@ -417,9 +463,9 @@ class _Extras:
             self._changes.pop(key, None)
         self._changes.update((change.key, change) for change in changes)
 
-    def _ask(self, answers: Sequence[Answer], changes: Sequence[Change]) -> bool:
+    def _ask(self, answers: Sequence[Answer], changes: Sequence[AlternativeChange]) -> bool:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
-        taken = {change.key for change in (*changes, *self._markers)}
+        taken = {*keys_changed(changes), *keys_changed(self._markers)}
         for at, request, answer in zip(self._at, self.requests, answers, strict=True):
             extra_changes = extra_changes_of(request)
             if extra_changes is None:
@@ -459,7 +505,7 @@ class _Extras:
                 raise InvalidChangeError(f"{change.key} is a record of the line itself")
         self.wakes.extend(wakes)
 
-    def with_those(self, changes: Sequence[Change]) -> tuple[Change, ...]:
+    def with_those(self, changes: Sequence[AlternativeChange]) -> tuple[AlternativeChange, ...]:
         """Return the changes of the line together with all that is brought along."""
         return (*changes, *self._markers, *self._changes.values())
 
@@ -467,6 +513,11 @@ class _Extras:
         """Return what becomes of each request that this step has dealt with."""
         found: dict[int, Outcome] = {**self._errors, **dict(zip(self._at, answers, strict=True))}
         return tuple([found[at] for at in range(self.served)])
+
+
+def keys_changed(changes: Iterable[AlternativeChange]) -> set[RecordKey]:
+    """Return the keys that changes name, but for prefixes."""
+    return {change.key for change in changes if not isinstance(change, Append | Empty | MoveFirst)}
 
 
 def _brings_something(request: Request) -> bool:
@@ -494,7 +545,7 @@ def _markers(
 
 
 def _fences(
-    asked: StepInput, view: LineView, line: Line, requests: Sequence[Request]
+    asked: StepInput, view: StepView, line: Line, requests: Sequence[Request]
 ) -> tuple[dict[str, int], tuple[Holder, ...]]:
     """Return the fences of holders from before, and the holders whose fence this very commit makes."""
     before = {(holder.entry.id, holder.granted_at) for holder in view.line.holders}
@@ -518,7 +569,7 @@ def _told_fence(request: Request) -> str | None:
     return request.entry.id if request.lease is not None or isinstance(request.entry.anchor, OfRun) else None
 
 
-def _wakes(asked: StepInput, view: LineView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
+def _wakes(asked: StepInput, view: StepView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
     # Waiters of this process, and entries that leave by themselves, are told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))

@@ -8,6 +8,7 @@ process has died, is dropped by the first process that notices.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import MICROSECONDS, later
@@ -18,6 +19,7 @@ from standfast.locks.inspect import find_waiter
 from standfast.locks.line import Rules, Until, advance
 from standfast.locks.line_driver import LocalLine
 from standfast.locks.line_records import Leave, Left, LineKeys, LockSpec, Reap, presences_of
+from standfast.locks.mutex_line import SLOT
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Decision, Put, Wake
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
     from standfast.locks.line import Entry
-    from standfast.locks.line_driver import Sight
+    from standfast.locks.line_step import Sight
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot, Watch
 
@@ -72,6 +74,7 @@ class Lines:
         self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
         self._lines: Final[dict[tuple[str, ...], LocalLine]] = {}
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
+        self._by_grant: Final[dict[RecordKey, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
@@ -80,6 +83,7 @@ class Lines:
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
         self._entered = self._held = 0
+        self._secret: Final = secrets.token_urlsafe(16) + ":"  # whoever names an entry of this process has read it
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
 
@@ -89,6 +93,7 @@ class Lines:
         if found is None:
             found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
             self._by_head[found.driver.keys.head] = found
+            self._by_grant[found.driver.keys.grant(SLOT)] = found
             self._forget_some()
         self._lines[address] = found  # the latest used comes last
         return found
@@ -96,7 +101,8 @@ class Lines:
     def _forget_some(self) -> None:
         for address in list(self._lines)[: max(0, len(self._lines) - REMEMBERED)]:
             if self._lines[address].is_idle:
-                del self._by_head[self._lines.pop(address).driver.keys.head]
+                keys = self._lines.pop(address).driver.keys
+                del self._by_head[keys.head], self._by_grant[keys.grant(SLOT)]
 
     def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run ``work`` to its end, whatever is cancelled meanwhile."""
@@ -108,7 +114,7 @@ class Lines:
     def new_entry_id(self) -> str:
         """Return an id for one acquisition, unlike any other."""
         self._entered += 1
-        return f"{self.scope.presence_name}:{self._entered}"
+        return f"{self.scope.presence_name}:{self._secret}{self._entered}"
 
     def is_news(self, address: tuple[str, ...], spec: LockSpec) -> bool:
         """Tell, once for each, that a call site disagrees with a line."""
@@ -128,8 +134,13 @@ class Lines:
     async def _hear(self, watch: Watch) -> None:
         try:
             while (hint := await watch.wait()) is not None:
-                if hint.complete:
-                    lines = [self._by_head[head] for head in hint.about if head in self._by_head]
+                told = {grant.key for grant in hint.moved}
+                for grant in hint.moved:
+                    if (line := self._by_grant.get(grant.key)) is not None:
+                        line.take_grant(grant)
+                if hint.complete:  # a grant that is too large for a notice is read
+                    about = [self._by_head.get(key) or self._by_grant.get(key) for key in hint.about - told]
+                    lines = [line for line in about if line is not None]
                 else:
                     lines = list(self._lines.values())
                 for line in lines:
@@ -233,8 +244,8 @@ class Lines:
             keys, gone = line.driver.keys, tuple(sorted(dead))
             fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
             self.hooks.emit(fell)
-        line.driver.dead |= dead
-        line.driver.killed |= dead & self._killed
+        line.driver.dead.update(dead)
+        line.driver.killed.update(dead & self._killed)
         await line.driver.ask(Reap(), _ANY)
 
     # --- eviction, by an operator --------------------------------------------------------------------------------

@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.locks.line import Holder
-    from standfast.locks.line_driver import Answered, LocalLine
+    from standfast.locks.line_driver import LocalLine
     from standfast.locks.line_records import Answer
+    from standfast.locks.line_step import Answered
     from standfast.locks.locks import Hold, Holding, HoldOptions
     from standfast.locks.registry import Lines
     from standfast.scope import Scope

@@ -13,15 +13,14 @@ from msgspec import Struct
 from standfast.clock import seconds_between
 from standfast.errors import InvalidArgumentError
 from standfast.locks.deadlock import describe_cycle, find_cycle
-from standfast.locks.line_records import HEADS, MARKERS, WAITERS, Head, LineKeys, name_of
+from standfast.locks.inspect import lines_at
+from standfast.locks.line_records import MARKERS, name_of
 from standfast.locks.rate_limiter import BUCKETS, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from standfast.clock import Instant
     from standfast.keys import RecordKey
-    from standfast.locks.line import Waiter
+    from standfast.locks.inspect import FoundLine
     from standfast.scope import Scope
 
 PAGE: Final = 100
@@ -100,25 +99,21 @@ async def read_lines(
         after: Begin behind this address: the ``last`` of the page before.
         limit: How many are returned; None: all that were looked at.
     """
-    heads: list[tuple[LineKeys, Head]] = []
-    seen, looked = None, 0
+    found: list[LineInfo] = []
+    looked = 0
     start: RecordKey | None
     start, end = scope.key("line", *within).within()
     start = scope.key("line", *after).within()[1] if after else start
     last: tuple[str, ...] = ()
-    while start is not None and looked < most and (limit is None or len(heads) < limit):
-        page = await scope.scan(
-            start, end, limit=min(PAGE if limit is None else limit - len(heads), PAGE, most - looked)
-        )
-        looked, seen, start = looked + len(page.records), page.at, page.more
-        for key, record in page.records.items():
-            head, line = HEADS.decode(record.value), LineKeys.of_head(scope, key)
-            last = line.address
-            if (head.next_ticket > head.front or not waiting) and line.name.startswith(prefix):
-                heads.append((line, head))
-    firsts = await _first_waiters(scope, heads)
-    lines = [_info(*each, first, seen) for each, first in zip(heads, firsts, strict=True) if seen is not None]
-    return LinePage(tuple(line for line in lines if line.waiting or not waiting), start is not None, last)
+    while start is not None and looked < most and (limit is None or len(found) < limit):
+        size = min(PAGE if limit is None else limit - len(found), PAGE, most - looked)
+        page = await scope.scan(start, end, limit=size)
+        looked, start = looked + len(page.records), page.more
+        last = next(reversed(page.records)).parts[3:] if page.records else last
+        heads = [each for each in page.records.values() if name_of(each.key.parts[3:]).startswith(prefix)]
+        lines = await lines_at(scope, heads)
+        found += [_info(line, page.at) for line in lines if line.waiting or not waiting]
+    return LinePage(tuple(found), start is not None, last)
 
 
 async def addresses_awaited_by(scope: Scope, owner: str) -> tuple[tuple[str, ...], ...]:
@@ -127,34 +122,16 @@ async def addresses_awaited_by(scope: Scope, owner: str) -> tuple[tuple[str, ...
     return tuple(MARKERS.decode(record.value).address for record in page.records.values())
 
 
-async def _first_waiters(scope: Scope, heads: Sequence[tuple[LineKeys, Head]]) -> list[Waiter | None]:
-    """Return who is first in each line: most are found where the head says, in a few reads for all of them."""
-    found: list[Waiter | None] = [None] * len(heads)
-    waited_for = [place for place, (_, head) in enumerate(heads) if head.next_ticket > head.front]
-    page = scope.at_most(PAGE)
-    for start in range(0, len(waited_for), page):
-        keys = {place: heads[place][0].ticket(heads[place][1].front) for place in waited_for[start : start + page]}
-        seen = await scope.read(*keys.values())
-        for place, key in keys.items():
-            record = seen.get(key)
-            if record is None:  # the first one has left meanwhile, or out of turn
-                line, head = heads[place]
-                rest = await scope.scan(*line.tickets_from(head.front), limit=1)
-                record = next(iter(rest.records.values()), None)
-            found[place] = None if record is None else WAITERS.decode(record.value)
-    return found
-
-
-def _info(keys: LineKeys, head: Head, first: Waiter | None, at: Instant) -> LineInfo:
-    oldest = min(head.holders, key=lambda holder: holder.granted_at, default=None)
+def _info(line: FoundLine, at: Instant) -> LineInfo:
+    oldest, first = min(line.holders, key=lambda holder: holder.granted_at, default=None), line.first
     return LineInfo(
-        keys.name,
-        keys.address,
-        head.kind,
-        head.rules.permits,
-        head.pinned,
-        len(head.holders),
-        0 if first is None else head.next_ticket - first.ticket,
+        line.keys.name,
+        line.keys.address,
+        line.head.kind,
+        line.head.rules.permits,
+        line.head.pinned,
+        len(line.holders),
+        line.waiting,
         None if oldest is None else seconds_between(oldest.granted_at, at),
         None if first is None else seconds_between(first.entry.entered_at, at),
         "" if oldest is None else oldest.entry.owner,

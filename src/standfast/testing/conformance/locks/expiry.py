@@ -28,6 +28,7 @@ from standfast.testing.conformance.locks.ground import (
     entered,
     eventually,
     head_of,
+    holders_of,
     leftovers,
     look_after,
     passes,
@@ -361,9 +362,9 @@ async def _is_renewed(renewed: bool) -> bool:  # noqa: FBT001 -- a condition for
 
 async def turn_out(space: Space, kind: Kind, key: str = KEY) -> None:
     """Evict the holder."""
-    head = await head_of(space, key)
-    assert head is not None
-    for holder in head.holders:
+    holders = await holders_of(space, key)
+    assert holders
+    for holder in holders:
         assert await kind.make(space, key).force_release(holder.entry.id)
 
 
@@ -561,11 +562,10 @@ class LosingCases(LockGround):
         """The next waiter moves up at once; evicting the same holder again does nothing."""
         late = await entered(kind.alone(space, on_lost="tell"))
         waiter = await waiting(other, kind.one(other))
-        lock, head = kind.make(other, KEY), await head_of(space)
-        assert head is not None
+        lock, [held, *_] = kind.make(other, KEY), await holders_of(space)
 
-        assert await lock.force_release(head.holders[0].entry.id)
-        assert not await lock.force_release(head.holders[0].entry.id)
+        assert await lock.force_release(held.entry.id)
+        assert not await lock.force_release(held.entry.id)
 
         await waiter.hold()
         await waiter.leave()

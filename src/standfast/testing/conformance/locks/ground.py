@@ -14,8 +14,9 @@ from msgspec import Struct
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.events import Hooks
 from standfast.keys import RecordKey
+from standfast.locks import inspect
 from standfast.locks import registry as lines
-from standfast.locks.line_records import HEADS, WAITERS, LineKeys
+from standfast.locks.line_records import HEADS, LineKeys
 from standfast.scope import address_of
 from standfast.space import Space
 from standfast.testing.conformance.ground import PATIENCE, shortest_lease
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable
 
     from standfast.events import Event
-    from standfast.locks.line import Waiter
+    from standfast.locks.line import Holder, Waiter
     from standfast.locks.line_records import Head
     from standfast.locks.locks import Hold, Holding
     from standfast.stores import Store
@@ -186,8 +187,12 @@ async def head_of(space: Space, key: str = KEY) -> Head | None:
 
 async def waiters_of(space: Space, key: str = KEY) -> list[Waiter]:
     """Return who waits in a line, in order."""
-    page = await space.scan(*LineKeys(space, address_of(key)).tickets_from(0), limit=1_000)
-    return [WAITERS.decode(record.value) for record in page.records.values()]
+    return [each async for each in inspect.waiters_of(space, LineKeys(space, address_of(key)), None)]
+
+
+async def holders_of(space: Space, key: str = KEY) -> tuple[Holder, ...]:
+    """Return who holds."""
+    return await inspect.holders_in(space, address_of(key))
 
 
 async def leftovers(space: Space) -> list[str]:

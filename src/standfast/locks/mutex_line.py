@@ -1,0 +1,555 @@
+"""The line of a mutex: its records lie so that no two processes race for one of them.
+
+======================  =============================================  ================================================
+``line/<key>``          the head: that the mutex is held               put when it is taken, deleted when it gets free
+``grant/<key>/0``       who holds it; its version is the fence         put when it changes hands
+``queue/<key>/<n>/…``   a waiter; ``n`` is drawn by the store          appended, and moved into the grant
+======================  =============================================  ================================================
+
+Three commits do nearly all of the work, each of them in one round trip and without a read before it:
+
+* **Enter**: create head and grant; or else, as the head is present, append a ticket. Joining conflicts with no commit.
+* **Leave**: move the first ticket into the grant, which is at the leaver's fence; or else, as there is no ticket,
+  delete head and grant.
+* **Withdraw**: delete the ticket.
+
+The store decides between the alternatives. It notifies the process of the waiter that it moves, in the same
+transaction, with the new grant: that process reads nothing to know that it holds.
+
+This is correct because no commit that finds the head present passes the one that deletes it, which finds no ticket:
+a waiter is seen by the one that leaves, or sees that the mutex is free (``tests/model/test_mutex_line.py``).
+
+Everything else goes the general way: the records are read, the pure line (:mod:`standfast.locks.line`) decides, and one
+guarded commit does it. That is so for entries of runs, with extra changes, a marker or a ``max_hold``, and for
+histories, evictions and the dead. Where a store has no alternatives a mutex is a counted line like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from standfast.clock import Instant, later
+from standfast.errors import StoreBusyError
+from standfast.keys import RecordKey
+from standfast.locks.line import Entry, Granted, Holder, Line, OfPresence, Rules, Until, Waiter, Waiting
+from standfast.locks.line_records import (
+    HEADS,
+    READY,
+    WAITERS,
+    Enter,
+    Head,
+    Leave,
+    Left,
+    LineFacts,
+    LockSpec,
+    Reap,
+    brought_by,
+    run_of,
+    wakes_between,
+)
+from standfast.locks.line_step import Answered, Sight, StepInput, keys_changed, take_step
+from standfast.stores.protocol import (
+    STAMP_BYTES,
+    Alternative,
+    Append,
+    Check,
+    Choice,
+    Conflict,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Record,
+    Snapshot,
+    Stamped,
+    stamped,
+    unstamped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+
+    from standfast.clock import Clock
+    from standfast.locks.line_records import LineKeys, Request
+    from standfast.locks.line_step import StepDecision, StepResult
+    from standfast.scope import Scope
+    from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
+
+
+# --- records -------------------------------------------------------------------------------------------------------
+#
+# A ticket is the time when it was appended and an entry; a grant is the time when it was made and a ticket. Both times
+# are written by the store. A value that the general way writes has the first of them in the entry.
+
+MUTEX: Final = "mutex"
+ONE: Final = Rules(1)
+SLOT: Final = 0
+HEAD: Final = HEADS.encode_own(Head("", MUTEX, ONE))
+
+UNDRAWN: Final = 10**16 - 1
+"""The ticket of a waiter that joins in this very commit: larger than any that a store draws."""
+
+
+def is_mutex(head: Head) -> bool:
+    """Return True if the records of a line lie as this module says, and not as those of a counted line."""
+    return head.kind == MUTEX and not head.life
+
+
+def suffix_of(entry: Entry) -> bytes:
+    """Return how the key of a waiter's ticket ends: by the address of its process if the store may move it."""
+    anchor = entry.anchor
+    is_plain = type(anchor) is OfPresence and entry.woken and entry.max_hold is None
+    return _inbox(anchor.presence) if is_plain and isinstance(anchor, OfPresence) else b""
+
+
+@lru_cache(maxsize=100)
+def _inbox(presence: str) -> bytes:
+    """Return the rest of the key that a process listens at, which all of its presences share."""
+    return bytes(RecordKey(presence.partition(".")[0]))
+
+
+def holder_in(record: Record) -> Holder:
+    """Return the holder that a grant is for."""
+    granted_at, entry = _entry_in(record.value)
+    ends_at = None if entry.max_hold is None else later(granted_at, entry.max_hold)
+    return Holder(entry, SLOT, granted_at, ends_at)
+
+
+def queued_in(keys: LineKeys, record: Record) -> Waiter:
+    """Return the waiter that a ticket is of."""
+    return Waiter(_entry_in(record.value)[1], keys.number(record.key))
+
+
+def _entry_in(value: bytes) -> tuple[Instant, Entry]:
+    """Return the time that a value begins with, if it does, and the entry in it."""
+    first = last = Instant(0)
+    while value[:STAMP_BYTES].isdigit():
+        last, value = unstamped(value)
+        first = first or last
+    entry = WAITERS.decode(value).entry
+    return first, entry if entry.entered_at else structs.replace(entry, entered_at=last)
+
+
+def _grant_value(holder: Holder) -> bytes:
+    return stamped(holder.granted_at, WAITERS.encode_own(Waiter(holder.entry)))
+
+
+# --- the general way: a line as a snapshot shows it, and the way back from a changed line to changes ---------------
+
+
+@final
+class MutexView:
+    """A mutex's line as it was read: what a step is decided on.
+
+    Args:
+        keys: Its records.
+        seen: What was read of them, and of all else that the step looks at.
+        given: The keys that ``seen`` was taken of.
+        spec: What the call site says about the line.
+        facts: What is known besides.
+        queue: The first tickets, and others that matter; None: none were read.
+        horizon: From which ticket on others may be out of sight; None: none are.
+    """
+
+    __slots__ = ("_given", "_records", "_seen", "facts", "head", "history", "keys", "line", "missing")
+
+    def __init__(
+        self,
+        keys: LineKeys,
+        seen: Snapshot,
+        given: frozenset[RecordKey],
+        spec: LockSpec,
+        facts: LineFacts,
+        queue: Iterable[Record] | None,
+        horizon: int | None,
+    ) -> None:
+        self.keys, self._seen, self._given, self.facts = keys, seen, given, facts
+        self.missing: set[RecordKey] = set()
+        stored, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
+        self.head: Final = Head("", MUTEX, ONE) if stored is None else HEADS.decode(stored.value)
+        self.history: Final = max(self.head.history, spec.history)
+        holders = () if grant is None else (holder_in(grant),)
+        held = {holder.entry.id for holder in holders}  # read after the tickets: it may have been one of them
+        self._records: Final = {keys.number(record.key): record for record in queue or ()}
+        waiters = [queued_in(keys, record) for _, record in sorted(self._records.items())]
+        if queue is None:
+            horizon = None if stored is None else 0  # a mutex that is free has no waiters
+        line = Line(ONE, holders, tuple([each for each in waiters if each.entry.id not in held]), UNDRAWN, horizon)
+        self.line: Final = structs.replace(line, sparse=True)
+
+    def get(self, key: RecordKey) -> Record | None:
+        """Return what was read of a key; one that was not read is missing."""
+        if key not in self._given:
+            self.missing.add(key)
+        return self._seen.get(key)
+
+    def is_alive(self, entry: Entry) -> bool:
+        """Return True if an entry's anchor holds at the time of the snapshot."""
+        anchor = entry.anchor
+        if isinstance(anchor, OfPresence):
+            return anchor.presence not in self.facts.dead
+        return not isinstance(anchor, Until) or anchor.at > self._seen.at
+
+    def fence_of(self, holder: Holder) -> int:  # noqa: ARG002 -- there is but one
+        """Return the version of the holder's grant."""
+        return self._seen.version(self.keys.grant(SLOT))
+
+    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
+        """Return what tells runs that their place has changed."""
+        keys = [self.keys.ready(run) for run in runs]
+        return tuple([Put(key, READY, 0 if (record := self.get(key)) is None else record.version) for key in keys])
+
+    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
+        """Return whom to wake: waiters that hold now, and entries that were evicted."""
+        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
+
+    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[AlternativeChange, ...]:  # noqa: ARG002 -- the number of a mutex's permits is none that could be set
+        """Return what turns this view into ``line``."""
+        keys, grant, at = self.keys, self.keys.grant(SLOT), self._seen.version
+        changes: list[AlternativeChange] = [*self._ticket_changes(line)]
+        if line.holders and line.holders != self.line.holders:
+            changes.append(Put(grant, _grant_value(line.holders[0]), at(grant)))
+        if line.holders:
+            changes += self._head_changes(line)
+        elif self.line.holders:
+            changes += [Empty(keys.queue), Delete(keys.head, at(keys.head)), Delete(grant, at(grant))]
+        return tuple(changes)
+
+    def _head_changes(self, line: Line) -> Iterator[AlternativeChange]:
+        key, after = self.keys.head, structs.replace(self.head, history=self.history)
+        if after != self.head or key not in self._seen.records:
+            yield Put(key, HEADS.encode_own(after), self._seen.version(key))
+        elif any(each.ticket == UNDRAWN for each in line.waiters):
+            yield Present(key)
+
+    def _ticket_changes(self, line: Line) -> Iterator[AlternativeChange]:
+        queue, stay = self.keys.queue, {each.ticket: each for each in line.waiters}
+        for ticket, record in self._records.items():
+            if ticket not in stay:
+                yield Delete(record.key, record.version)
+        before = {each.ticket: each for each in self.line.waiters}
+        for ticket, waiter in stay.items():
+            if before.get(ticket) == waiter:
+                continue
+            value, suffix = WAITERS.encode_own(Waiter(waiter.entry)), suffix_of(waiter.entry)
+            append = Append(queue, value, suffix)
+            if ticket == UNDRAWN:
+                yield append
+                continue
+            record, key = self._records[ticket], append.key_of(ticket)  # it has another anchor now, and keeps its place
+            if record.key == key:
+                yield Put(key, value, record.version)
+            else:
+                yield from (Delete(record.key, record.version), Put(key, value))
+
+
+# --- driving it ----------------------------------------------------------------------------------------------------
+
+WINDOW: Final = 8
+"""How many waiters at the front are looked at in one step."""
+
+MOST_DEAD: Final = 64
+"""How many dead waiters at the front are removed at once."""
+
+TRIES: Final = 50
+"""How often a step is taken again because another process was faster."""
+
+QUICK_TRIES: Final = 3
+"""How often the short way is tried."""
+
+
+@final
+class MutexDriver:
+    """All requests of one process on the line of one mutex.
+
+    Args:
+        scope: Where the line lies.
+        keys: Its records.
+        clock: The process's own clock.
+        dead: Presences that are known to be gone, and which of them were seen to die.
+        seen: Called with what each step has left behind.
+        granted: Called with the grant of another entry that a step has made.
+
+    Attributes:
+        asked: Requests that no caller waits for. One that enters comes after them.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        keys: LineKeys,
+        clock: Clock,
+        dead: tuple[set[str], set[str]],
+        seen: Callable[[Sight], None],
+        granted: Callable[[Record], None],
+    ) -> None:
+        self._scope, self._keys, self._clock, self._seen, self._granted = scope, keys, clock, seen, granted
+        self._dead, self._killed = dead
+        self._head: Record | None = None
+        self._tickets: Final[dict[str, RecordKey]] = {}
+        self.asked: Final[set[asyncio.Task[Any]]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Answered]) -> asyncio.Task[Answered]:
+        """Answer a request that its caller does not wait for. One that enters comes after it."""
+        task = asyncio.get_running_loop().create_task(work)
+        if not task.done():  # an eager one may be
+            self.asked.add(task)
+            task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[Answered]) -> None:
+        self.asked.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be gone
+
+    async def do(self, request: Request, spec: LockSpec) -> Answered | None:
+        """Answer a request; None: the line is of another kind."""
+        if type(request) is Enter:
+            if self.asked and asyncio.current_task() not in self.asked:  # this task may have asked to leave
+                await asyncio.wait(self.asked)
+            if _is_plain(request, spec):
+                return await self._enter(request, spec)
+        elif type(request) is Leave:
+            ticket = self._tickets.pop(request.entry_id, None)
+            if _just_leaves(request, spec) and request.fence is not None:
+                return await self._leave(request, request.fence, spec)
+            if _just_leaves(request, spec) and ticket is not None:
+                return await self._withdraw(request, ticket, spec)
+        return await self.step(request, spec)
+
+    # --- the short ways ------------------------------------------------------------------------------------------
+
+    async def _enter(self, request: Enter, spec: LockSpec) -> Answered | None:
+        keys, entry, scope = self._keys, request.entry, self._scope
+        value, grant = WAITERS.encode_own(Waiter(entry)), keys.grant(SLOT)
+        ways = [Alternative((Put(keys.head, HEAD), Stamped(grant, value)))]
+        if request.waits:
+            ways.append(Alternative((Present(keys.head), Append(keys.queue, value, suffix_of(entry), stamped=True))))
+        for _ in range(QUICK_TRIES):
+            asked_at = self._clock.elapsed()
+            chosen = await scope.choose(*ways)
+            if isinstance(chosen, Conflict):
+                if request.waits:  # it got free between the first alternative and the second
+                    continue
+                break
+            if chosen.index == 0:
+                self._head = Record(keys.head, HEAD, chosen.version)
+                holder = Holder(structs.replace(entry, entered_at=chosen.at), SLOT, chosen.at)
+                fences = {entry.id: chosen.version}
+                return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", fences, chosen.at, asked_at))
+            return await self._joined(entry, chosen, asked_at)
+        return await self.step(request, spec)
+
+    async def _joined(self, entry: Entry, chosen: Choice, asked_at: Instant) -> Answered | None:
+        keys, ticket = self._keys, chosen.appended
+        assert ticket is not None  # noqa: S101 -- for the type checker: it has appended one
+        head = chosen.present.get(keys.head)
+        if head is None:  # the answer got lost, and what was found of it does not say
+            head = (await self._scope.read(keys.head)).get(keys.head)
+        if head is not None and head.value != HEAD and not is_mutex(HEADS.decode(head.value)):
+            await self._scope.commit(Delete(ticket, chosen.version))
+            return None
+        self._head = head
+        self._tickets[entry.id] = ticket
+        line = Line(ONE, (), (), UNDRAWN, 0, sparse=True)
+        return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
+
+    async def _leave(self, request: Leave, fence: int, spec: LockSpec) -> Answered | None:
+        keys, grant = self._keys, self._keys.grant(SLOT)
+        move = Alternative((MoveFirst(keys.queue, grant, fence, keys.inboxes),))
+        for _ in range(QUICK_TRIES):
+            head = self._head
+            if head is None or (head.value != HEAD and HEADS.decode(head.value).history):
+                break
+            asked_at = self._clock.elapsed()
+            free = Alternative((Empty(keys.queue), Delete(keys.head, head.version), Delete(grant, fence)))
+            chosen = await self._scope.choose(move, free)
+            if isinstance(chosen, Choice):
+                if chosen.moved is not None:
+                    self._granted(chosen.moved)
+                left = Left(was_holding=True, was_waiting=False)
+                return Answered(left, Sight(Line(ONE), "", {}, chosen.at, asked_at))
+            if keys.head not in chosen.current:
+                break
+            self._head = chosen.current[keys.head]
+        return await self.step(request, spec)
+
+    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
+        asked_at = self._clock.elapsed()
+        gone = await self._scope.commit(Delete(ticket, self._keys.number(ticket)))  # the number is its version
+        if isinstance(gone, Conflict):  # it has been granted, or is in the line no more
+            return await self.step(request, spec)
+        left = Left(was_holding=False, was_waiting=True)
+        return Answered(left, Sight(Line(ONE), "", {}, gone.at, asked_at))
+
+    # --- the general way -----------------------------------------------------------------------------------------
+
+    async def look(self) -> Sight | None:
+        """Read the line; None: it is of another kind."""
+        keys, asked_at = self._keys, self._clock.elapsed()
+        page = await self._scope.scan(*keys.queue.within(), limit=WINDOW)
+        seen = await self._scope.read(keys.head, keys.grant(SLOT))
+        view = self._view(seen, frozenset(), _ANY, LineFacts(), page, ())
+        if view is None:
+            return None
+        fences = {holder.entry.id: view.fence_of(holder) for holder in view.line.holders}
+        return Sight(view.line, "", fences, seen.at, asked_at)
+
+    async def step(self, request: Request, spec: LockSpec) -> Answered | None:
+        """Read the line, decide by the pure one, and commit that if it is still so."""
+        keys, scope = self._keys, self._scope
+        brought = {*brought_by(request)}
+        named = {keys.head, keys.grant(SLOT), *brought}
+        scans = type(request) is not Enter or request.ticket is not None or not request.is_new
+        for _ in range(TRIES):
+            facts = LineFacts(dead=frozenset(self._dead), killed=frozenset(self._killed))
+            if facts.dead or spec.history:
+                named.add(keys.past)
+            asked_at = self._clock.elapsed()
+            page = await self._front(facts) if scans else None
+            also = await self._own_ticket(request, page)
+            if page is not None:
+                named.update(_ready_keys(keys, page))
+            seen = await scope.read(*named)
+            view = self._view(seen, frozenset(named), spec, facts, page, also)
+            if view is None:
+                return None
+            limits = scope.store.capabilities
+            asked = StepInput(keys, (request,), spec, frozenset(named), facts, (), scope.presence, limits)
+            decision = take_step(asked, view, seen)
+            found = decision.result
+            if found.missing:
+                brought |= found.missing - named
+                named |= found.missing
+            elif found.line.is_cut_off and not found.line.holders:
+                scans = True  # the holder has fallen, and who comes next was not looked at
+            elif _frees_and_removes(keys, decision.changes):  # two commits: the store looks for other tickets
+                await self.step(Reap(), _ANY)
+            else:
+                done = await self._commit(decision, seen, brought)
+                if not isinstance(done, Conflict):
+                    self._dead.difference_update(facts.dead)
+                    self._killed.intersection_update(self._dead)
+                    return self._finish(view, found, done, asked_at)
+        raise StoreBusyError(keys.name, f"its line moved on {TRIES} times while a step was taken")
+
+    async def _front(self, facts: LineFacts) -> Snapshot:
+        """Read the first waiters, and remove those who are dead."""
+        keys, scope = self._keys, self._scope
+        while True:
+            page = await scope.scan(*keys.queue.within(), limit=WINDOW)
+            if not any(_is_dead(each, facts) for each in page.records.values()):
+                return page
+            more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
+            dead = [each for each in more.records.values() if _is_dead(each, facts)]
+            if dead:
+                await scope.commit(*[Delete(each.key, each.version) for each in dead])
+
+    async def _own_ticket(self, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
+        """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
+        ticket = request.ticket if isinstance(request, Enter | Leave) else None
+        if page is None or page.more is None or ticket is None:
+            return ()
+        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
+        return tuple([record for key, record in found.records.items() if key not in page.records])
+
+    def _view(
+        self,
+        seen: Snapshot,
+        given: frozenset[RecordKey],
+        spec: LockSpec,
+        facts: LineFacts,
+        page: Snapshot | None,
+        also: Iterable[Record],
+    ) -> MutexView | None:
+        """Return the line as it was read; None: it is of another kind."""
+        keys, head = self._keys, seen.get(self._keys.head)
+        if head is not None and head.value != HEAD and not is_mutex(HEADS.decode(head.value)):
+            return None
+        self._head = head
+        if page is None:
+            return MutexView(keys, seen, given, spec, facts, None, None)
+        horizon = keys.number(next(reversed(page.records))) + 1 if page.more is not None else None
+        return MutexView(keys, seen, given, spec, facts, (*page.records.values(), *also), horizon)
+
+    async def _commit(
+        self, decision: StepDecision, seen: Snapshot, brought: Collection[RecordKey]
+    ) -> Choice | Commit | Conflict | Snapshot:
+        """Commit what was decided, if all that it was decided on is still so."""
+        keys = self._keys
+        changes: list[AlternativeChange] = [*decision.changes]
+        if not changes:
+            return seen
+        touched = keys_changed(changes)
+        looked_at = [seen.records[key] for key in brought if key in seen.records and key not in touched]
+        changes += [Check(record.key, record.version) for record in looked_at]
+        if keys.head in seen.records and touched.isdisjoint((keys.head, keys.grant(SLOT))):
+            changes.append(Present(keys.head))
+        if self._scope.store.capabilities.alternatives:
+            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
+        alone = [
+            each for each in changes if isinstance(each, Put | Delete | Check)
+        ]  # the store was moved: none joins here
+        return await self._scope.commit(*alone, wake=decision.wake)
+
+    def _finish(
+        self, view: MutexView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
+    ) -> Answered:
+        keys, line, [outcome] = self._keys, found.line, found.outcomes
+        versions = {} if isinstance(done, Snapshot) else done.versions
+        if keys.head in versions or not line.holders:
+            self._head = None  # another version of it counts now
+        drawn = done.appended if isinstance(done, Choice) else None
+        number = UNDRAWN if drawn is None else keys.number(drawn)
+        waiters = [structs.replace(each, ticket=number) if each.ticket == UNDRAWN else each for each in line.waiters]
+        fences = {each.entry.id: versions.get(keys.grant(SLOT)) or view.fence_of(each) for each in line.holders}
+        sight = Sight(structs.replace(line, waiters=tuple(waiters)), "", fences, done.at, asked_at, versions)
+        self._seen(sight)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, Waiting) and outcome.ticket == UNDRAWN:
+            outcome = structs.replace(outcome, ticket=number)
+        return Answered(outcome, sight)
+
+
+_ANY: Final = LockSpec("", ONE)
+
+
+def _is_plain(request: Enter, spec: LockSpec) -> bool:
+    """Return True if an entry joins that has not been in the line, lives by a presence, and brings nothing along."""
+    entry = request.entry
+    brings = request.extra_changes or request.marker or request.permits or request.lease or request.since
+    is_new = request.is_new and request.ticket is None and not brings and not spec.history
+    return is_new and type(entry.anchor) is OfPresence and entry.woken and entry.max_hold is None
+
+
+def _just_leaves(request: Leave, spec: LockSpec) -> bool:
+    """Return True if an entry leaves that knows its place, by itself, and brings nothing along."""
+    brings = request.extra_changes or request.marker
+    return not (brings or request.by_force or request.only_waiting or spec.history)
+
+
+def _ready_keys(keys: LineKeys, page: Snapshot) -> Iterator[RecordKey]:
+    """Yield where the first waiter is told of its turn, if it is a run."""
+    for record in page.records.values():
+        run = run_of(_entry_in(record.value)[1])
+        if run is not None:
+            yield keys.ready(run)
+            return
+
+
+def _is_dead(ticket: Record, facts: LineFacts) -> bool:
+    anchor = _entry_in(ticket.value)[1].anchor if facts.dead else None
+    return isinstance(anchor, OfPresence) and anchor.presence in facts.dead
+
+
+def _frees_and_removes(keys: LineKeys, changes: Iterable[AlternativeChange]) -> bool:
+    """Return True if a mutex gets free in the commit that removes a ticket."""
+    changes = tuple(changes)
+    removes = any(isinstance(each, Delete) and each.key.startswith(keys.queue) for each in changes)
+    return removes and any(isinstance(each, Empty) for each in changes)
