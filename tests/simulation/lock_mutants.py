@@ -14,24 +14,27 @@ from standfast.clock import MICROSECONDS, Instant
 from standfast.locks import acquire as acquiring
 from standfast.locks import line_records as requests
 from standfast.locks import line_step as deciding
+from standfast.locks import mutex_line
 from standfast.locks.heartbeat import MARGIN, Presence
 from standfast.locks.line import Granted, Line, Waiter, Waiting, _grant, advance, enter, leave, renew, resize, sweep
 from standfast.locks.line_records import Leave, Left, LineView
 from standfast.locks.locks import Hold
 from standfast.locks.registry import Lines
-from standfast.stores.protocol import Check, Put
+from standfast.stores.memory import MemoryRecords
+from standfast.stores.protocol import Alternative, Check, Empty, Present, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
 from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from contextlib import AbstractContextManager
 
+    from standfast.keys import RecordKey
     from standfast.locks.acquire import AcquireRequest
     from standfast.locks.line import Entry, Holder
     from standfast.locks.line_driver import LocalLine
     from standfast.locks.line_records import Answer, Request
-    from standfast.stores.protocol import Change, Store
+    from standfast.stores.protocol import Change, Record, Store
 
     Alive = Callable[[Entry], bool]
     Patches = tuple[tuple[Any, str, Any], ...]
@@ -171,6 +174,24 @@ async def from_the_answer(presence: Presence, store: Store) -> bool:
     return renewed
 
 
+# --- commits on a mutex that look at too little, and a store that moves the wrong ticket ---------------------------
+
+
+def without(guard: type) -> Callable[..., Alternative]:
+    """Return what makes alternatives without one kind of guard."""
+
+    def make(changes: tuple[Any, ...], wake: tuple[Any, ...] = ()) -> Alternative:
+        return Alternative(tuple(each for each in changes if not isinstance(each, guard)), wake)
+
+    return make
+
+
+def last_below(memory: MemoryRecords, prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
+    """Return the last record that continues a key."""
+    found = [key for key in memory._order if key.startswith(prefix) and key != prefix and key not in without]
+    return memory._records[found[-1]] if found else None
+
+
 # --- those who wait -------------------------------------------------------------------------------------------
 
 
@@ -210,6 +231,9 @@ MUTANTS: Final[dict[str, Patches]] = {
     "lowering permits evicts": ((requests, "resize", evicting),),
     "ghosts of those who gave up": ((acquiring, "_leave_for_certain", stay),),
     "no look without a hint": ((Lines, "_start_polling", never),),
+    "a mutex gets free without a look for waiters": ((mutex_line, "Alternative", without(Empty)),),
+    "a mutex is joined that got free": ((mutex_line, "Alternative", without(Present)),),
+    "the last ticket is moved": ((MemoryRecords, "_first", last_below),),
 }
 
 

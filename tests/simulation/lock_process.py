@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, RiderBatch, Subscriber
     from standfast.stores.memory import MemoryRecords
-    from standfast.stores.protocol import Capabilities, Snapshot, Wake
+    from standfast.stores.protocol import Capabilities, Record, Snapshot, Wake
 
     Saw = Callable[["Process", Applied], None]
 
@@ -260,17 +260,17 @@ class _Subscriber:
     def __init__(self, subscriber: Subscriber, process: Process) -> None:
         self._subscriber, self._process = subscriber, process
 
-    def notify(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
         """Pass a hint on: not at all, once or twice, now or later."""
         dice, faults = self._process.dice, self._process.faults
         if self._process.is_dead or dice.happens(faults.drop_hint):
             return
         if dice.happens(faults.double_hint):
-            self._subscriber.notify(about)
+            self._subscriber.notify(about, moved)
         if dice.happens(faults.delay_hint):
-            asyncio.get_running_loop().call_later(dice.moment(), self._subscriber.notify, about)
+            asyncio.get_running_loop().call_later(dice.moment(), self._subscriber.notify, about, moved)
         else:
-            self._subscriber.notify(about)
+            self._subscriber.notify(about, moved)
 
 
 @final

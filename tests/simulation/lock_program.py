@@ -6,8 +6,10 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
+from msgspec import structs
+
 from standfast.errors import StandfastError, StoreError
-from standfast.stores.memory import MemoryRecords
+from standfast.stores.memory import CAPABILITIES, MemoryRecords
 from standfast.testing import VirtualClock
 from tests.simulation.lock_contender import Contender, Lock
 from tests.simulation.lock_process import Process, Roster
@@ -42,7 +44,10 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance: Final = random.Random(seed)
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self.memory: Final = MemoryRecords(clock=VirtualClock(loop))
+        is_able = seed % 4 != 3  # some stores cannot choose between alternatives
+        self.memory: Final = MemoryRecords(
+            clock=VirtualClock(loop), capabilities=structs.replace(CAPABILITIES, alternatives=is_able)
+        )
         self.watch: Final = LockWatch(self.memory)
         self.roster: Final = Roster(loop)
         self.lease: Final = self.chance.uniform(0.5, 2.5)

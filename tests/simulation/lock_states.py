@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from standfast.locks.line import Holder, Waiter
 from standfast.locks.line_records import Head
+from standfast.locks.mutex_line import is_mutex
 
 if TYPE_CHECKING:
     from standfast.locks.locks import Hold
@@ -35,15 +36,23 @@ class Attempt(Struct):
 
 
 class LineState(Struct, frozen=True):
-    """The records of one line."""
+    """The records of one line. A mutex is held by the one that its grant is for; of others, the head has a list."""
 
     head: Head | None = None
     waiters: dict[str, Waiter] = field(default_factory=dict)
     grants: dict[int, tuple[int, str]] = field(default_factory=dict)
+    holder: Holder | None = None
+
+    @property
+    def is_mutex(self) -> bool:
+        """Whether it is a mutex."""
+        return self.head is not None and is_mutex(self.head)
 
     @property
     def holders(self) -> tuple[Holder, ...]:
         """Everyone who holds, in order of their grants."""
+        if self.holder is not None:
+            return (self.holder,)
         return () if self.head is None else self.head.holders
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec import structs
+
 from standfast.keys import RecordKey
 from standfast.locks.line import Entry, Holder, OfPresence, Waiter
 from standfast.locks.line_records import GRANTS, HEADS, WAITERS
+from standfast.locks.mutex_line import holder_in
+from standfast.stores.protocol import STAMP_BYTES
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ class LockWatch:
         self.lines: Final[dict[str, LineState]] = {}
         self._slots: Final[dict[tuple[str, int], Grants]] = {}
         self._presences: Final[dict[RecordKey, Instant]] = {}
+        self._latest: Final[dict[str, int]] = {}
 
     def demand(self, holds: object, problem: str) -> None:
         """Note a problem unless something holds."""
@@ -56,9 +61,9 @@ class LockWatch:
                 self._saw_presence(key)
             elif kind == "effect":
                 self._saw_effect(key)
-            elif kind in ("line", "ticket", "grant"):
-                name = parts[2]
-                touched[name] = self._changed(touched.get(name) or self.line(name), kind, key, parts[-1])
+            elif kind in ("line", "ticket", "grant", "queue"):
+                name, last = parts[2], parts[3] if kind == "queue" else parts[-1]
+                touched[name] = self._changed(touched.get(name) or self.line(name), kind, key, last)
         for name, after in touched.items():
             before, self.lines[name] = self.line(name), after
             self._check(name, process, before, after)
@@ -70,17 +75,19 @@ class LockWatch:
     def _changed(self, state: LineState, kind: str, key: RecordKey, last: str) -> LineState:
         record = self._memory._records.get(key)
         if kind == "line":
-            return LineState(None if record is None else HEADS.decode(record.value), state.waiters, state.grants)
+            return structs.replace(state, head=None if record is None else HEADS.decode(record.value))
         if kind == "grant":
             grants = {slot: grant for slot, grant in state.grants.items() if slot != int(last)}
+            holder = holder_in(record) if record is not None and record.value[:STAMP_BYTES].isdigit() else None
             if record is not None:
-                grants[int(last)] = (record.version, GRANTS.decode(record.value).entry)
-            return LineState(state.head, state.waiters, grants)
+                entry = GRANTS.decode(record.value).entry if holder is None else holder.entry.id
+                grants[int(last)] = (record.version, entry)
+            return structs.replace(state, grants=grants, holder=holder)
         waiters = {name: each for name, each in state.waiters.items() if each.ticket != int(last)}
         if record is not None:
-            waiter = WAITERS.decode(record.value)
-            waiters[waiter.entry.id] = waiter
-        return LineState(state.head, waiters, state.grants)
+            waits = holder_in(record).entry if kind == "queue" else WAITERS.decode(record.value).entry
+            waiters[waits.id] = Waiter(waits, int(last))
+        return structs.replace(state, waiters=waiters)
 
     def _saw_presence(self, key: RecordKey) -> None:
         record, now, known = self._memory._records.get(key), self._memory.now(), self._presences.get(key)
@@ -180,16 +187,18 @@ class LockWatch:
     def _check_places(self, name: str, before: LineState, after: LineState, *, same_life: bool) -> None:
         """Tickets are given once, kept, and lie where the head says that waiters are."""
         head = after.head
+        latest = self._latest.get(name, 0)
+        self._latest[name] = max([latest, *(each.ticket for each in after.waiters.values())])
         for waiter in after.waiters.values():
             ticket = waiter.ticket
-            self.demand(
-                head and head.front <= ticket < head.next_ticket, f"line: nobody sees ticket {ticket} of {name}"
-            )
+            is_seen = after.holder is not None if after.is_mutex else head and head.front <= ticket < head.next_ticket
+            self.demand(is_seen, f"line: nobody sees ticket {ticket} of {name}")
             self.demand(self.attempts[waiter.entry.note].waits, f"line: {waiter.entry.note} waits but did not want to")
             if not same_life or before.head is None:
                 continue
             old = before.waiters.get(waiter.entry.id)
-            is_new = ticket >= before.head.next_ticket and (old is None or not self._is_present(old.entry))
+            last = latest + 1 if after.is_mutex else before.head.next_ticket
+            is_new = ticket >= last and (old is None or not self._is_present(old.entry))
             kept = is_new or (old is not None and ticket == old.ticket)
             self.demand(kept, f"FIFO: {waiter.entry.note} got an old ticket of {name}")
 

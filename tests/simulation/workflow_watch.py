@@ -14,6 +14,8 @@ from msgspec import structs
 
 from standfast.keys import RecordKey
 from standfast.locks.line_records import GRANTS
+from standfast.locks.mutex_line import holder_in
+from standfast.stores.protocol import STAMP_BYTES
 from standfast.workflows.records import CHUNKS, HEADERS, RUN_STATES, HistoryEvent, RunState
 from standfast.workflows.replay import branch_of
 
@@ -207,7 +209,8 @@ class WorkflowWatch:
             return
         self.demand(record.version > self._grant_fences.get(key, 0), f"fence: that of {key} did not grow")
         self._grant_fences[key] = record.version
-        self._grants[key] = GRANTS.decode(record.value).entry
+        is_mutex = record.value[:STAMP_BYTES].isdigit()
+        self._grants[key] = holder_in(record).entry.id if is_mutex else GRANTS.decode(record.value).entry
 
     def _holds(self, place: str, run: str) -> bool:
         """Tell whether a run holds the lock of a place."""

@@ -114,7 +114,7 @@ class Crew:
     async def lined_up(self, *members: Member) -> list[Member]:
         """Wait until all of these and nobody else wait in line; return them in the order of their tickets."""
         names = {member.name for member in members}
-        async with self.space.watch(self.space.key("ticket", *address_of(MUTEX))) as watch:
+        async with self.space.watch(self.space.key("queue", *address_of(MUTEX))) as watch:
             while set(line := await self.line()) != names:
                 assert await watch.wait(20) is not None, f"{line} are in line instead of {names}"
         return self.named(line)

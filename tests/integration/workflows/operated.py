@@ -207,7 +207,7 @@ class OperatedStorm:
     async def nothing_is_held(self) -> None:
         """No run is owned, ready or due, and nothing is held or waited for."""
         space = self._engine.space
-        kinds = [space.key(kind) for kind in ("own", "ready", "timer", "grant", "ticket")]
+        kinds = [space.key(kind) for kind in ("own", "ready", "timer", "grant", "ticket", "queue")]
         async with asyncio.timeout(PATIENCE):
             while left := [key for kind in kinds for key in (await space.scan(*kind.within(), limit=3)).records]:
                 await asyncio.sleep(0.1)  # others are at work

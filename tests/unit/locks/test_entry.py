@@ -27,7 +27,7 @@ from standfast.locks.line_records import (
     WaitsForItself,
     ready_key,
 )
-from standfast.locks.locks import MUTEX, Mutex
+from standfast.locks.locks import MUTEX, Mutex, Semaphore
 from standfast.locks.registry import Lines
 from standfast.scope import Scope, address_of
 from standfast.stores import Put
@@ -35,9 +35,10 @@ from standfast.stores import Put
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.locks.line_driver import Answered
+    from standfast.locks.line_step import Answered
     from standfast.testing import VirtualClock
 
+ONE = LockSpec("limit", Rules(1))
 TWO = LockSpec("semaphore", Rules(2))
 
 
@@ -49,7 +50,7 @@ class Worker:
         self.lines = Lines(scope, clock, NO_HOOKS, None)
         self.entries = LineEntries(self.lines)
 
-    async def enter(self, run: str, key: str = "k", spec: LockSpec = MUTEX, **asked: Any) -> Answered:
+    async def enter(self, run: str, key: str = "k", spec: LockSpec = ONE, **asked: Any) -> Answered:
         """Let a run enter a line, once."""
         entry = Entry(
             f"{run}:lock",
@@ -61,7 +62,7 @@ class Worker:
         known = {n: asked.pop(n) for n in ("waits", "ticket") if n in asked}
         return await self.entries.enter(EnterRequest(address_of(key), spec, entry, **known), **asked)
 
-    async def leave(self, run: str, key: str = "k", spec: LockSpec = MUTEX, **asked: Any) -> Answered:
+    async def leave(self, run: str, key: str = "k", spec: LockSpec = ONE, **asked: Any) -> Answered:
         """Let a run leave."""
         extra = asked.pop("extra_changes", None)
         leave = LeaveRequest(address_of(key), spec, f"{run}:lock", **asked)
@@ -167,7 +168,7 @@ async def test_one_who_is_granted_after_its_answer_is_told(worker: Worker) -> No
     await worker.enter("a")
     driver = worker.lines.line(address_of("k")).driver
     entry = Entry("b:lock", "b", OfRun("b"), Instant(0))
-    waiting, _ = await asyncio.gather(driver.ask(Enter(entry), MUTEX), driver.ask(Leave("a:lock"), MUTEX))
+    waiting, _ = await asyncio.gather(driver.ask(Enter(entry), ONE), driver.ask(Leave("a:lock"), ONE))
 
     assert waiting.answer == Waiting(0, 0)
     assert isinstance(worker.entries.grant_in(address_of("k"), "b:lock", waiting), RunGrant)
@@ -196,11 +197,11 @@ async def test_a_run_that_is_turned_out_is_told(worker: Worker, other: Worker, o
     await worker.enter("a")
     await worker.enter("b")
     remove = other.lines.cancel if only_waiting else other.lines.evict
-    assert await remove(address_of("k"), MUTEX, "b:lock")
+    assert await remove(address_of("k"), ONE, "b:lock")
     assert (await worker.ready("b") > 0, await worker.look("b")) == (True, None)
     assert await worker.lines.was_cancelled("b:lock")
 
-    assert await remove(address_of("k"), MUTEX, "a:lock") is not only_waiting
+    assert await remove(address_of("k"), ONE, "a:lock") is not only_waiting
     assert (await worker.ready("a") > 0) is not only_waiting
 
 
@@ -241,7 +242,7 @@ async def test_a_run_that_waits_for_a_process_is_told_when_that_dies(
     lapses = later((await scope.read(key)).at, 10)
     value = b'1:{"process":1,"host":"h","program":"p","lease":10.0}'
     await scope.commit(Put(key, value, expires_at=lapses))
-    await worker.lines.line(address_of("k")).driver.ask(Enter(Entry("p", "p", presence, Instant(0))), MUTEX)
+    await worker.lines.line(address_of("k")).driver.ask(Enter(Entry("p", "p", presence, Instant(0))), ONE)
     await worker.enter("a")
     assert await worker.entries.reap(address_of("k")) == lapses
 
@@ -261,7 +262,7 @@ async def test_a_run_does_not_wait_for_itself(worker: Worker) -> None:
     """Another step of the run that holds the mutex is refused, as a task is."""
     await worker.enter("a")
     entry = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
-    answered = await worker.entries.enter(EnterRequest(address_of("k"), MUTEX, entry))
+    answered = await worker.entries.enter(EnterRequest(address_of("k"), ONE, entry))
     assert isinstance(answered.answer, WaitsForItself)
 
 
@@ -300,8 +301,8 @@ async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Work
     """The run waits for what the process holds; the process may not wait for the run."""
     held, wanted = Mutex(worker.lines, "x", 600.0), Mutex(worker.lines, "y", 600.0)
     async with held.hold():
-        await worker.enter("a", "y")
-        await worker.enter("a", "x", marker=True)
+        await worker.enter("a", "y", MUTEX)
+        await worker.enter("a", "x", MUTEX, marker=True)
         clock.advance(1)
         with pytest.raises(WaitCycleError, match="a waits for x"):
             async with wanted.hold():
@@ -312,13 +313,13 @@ async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Work
 async def test_a_run_that_closes_a_circle_with_a_process_gives_way(worker: Worker, clock: VirtualClock) -> None:
     """The process waits for the run already: it is the run that may not wait."""
     held, wanted = Mutex(worker.lines, "x", 600.0), Mutex(worker.lines, "y", 600.0)
-    await worker.enter("a", "y")
+    await worker.enter("a", "y", MUTEX)
     async with held.hold(owner="p"):
         waiting = asyncio.create_task(wanted.hold(owner="p").__aenter__())
         while not (await explain(worker.scope, address_of("y"))).waiters:  # noqa: ASYNC110 -- a line has no event
             await asyncio.sleep(0)
         clock.advance(1)
-        await worker.enter("a", "x", marker=True)
+        await worker.enter("a", "x", MUTEX, marker=True)
 
         assert describe_cycle(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
         waiting.cancel()
@@ -329,7 +330,7 @@ async def test_people_see_which_run_holds(worker: Worker) -> None:
     """Runs are shown as runs: alive, without a process, and the owner too if it is called otherwise."""
     await worker.enter("a")
     entry = Entry("b:lock", "ann", OfRun("b"), Instant(0))
-    await worker.entries.enter(EnterRequest(address_of("k"), MUTEX, entry))
+    await worker.entries.enter(EnterRequest(address_of("k"), ONE, entry))
     told = await explain(worker.scope, address_of("k"))
 
     assert [(each.run, each.is_alive, each.process) for each in told.holders] == [("a", True, None)]
@@ -339,7 +340,7 @@ async def test_people_see_which_run_holds(worker: Worker) -> None:
 
 async def hold_three(worker: Worker) -> list[LeaveRequest]:
     """Let a run hold three keys, one of them by two of its steps, and another run wait for each."""
-    specs = {"x": MUTEX, "y": TWO, "z": MUTEX}
+    specs = {"x": ONE, "y": TWO, "z": ONE}
     found = [LeaveRequest(address_of(key), spec, "a:lock") for key, spec in specs.items()]
     for key, spec in specs.items():
         await worker.enter("a", key, spec)
@@ -383,7 +384,7 @@ async def test_lines_that_moved_meanwhile_are_left_together_all_the_same(worker:
         await other.enter(f"{n}", "y")
         await other.enter(f"{n}", "x")
     await other.enter("a", "y")
-    await worker.entries.leave_all([LeaveRequest(address_of(key), MUTEX, "a:lock") for key in "yx"])
+    await worker.entries.leave_all([LeaveRequest(address_of(key), ONE, "a:lock") for key in "yx"])
 
     assert (await other.look("a", "x"), await other.look("a", "y")) == (None, None)
     assert isinstance(await other.look("0", "x"), RunGrant)
@@ -393,16 +394,17 @@ async def test_a_task_that_waits_here_is_woken_by_a_run_that_leaves_several(work
     """Also in a line that is left in the step of another one."""
 
     async def hold(key: str) -> str:
-        async with Mutex(worker.lines, key, 600.0).hold() as held:
+        async with Semaphore(worker.lines, key, 1, 600.0).hold() as held:
             return held.key
 
+    one = LockSpec("semaphore", Rules(1))
     for key in "xy":
-        await worker.enter("a", key)
+        await worker.enter("a", key, one)
     waiting = [asyncio.create_task(hold(key)) for key in "xy"]
     for key in "xy":
         while not (await explain(worker.scope, address_of(key))).waiters:  # noqa: ASYNC110 -- a line has no event
             await asyncio.sleep(0)
-    await worker.entries.leave_all([LeaveRequest(address_of(key), MUTEX, "a:lock") for key in "xy"])
+    await worker.entries.leave_all([LeaveRequest(address_of(key), one, "a:lock") for key in "xy"])
     assert await asyncio.gather(*waiting) == ["x", "y"]
 
 

@@ -29,10 +29,10 @@ from standfast.scope import Scope
 from standfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from standfast.locks.line_driver import Sight
+    from standfast.locks.line_step import Sight
     from standfast.testing import VirtualClock
 
-MUTEX = LockSpec("mutex", Rules(1))
+ONE = LockSpec("limit", Rules(1))
 
 
 class Process:
@@ -51,16 +51,14 @@ class Process:
         """Return an entry of this process."""
         return Entry(name, name, OfPresence(f"{self.scope.presence_name}.{presence}"), Instant(0))
 
-    def enter(
-        self, name: str, presence: str = "1", spec: LockSpec = MUTEX, *, waits: bool = True
-    ) -> asyncio.Future[Any]:
+    def enter(self, name: str, presence: str = "1", spec: LockSpec = ONE, *, waits: bool = True) -> asyncio.Future[Any]:
         """Ask to enter, and to be told the fence."""
         self.interest.add(name)
         return self.driver.ask(Enter(self.entry(name, presence), waits), spec)
 
     def leave(self, name: str, ticket: int | None = None) -> asyncio.Future[Any]:
         """Ask to leave."""
-        return self.driver.ask(Leave(name, ticket=ticket), MUTEX)
+        return self.driver.ask(Leave(name, ticket=ticket), ONE)
 
 
 @pytest.fixture
@@ -98,7 +96,7 @@ async def test_requests_that_disagree_share_no_step(here: Process) -> None:
     first, second, third = [each.answer for each in await asyncio.gather(*asked)]
 
     assert isinstance(first, Granted)
-    assert second == WrongKind("mutex")
+    assert second == WrongKind("limit")
     assert isinstance(third, Waiting)
 
 
@@ -150,7 +148,7 @@ async def test_the_dead_are_passed_over_however_many_they_are(here: Process, the
     await asyncio.gather(*(there.enter(f"{n}", "2") for n in range(3 * WINDOW)))
     await here.enter("next")
 
-    here.driver.dead = {f"{there.scope.presence_name}.2"}
+    here.driver.dead.add(f"{there.scope.presence_name}.2")
     sight = (await here.leave("holder")).sight
 
     assert [holder.entry.id for holder in sight.line.holders] == ["next"]
@@ -163,8 +161,8 @@ async def test_the_dead_fall_together_also_while_somebody_holds(here: Process, t
     await asyncio.gather(*(there.enter(f"{n}", "2") for n in range(3 * WINDOW)))
     living = (await here.enter("next")).answer.ticket
 
-    here.driver.dead = {f"{there.scope.presence_name}.2"}
-    await here.driver.ask(Reap(), MUTEX)
+    here.driver.dead.add(f"{there.scope.presence_name}.2")
+    await here.driver.ask(Reap(), ONE)
 
     page = await here.scope.scan(*here.driver.keys.tickets_from(0), limit=100)
     assert list(page.records) == [here.driver.keys.ticket(living)]
@@ -258,7 +256,7 @@ async def test_an_idle_line_needs_no_task(here: Process) -> None:
     """A request to a line at rest is answered in the caller's own task."""
     here.interest.add("a")
     before = asyncio.all_tasks()
-    asking = asyncio.create_task(here.driver.do(Enter(here.entry("a")), MUTEX))
+    asking = asyncio.create_task(here.driver.do(Enter(here.entry("a")), ONE))
     await asyncio.sleep(0)
     assert asyncio.all_tasks() - before <= {asking}
 
@@ -315,5 +313,5 @@ async def test_a_number_of_permits_is_set_for_no_other_kind_of_lock(here: Proces
     """A mutex stays one, whoever wants to resize it as a semaphore."""
     await here.enter("a")
     answer = (await here.driver.ask(Resize(3), LockSpec("semaphore", Rules(3)))).answer
-    assert answer == WrongKind("mutex")
+    assert answer == WrongKind("limit")
     assert isinstance((await here.enter("b")).answer, Waiting)

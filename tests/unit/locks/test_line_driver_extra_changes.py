@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.keys import RecordKey
-    from standfast.locks.line_driver import Sight
+    from standfast.locks.line_step import Sight
     from standfast.scope import Scope
     from standfast.stores import Snapshot
     from standfast.testing import VirtualClock
 
-MUTEX = LockSpec("mutex", Rules(1))
+ONE = LockSpec("limit", Rules(1))
 FIVE = LockSpec("semaphore", Rules(5))
 
 
@@ -56,14 +56,14 @@ class Line:
         return ExtraChanges((self.key(name),), lambda answer, seen: (_put(seen, self.key(name), answer),))
 
     def enter(
-        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = MUTEX, **asked: Any
+        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = ONE, **asked: Any
     ) -> asyncio.Future[Any]:
         """Ask to enter."""
         entry = Entry(name, name, OfRun(name), Instant(0))
         return self.driver.ask(Enter(entry, extra_changes=extra_changes or self.note(name), **asked), spec)
 
     def leave(
-        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = MUTEX
+        self, name: str, extra_changes: ExtraChanges[Answer] | None = None, spec: LockSpec = ONE
     ) -> asyncio.Future[Any]:
         """Ask to leave."""
         return self.driver.ask(Leave(name, extra_changes=extra_changes or self.note(name)), spec)
@@ -172,7 +172,7 @@ async def test_one_who_says_no_leaves_nothing_behind(line: Line) -> None:
     """Alone in the line, on the short way and on the long one: there is no line afterwards."""
     for ask in (line.driver.do, line.driver.ask):
         with pytest.raises(LookupError, match="Granted"):
-            await ask(Enter(Entry("a", "a", OfRun("a"), Instant(0)), extra_changes=ExtraChanges((), refuse)), MUTEX)
+            await ask(Enter(Entry("a", "a", OfRun("a"), Instant(0)), extra_changes=ExtraChanges((), refuse)), ONE)
     assert (await line.scope.scan(*line.scope.key("line").within(), limit=10)).records == {}
 
 
@@ -266,7 +266,7 @@ async def test_wakes_are_sent_along(scope: Scope, clock: VirtualClock) -> None:
 async def test_a_look_can_bring_something_along(line: Line) -> None:
     """A step that asks for nothing commits what it finds, together with what it brings."""
     await line.enter("a")
-    await line.driver.ask(Reap(extra_changes=line.note("poke")), MUTEX)
+    await line.driver.ask(Reap(extra_changes=line.note("poke")), ONE)
     assert (await line.notes())["poke"] == "Advanced"
 
 
@@ -288,16 +288,16 @@ async def test_a_marker_comes_and_goes_with_the_wait(line: Line) -> None:
         await line.enter("b", marker=marker)
         assert "marker" in await line.notes()
     leave = Leave("b", marker=marker)
-    await asyncio.gather(line.enter("b", marker=marker), line.driver.ask(leave, MUTEX))
+    await asyncio.gather(line.enter("b", marker=marker), line.driver.ask(leave, ONE))
     assert "marker" not in await line.notes()
 
 
 async def test_a_process_brings_its_changes_along_as_well(line: Line) -> None:
     """An entry of a process takes the short way in and out, with what it brings."""
     entry = Entry("p", "p", OfPresence("p.1"), Instant(0))
-    await line.driver.do(Enter(entry, extra_changes=line.note("p")), MUTEX)
+    await line.driver.do(Enter(entry, extra_changes=line.note("p")), ONE)
     assert await line.notes() == {"p": "Granted"}
     key = line.key("p")
     end = ExtraChanges[Answer]((key,), lambda _, seen: (Delete(key, seen.version(key)),))
-    await line.driver.do(Leave("p", extra_changes=end), MUTEX)
+    await line.driver.do(Leave("p", extra_changes=end), ONE)
     assert await line.notes() == {}

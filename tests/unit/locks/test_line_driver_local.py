@@ -9,8 +9,9 @@ import pytest
 from standfast.clock import Instant
 from standfast.locks.heartbeat import Presence, this_process
 from standfast.locks.line import Entry, Holder, Line, OfPresence, Rules, Waiter
-from standfast.locks.line_driver import LocalLine, LocalWaiter, Sight
+from standfast.locks.line_driver import LocalLine, LocalWaiter
 from standfast.locks.line_records import LineKeys, LockSpec
+from standfast.locks.line_step import Sight
 from standfast.scope import Scope, address_of
 
 if TYPE_CHECKING:

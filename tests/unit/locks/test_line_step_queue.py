@@ -11,7 +11,7 @@ from msgspec import structs
 from standfast.clock import Instant
 from standfast.locks.line import Entry, Holder, OfPresence, OfRun, Rules, Until, Waiter
 from standfast.locks.line_records import Enter, Head, Leave, LineFacts, LineKeys, LineView, LockSpec, Request, step
-from standfast.locks.line_step import UNHURRIED, quick_step
+from standfast.locks.line_step import quick_step
 from tests.unit.locks.test_line_step_quick import keys, snapshot
 
 if TYPE_CHECKING:
@@ -126,16 +126,3 @@ def test_a_holder_whose_time_is_over_is_left_to_the_long_way(keys: LineKeys, hol
     seen = snapshot(keys, structs.replace(head, holders=(holder,)), waiters)
     assert quick_step(keys, seen, every_key(keys), SITE, FACTS, JOIN) is None
     assert quick_step(keys, seen, every_key(keys), SITE, FACTS, LEAVE) is None
-
-
-@pytest.mark.parametrize(("waiting", "pace", "calls"), [(0, 2.5, 1), (1, 2.5, 0), (0, 0.0001, 0)])
-def test_an_unhurried_holder_hears_of_the_first_who_waits(
-    keys: LineKeys, waiting: int, pace: float, calls: int
-) -> None:
-    """It knows the line, then, when it lets go. Where turns are short, or somebody waits already, that is of no use."""
-    head, waiters = held(waiting)
-    holders = (structs.replace(head.holders[0], granted_at=Instant(NOW - int(UNHURRIED * 500_000))),)
-    seen = snapshot(keys, structs.replace(head, holders=holders, pace=pace), waiters)
-    quick = quick_step(keys, seen, every_key(keys), SITE, FACTS, JOIN)
-    assert quick is not None
-    assert [wake.to for wake in quick.wakes] == [keys.presence("p.a")] * calls

@@ -30,7 +30,7 @@ from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.url import open_store
 from standfast.testing import VirtualClock, simulate
 from standfast.testing.conformance.locks.cancellation import MOMENTS, Interruption, interrupted
-from standfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
+from standfast.testing.conformance.locks.ground import at_rest, entered, head_of, holders_of, leftovers, queued, waiting
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
@@ -220,9 +220,8 @@ async def _turn_out() -> None:
     spaces = Spaces(VirtualClock(asyncio.get_running_loop()))
     holder = await entered(spaces.here.mutex("k").hold())
     waiter = await waiting(spaces.there, spaces.there.mutex("k").hold(), "k")
-    head = await head_of(spaces.there, "k")
-    assert head is not None
-    assert await spaces.there.mutex("k").force_release(head.holders[0].entry.id)
+    [held] = await holders_of(spaces.there, "k")
+    assert await spaces.there.mutex("k").force_release(held.entry.id)
     with pytest.raises(LeaseLostError):
         await holder.task
     await waiter.hold()

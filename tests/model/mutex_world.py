@@ -1,0 +1,217 @@
+"""A small world around the records of a mutex: each step is one commit of one process, and others come in between.
+
+What a store does between the alternatives of one call, and what it lets pass between a read and the commit that was
+decided on it, is up to the explorer: each alternative is a step of its own, and so is each read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Grant(NamedTuple):
+    """Who holds, and the version of the record."""
+
+    who: int
+    fence: int
+
+
+class Ticket(NamedTuple):
+    """Who waits, and its number."""
+
+    number: int
+    who: int
+
+
+class Process(NamedTuple):
+    """One process: what it is about to do, and what it knows.
+
+    ``phase``: idle; enters (the first alternative); joins (the second); waits; holds; frees (the second alternative of
+    leaving); has looked (the general way: it has read the first ticket, and commits on that).
+    """
+
+    phase: str = "idle"
+    turn: int = 0
+    fence: int = 0
+    seen: Ticket | None = None
+    is_up: bool = True
+    is_evicted: bool = False
+
+
+class World(NamedTuple):
+    """The records of one mutex, the processes, and a reaper that has looked at a grant and at the first ticket."""
+
+    processes: tuple[Process, ...]
+    head: bool = False
+    grant: Grant | None = None
+    tickets: tuple[Ticket, ...] = ()
+    last_version: int = 0
+    reaper: tuple[Grant, Ticket | None] | None = None
+
+
+class Guards(NamedTuple):
+    """What the commits look at; a mutant has one of them wrong."""
+
+    joins_if_held: bool = True
+    frees_if_empty: bool = True
+    moves_first: bool = True
+    checks_grant: bool = True
+
+
+class MutexModel(NamedTuple):
+    """Every step that can be taken by so many processes, each of which enters so often."""
+
+    processes: int
+    turns: int
+    guards: Guards = Guards()
+
+    def start(self) -> World:
+        """Return the world in which the mutex is free."""
+        return World((Process(),) * self.processes)
+
+    def steps(self, world: World) -> Iterator[tuple[str, World]]:
+        """Yield every step out of ``world``."""
+        for number, process in enumerate(world.processes):
+            if process.is_up:
+                yield from self._own_steps(world, number, process)
+                yield f"{number} crashes", _with(world, number, process._replace(is_up=False))
+            elif any(each.who == number for each in world.tickets):
+                tickets = tuple(each for each in world.tickets if each.who != number)
+                yield f"the ticket of {number} is removed", world._replace(tickets=tickets)
+        yield from self._reaps(world)
+
+    def _own_steps(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        steps = {
+            "idle": self._begins,
+            "enters": self._creates,
+            "joins": self._appends,
+            "waits": self._waits,
+            "holds": self._leaves,
+            "frees": self._frees,
+            "has looked": self._commits,
+        }
+        yield from steps[process.phase](world, number, process)
+
+    def _begins(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        if process.turn < self.turns:
+            yield f"{number} asks", _with(world, number, process._replace(phase="enters", turn=process.turn + 1))
+
+    def _creates(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        if world.head:
+            yield f"{number} finds it held", _with(world, number, process._replace(phase="joins"))
+            return
+        version = world.last_version + 1
+        taken = world._replace(head=True, grant=Grant(number, version), last_version=version)
+        yield f"{number} takes it", _with(taken, number, process._replace(phase="holds", fence=version))
+
+    def _appends(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        if self.guards.joins_if_held and not world.head:
+            yield f"{number} finds it free", _with(world, number, process._replace(phase="enters"))
+            return
+        ticket = Ticket(world.last_version + 1, number)
+        joined = world._replace(tickets=(*world.tickets, ticket), last_version=ticket.number)
+        yield f"{number} joins", _with(joined, number, process._replace(phase="waits"))
+
+    def _waits(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        if process.is_evicted and all(each.who != number for each in world.tickets):
+            yield f"{number} finds that it was evicted", _with(world, number, Process("idle", process.turn))
+        if world.grant is not None and world.grant.who == number:
+            holds = process._replace(phase="holds", fence=world.grant.fence, is_evicted=False)
+            yield f"{number} is told that it holds", _with(world, number, holds)
+        if any(each.who == number for each in world.tickets):
+            left = world._replace(tickets=tuple(each for each in world.tickets if each.who != number))
+            yield f"{number} withdraws", _with(left, number, process._replace(phase="idle"))
+
+    def _leaves(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        mine = Grant(number, process.fence)
+        if self.guards.checks_grant and world.grant != mine:
+            lost = process._replace(phase="idle", is_evicted=False)
+            yield f"{number} finds it lost", _with(world, number, lost)
+            return
+        if world.tickets:
+            ticket = world.tickets[0 if self.guards.moves_first else -1]
+            yield (
+                f"{number} hands over to {ticket.who}",
+                _with(_moved(world, ticket), number, process._replace(phase="idle", is_evicted=False)),
+            )
+        else:
+            yield f"{number} finds no ticket", _with(world, number, process._replace(phase="frees"))
+        first = world.tickets[0] if world.tickets else None
+        yield f"{number} looks", _with(world, number, process._replace(phase="has looked", seen=first))
+
+    def _frees(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        if world.grant != Grant(number, process.fence) or (self.guards.frees_if_empty and world.tickets):
+            yield f"{number} cannot free it", _with(world, number, process._replace(phase="holds"))
+            return
+        free = world._replace(head=False, grant=None)
+        yield f"{number} frees it", _with(free, number, process._replace(phase="idle", is_evicted=False))
+
+    def _commits(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        after = self._general(world, Grant(number, process.fence), process.seen)
+        if after is None:
+            yield f"{number} was overtaken", _with(world, number, process._replace(phase="holds", seen=None))
+        else:
+            left = process._replace(phase="idle", seen=None, is_evicted=False)
+            yield f"{number} leaves as it decided", _with(after, number, left)
+
+    def _general(self, world: World, grant: Grant, seen: Ticket | None) -> World | None:
+        """Take the holder out that was read; hand over to the ticket that was read. None: a guard does not hold."""
+        if self.guards.checks_grant and world.grant != grant:
+            return None
+        if seen is not None:
+            return _moved(world, seen) if seen in world.tickets else None
+        if self.guards.frees_if_empty and world.tickets:
+            return None
+        return world._replace(head=False, grant=None)
+
+    def _reaps(self, world: World) -> Iterator[tuple[str, World]]:
+        """Take the mutex from its holder, dead or evicted by an operator: look first, then commit what was decided."""
+        if world.reaper is not None:
+            after = self._general(world, *world.reaper)
+            if after is not None:
+                who = world.reaper[0].who
+                after = _with(after, who, after.processes[who]._replace(is_evicted=True))
+            yield "the reaper commits", (world if after is None else after)._replace(reaper=None)
+        elif world.grant is not None:
+            living = [each for each in world.tickets if world.processes[each.who].is_up]
+            if len(living) == len(world.tickets):  # tickets of the dead are removed first
+                yield "the reaper looks", world._replace(reaper=(world.grant, living[0] if living else None))
+
+
+def _moved(world: World, ticket: Ticket) -> World:
+    version = world.last_version + 1
+    tickets = tuple(each for each in world.tickets if each != ticket)
+    return world._replace(grant=Grant(ticket.who, version), tickets=tickets, last_version=version)
+
+
+def _with(world: World, number: int, process: Process) -> World:
+    return world._replace(processes=(*world.processes[:number], process, *world.processes[number + 1 :]))
+
+
+def canonical(world: World) -> World:
+    """Return the world that stands for all in which versions differ but not their order."""
+    versions = {0, *(each.number for each in world.tickets), *(each.fence for each in world.processes)}
+    versions |= {each.seen.number for each in world.processes if each.seen is not None}
+    versions |= {world.grant.fence} if world.grant is not None else set()
+    if world.reaper is not None:
+        versions |= {world.reaper[0].fence} | ({world.reaper[1].number} if world.reaper[1] is not None else set())
+    rank = {version: place for place, version in enumerate(sorted(versions))}
+    tickets = {each: Ticket(rank[each.number], each.who) for each in world.tickets}
+
+    def ticket(each: Ticket | None) -> Ticket | None:
+        return None if each is None else Ticket(rank[each.number], each.who)
+
+    def grant(each: Grant) -> Grant:
+        return Grant(each.who, rank[each.fence])
+
+    processes = tuple(each._replace(fence=rank[each.fence], seen=ticket(each.seen)) for each in world.processes)
+    return world._replace(
+        processes=processes,
+        grant=None if world.grant is None else grant(world.grant),
+        tickets=tuple(tickets.values()),
+        last_version=len(rank),
+        reaper=None if world.reaper is None else (grant(world.reaper[0]), ticket(world.reaper[1])),
+    )
