@@ -175,7 +175,7 @@ class PostgresServer:
                 await self._judged(error)
                 continue
             made = choices_made(answers, intent)
-            if any(type(each) is ChoiceWritten for each in made.answers):
+            if any(type(each) is ChoiceWritten and each.version for each in made.answers):
                 self._tracker.acknowledge(intent.handle, intent.number)
             return made
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
