@@ -383,7 +383,7 @@ def _choice_answer(
     for n, place in enumerate(asked or ()):
         key = RecordKey.from_encoded(keys[n])
         record = Record(key, values[n], versions[n], None if ends[n] is None else Instant(ends[n]))
-        change = changes[abs(place) - before - 1]
+        change: AlternativeChange = changes[abs(int(place)) - before - 1]
         if place < 0 and isinstance(change, (Empty, MoveFirst)):
             firsts[change.prefix] = record
         else:
