@@ -57,7 +57,7 @@ OTHERS: Final = {
     "workflows _records": "a page after the other",
     "workflows _pages": "a page after the other",
     "workflows oldest_ended": "a page after the other",
-    "cli _runs": "a page after the other",
+    "flows _runs": "a page after the other",
     "locks front_waits": "a page after the other",
     "locks lines": "a page after the other",
     "locks waiters_of": "a page after the other",

@@ -428,8 +428,8 @@ class MutexDriver:
                 named |= found.missing
             elif found.line.is_cut_off and not found.line.holders:
                 scans = True  # the holder has fallen, and who comes next was not looked at
-            elif _frees_and_removes(keys, decision.changes):  # two commits: the store looks for other tickets
-                await self.step(Reap(), _ANY)
+            elif fallen := _beside_the_queue(keys, decision.changes):  # two commits: the store looks at all tickets
+                await (scope.commit(*fallen) if type(request) is Reap else self.step(Reap(), _ANY))
             else:
                 done = await self._commit(decision, seen, brought)
                 if not isinstance(done, Conflict):
@@ -548,8 +548,8 @@ def _is_dead(ticket: Record, facts: LineFacts) -> bool:
     return isinstance(anchor, OfPresence) and anchor.presence in facts.dead
 
 
-def _frees_and_removes(keys: LineKeys, changes: Iterable[AlternativeChange]) -> bool:
-    """Return True if a mutex gets free in the commit that removes a ticket."""
-    changes = tuple(changes)
-    removes = any(isinstance(each, Delete) and each.key.startswith(keys.queue) for each in changes)
-    return removes and any(isinstance(each, Empty) for each in changes)
+def _beside_the_queue(keys: LineKeys, changes: Iterable[AlternativeChange]) -> list[Put | Delete]:
+    """Return the changes of tickets that cannot be in one commit with the rest: it appends one, or finds no other."""
+    if not any(isinstance(each, Append | Empty) for each in changes):
+        return []
+    return [each for each in changes if isinstance(each, Put | Delete) and each.key.startswith(keys.queue)]

@@ -482,7 +482,7 @@ class ContextLock:
             self._tell_refused(entered)
             raise self._failed(event)
         place, at = entered
-        standing.asked_at = at
+        standing.asked_at = min(at, place.granted_at) if isinstance(place, RunGrant) else at
         return place, None if self._request.timeout is None else later(at, self._request.timeout)
 
     async def _or_leave(

@@ -266,6 +266,25 @@ async def test_a_hold_that_is_over_is_taken_by_the_next_who_asks(here: Process, 
     assert await here.leave("a", slot=0) == Left(was_holding=False, was_waiting=False)
 
 
+async def test_one_joins_while_the_next_takes_what_is_over(here: Process, there: Process, clock: Any) -> None:
+    """The hand-over to the one that waits is a commit of its own: the newcomer's ticket is drawn after it."""
+    await here.enter("a", run=True, max_hold=5.0)
+    await there.enter("b", run=True)
+    clock.advance(6.0)
+    assert isinstance((await here.enter("c", run=True, ticket=None)).answer, Waiting)
+    assert await here.holder() == "b"
+    assert await here.waiting() == ["c"]
+
+
+async def test_a_waiter_leaves_though_the_hold_before_it_is_over(here: Process, there: Process, clock: Any) -> None:
+    """It has its turn by then, and gives it back: nothing is left."""
+    await here.enter("a", run=True, max_hold=5.0)
+    await there.enter("b", run=True)
+    clock.advance(6.0)
+    await there.leave("b")
+    assert not [each for each in await here.left_behind() if "ready" not in each]
+
+
 async def test_another_kind_of_lock_on_the_key_is_refused_and_left_alone(here: Process, there: Process) -> None:
     """Neither side puts the other one out, and no ticket stays behind."""
     semaphore = LockSpec("semaphore", Rules(2))
