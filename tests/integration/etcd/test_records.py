@@ -70,6 +70,23 @@ async def test_a_reserved_version_is_stale_if_its_key_came_and_went(url: str) ->
         assert written.versions[0] > passing
 
 
+async def test_a_reserved_version_is_stale_if_its_key_was_written_and_expired(url: str) -> None:
+    """The record is still there, with a version that is not below the reserved one."""
+    async with opened(url) as store, opened(url) as other:
+        await commit(store, Put(key("first"), b""))
+        server = server_of(store)
+        reserved = await server.reserve(1, b"")
+        at = (await other.read(key("a"))).at
+        passing = (await commit(other, Put(key("a"), b"", expires_at=later(at, -1))))[key("a")]
+        assert passing > reserved[0]
+        assert not (await store.read(key("a"))).records
+
+        intent = Intent("h", 1, {key("a"): 0}, (Row(key("a"), b"", 0),), (), 1, exact=reserved)
+        refused = await server.write(intent)
+        assert isinstance(refused, WriteRefused)
+        assert refused.stale
+
+
 async def test_what_has_expired_is_removed_and_what_was_renewed_is_not(url: str) -> None:
     """The index is in the way of nobody: it goes too."""
     async with opened(url) as store:

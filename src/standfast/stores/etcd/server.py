@@ -187,6 +187,10 @@ class EtcdServer(ServerDefaults):
                 if lost or not in_window(seen.at, intent.after, intent.before):
                     return WriteRefused(seen.at, lost)
                 continue
+            if intent.exact:
+                reserved_at = (intent.exact[0] >> PLACES) - self._store.base
+                if any(there.revision > reserved_at for there in pins.values()):
+                    return WriteRefused(now, {}, stale=True)  # what was written since may have these versions
             answer = await self._transact(intent, pins, now, token)
             if answer is not None:
                 return answer
