@@ -190,7 +190,8 @@ class Lines:
         due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
-                due = {line: due.get(line, line.waiting_since + _first_poll(line)) for line in waiting}
+                # A line whose turns come is not polled: its first waiter here has not waited for long.
+                due = {line: max(due.get(line, 0.0), line.waiting_since + _first_poll(line)) for line in waiting}
                 for line in waiting:
                     if due[line] <= loop.time() or (line.is_near and any(map(store.is_dead, line.lifelines.values()))):
                         await self._safely(self.reap(line))
