@@ -1,4 +1,4 @@
-"""Lines: a bare mutex on the store's own operations, contended by 2, 8 and 20 processes.
+"""Lines: a mutex, and a bare one on the store's own operations, contended by 2, 8 and 20 processes.
 
 What is counted is not noise: writes, refused writes and reads a hold. Times are those of a machine that does all of it.
 """
@@ -6,6 +6,7 @@ What is counted is not noise: writes, refused writes and reads a hold. Times are
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -28,19 +29,21 @@ SERVERS: Final = {"postgresql": "PostgreSQL", "redis": "Valkey"}
 CROWDS: Final = (1, 2, 8, 20)
 SECONDS: Final = float(os.environ.get("STANDFAST_BENCH_SECONDS", "3"))
 HOLDS: Final = (0.0, 0.002)
+PROGRAMS: Final = {"": "_mutex_contender", ", bare": "_line_contender"}
 MOST_WRITES, MOST_REFUSED, MOST_READS = 2.05, 0.05, 0.1
 
 NOTES: Final = """\
-Processes that ask for one mutex, hold it for 0 or 2 ms, let go and ask again at once, by `store.choose` alone: no
-presence, no line, no lock object. *Writes*, *refused* and *reads* are calls to the server for each hold; *found free*
-is how many of a hundred holds did not wait. A hand-over is from the call that lets go to the task that goes on."""
+Processes that ask for one mutex, hold it for 0 or 2 ms, let go and ask again at once: `space.mutex`, and *bare*, by
+`store.choose` alone, without a presence, a line or a lock object. *Writes*, *refused* and *reads* are calls to the
+store for each hold. Of the bare one also: *found free*, how many of a hundred holds did not wait, and hand-overs, from
+the call that lets go to the task that goes on."""
 
 
-def contest(url: str, processes: int, hold: float, folder: Path) -> dict[str, Any]:
+def contest(url: str, program: str, processes: int, hold: float, folder: Path) -> dict[str, Any]:
     """Let processes contend, and return what they report together."""
     shared, line = folder / new_id(), new_id()
     shared.write_bytes(bytes(SHARED.size))
-    command = [sys.executable, "-m", "benchmarks._line_contender", url, line, str(shared), str(SECONDS), str(hold)]
+    command = [sys.executable, "-m", f"benchmarks.{program}", url, line, str(shared), str(SECONDS), str(hold)]
     pipe = subprocess.PIPE
     crowd = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
     for each in crowd:
@@ -91,11 +94,11 @@ def main() -> int:
             except pytest.skip.Exception as problem:
                 print(f"!! left out: {problem}", file=sys.stderr)
                 continue
-            for processes in CROWDS:
-                for hold in HOLDS:
-                    seen = contest(url, processes, hold, folder)
+            for name, program in PROGRAMS.items():
+                for processes, hold in itertools.product(CROWDS, HOLDS):
+                    seen = contest(url, program, processes, hold, folder)
                     missed |= is_missed(seen)
-                    rows.append(row(SERVERS[kind], processes, hold, seen))
+                    rows.append(row(f"{SERVERS[kind]}{name}", processes, hold, seen))
                     print(" | ".join(rows[-1]), flush=True)
     titles = ["server", "processes", "hold", "holds/s", "writes", "refused", "reads", "hand-over p50 / p90, ms"]
     facts = f"`make bench SUBJECT=lines` · {machine_facts()} · one round of {SECONDS:g} s"

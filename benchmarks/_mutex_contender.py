@@ -1,0 +1,60 @@
+"""One process that contends for a mutex of a space: what a hold costs with all that a lock has.
+
+Arguments: URL, name of the mutex, a file (not used), seconds, and how long each hold lasts. It says ``ready``, waits
+for a line, and answers in JSON. What is counted are calls of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import standfast as sf
+from standfast.stores import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALLS = {"choose": "choices", "commit": "choices", "update": "choices", "read": "reads", "scan": "reads"}
+
+
+def counted(call: Callable[..., Any], count: dict[str, int], name: str) -> Callable[..., Any]:
+    """Return the same call, and count it and its refusals."""
+
+    async def count_it(*args: Any, **options: Any) -> Any:  # noqa: ANN401 -- whatever the call takes and returns
+        count[name] += 1
+        answer = await call(*args, **options)
+        count["refused"] += isinstance(answer, Conflict)
+        return answer
+
+    return count_it
+
+
+async def contend(url: str, line: str, seconds: float, hold: float) -> None:
+    """Take the mutex, again and again."""
+    async with await sf.open(url) as space:
+        store: Any = space.store
+        count = {"choices": 0, "refused": 0, "reads": 0}
+        for call, name in CALLS.items():
+            setattr(store, call, counted(getattr(store, call), count, name))
+        mutex, holds = space.mutex(line), 0
+        async with mutex.hold():
+            print("ready", flush=True)
+        begin = float(await asyncio.to_thread(sys.stdin.readline))
+        await asyncio.sleep(begin - time.monotonic())
+        count.update(dict.fromkeys(count, 0))
+        cpu = time.process_time()
+        while time.monotonic() < begin + seconds:
+            async with mutex.hold():
+                holds += 1
+                if hold:
+                    await asyncio.sleep(hold)
+        report: dict[str, Any] = count | {"holds": holds, "again": 0, "cpu": time.process_time() - cpu, "handovers": []}
+        print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(contend(sys.argv[1], sys.argv[2], float(sys.argv[4]), float(sys.argv[5])))
