@@ -168,7 +168,7 @@ def actions_of(entries: dict[str, str]) -> dict[str, tuple[str, dict[str, str]]]
         "schedule.resume": ("?id=nightly-report", {}),
         "schedule.trigger": ("?id=nightly-report", {}),
         "schedule.backfill": ("?id=nightly-report&start=2+days", {}),
-        "limit.set": ("?workflow=report&key=&has_key=no&max=1", {"max": "3"}),
+        "limit.set": ("?workflow=report&key=&has_key=no&max=3&lasts=2+hours&shown=yes", {}),
         "limit.clear": ("?workflow=report&key=&has_key=no", {}),
         "rate.close": ("?at=1&at=&at=mail-api", {"length": "1 minute"}),
         "rate.open": ("?at=1&at=&at=mail-api", {}),

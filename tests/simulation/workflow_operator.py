@@ -183,8 +183,9 @@ class Operator:
 
     def _set_limit(self) -> Verb:
         permits = self._chance.randint(1, MOST_PERMITS)
+        lasts = self._chance.choice([None, 0.5, 5.0, 60.0])
         self._watch.allow("limit", permits)
-        return lambda engine: engine.set_limit(queued, permits)
+        return lambda engine: engine.set_limit(queued, permits, lasts=lasts)
 
     def _clear_limit(self) -> Verb:
         return lambda engine: engine.clear_limit(queued)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from standfast.audit import Actor, AuditPage
     from standfast.blocking.state import Slots
+    from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
@@ -549,18 +550,32 @@ class Engine:
         """
         return self._link.call(lambda engine: engine.cancel(run_id, reason, force=force))
 
-    def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+    def set_limit(
+        self,
+        workflow: Workflow[..., Any] | str,
+        max: int,  # noqa: A002 -- as in Limit
+        *,
+        key: str | None = None,
+        until: datetime | None = None,
+        lasts: Duration | None = None,
+    ) -> Instant | None:
         """Allow ``max`` unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
-        a smaller one ends none.
+        a smaller one ends none. With an end, the limit is afterwards what it was before, by itself: waiting runs that
+        have room then begin, though nothing else happens. An end can be moved by setting it again. Return the end.
 
         Args:
             workflow: Which, or the name of one that workers have; it has to have such a limit.
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
+            until: When it ends, with a time zone.
+            lasts: How long it lasts, such as ``"2 hours"``; instead of ``until``.
+
+        Raises:
+            InvalidArgumentError: The end has passed, has no time zone, or is given twice.
         """
-        self._link.call(lambda engine: engine.set_limit(workflow, max, key=key))
+        return self._link.call(lambda engine: engine.set_limit(workflow, max, key=key, until=until, lasts=lasts))
 
     def clear_limit(self, workflow: Workflow[..., Any] | str, *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""

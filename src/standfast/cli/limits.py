@@ -9,11 +9,15 @@ import msgspec
 
 from standfast.cli.output import json_option, print_json, print_table
 from standfast.cli.runs import complete_workflow, talking
-from standfast.cli.target import Target, carried_out, target_options
+from standfast.cli.target import MOMENT, Target, carried_out, target_options
+from standfast.durations import typed
 from standfast.locks.entry import MOST_HOLDERS
-from standfast.locks.inspect import length, one_line
+from standfast.locks.inspect import length, moment, one_line
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from standfast.clock import Instant
     from standfast.locks.survey import RatePage
     from standfast.workflows.limits import LimitInfo, LimitPage
 
@@ -46,10 +50,11 @@ async def _read(target: Target, workflow: str | None, limit: int) -> LimitPage:
 def _row(info: LimitInfo) -> tuple[str, ...]:
     says = "" if info.declared is None or info.declared == info.max else f"; code says {info.declared:,}"
     most = "" if info.max is None else f"{info.max:,}"
+    ends = "" if info.until is None else f" until {moment(info.until)}, then {info.then or 0:,}"
     return (
         one_line(info.workflow),
         "(each)" if info.has_key and info.key is None else "" if info.key is None else one_line(info.key),
-        f"{most} (set by an operator{says})" if info.is_set else most,
+        f"{most} (set by an operator{ends}{says})" if info.is_set else most,
         f"{info.in_use:,}",
         f"{info.waiting:,}",
         "" if info.waited is None else length(info.waited),
@@ -64,24 +69,40 @@ _key = click.option("--key", metavar="TEXT", help="The key of a limit of each ke
 @_workflow
 @click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_HOLDERS))
 @_key
+@click.option("--for", "lasts", metavar="DURATION", help="Set it for so long, such as 2h; then it is as it was before.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Set it until then, such as 2026-11-17T18:00, in UTC.")
 @json_option
 @target_options
 @click.pass_obj
-def set_limit(target: Target, workflow: str, most: int, key: str | None, *, as_json: bool) -> None:
+def set_limit(
+    target: Target,
+    workflow: str,
+    most: int,
+    key: str | None,
+    lasts: str | None,
+    until: datetime | None,
+    *,
+    as_json: bool,
+) -> None:
     """Allow MAX unfinished runs of WORKFLOW at a time from now on, in all processes, whatever their code says.
 
-    A larger number lets waiting runs begin at once; a smaller one ends none. It stays so until it is cleared.
+    A larger number lets waiting runs begin at once; a smaller one ends none. It stays so until it is cleared, or until
+    the end that --for or --until gives it; then it is what it was before.
     """
-    carried_out(_set(target, workflow, most, key))
+    ends = carried_out(_set(target, workflow, most, key, lasts, until))
     if as_json:
-        print_json({"workflow": workflow, "key": key, "max": most})
+        print_json({"workflow": workflow, "key": key, "max": most, "until": ends})
     else:
-        click.echo(f"{_named(workflow, key)}: {most:,} unfinished runs at a time, until it is cleared")
+        words = "until it is cleared" if ends is None else f"until {moment(ends)}"
+        click.echo(f"{_named(workflow, key)}: {most:,} unfinished runs at a time, {words}")
 
 
-async def _set(target: Target, workflow: str, most: int, key: str | None) -> None:
+async def _set(
+    target: Target, workflow: str, most: int, key: str | None, lasts: str | None, until: datetime | None
+) -> Instant | None:
+    length = None if lasts is None else typed(lasts)
     async with talking(target) as engine:
-        await engine.set_limit(workflow, most, key=key)
+        return await engine.set_limit(workflow, most, key=key, until=until, lasts=length)
 
 
 @click.command("clear")

@@ -327,9 +327,28 @@ class LineEntries:
         noted = None if request.owner is None else marker_key(self._lines.scope, request.owner, request.entry_id)
         return Leave(request.entry_id, slot, ticket, marker=noted)
 
-    async def resize(self, address: tuple[str, ...], spec: LockSpec, permits: int | None, *, pinned: bool) -> None:
-        """Set the number of permits, whatever call sites say; not ``pinned``: until the line is empty."""
-        await self._lines.line(address).driver.do(Resize(permits, pinned), spec)
+    async def resize(
+        self,
+        address: tuple[str, ...],
+        spec: LockSpec,
+        permits: int | None,
+        *,
+        pinned: bool,
+        until: Instant | None = None,
+        extra_changes: ExtraChanges[Answer] | None = None,
+    ) -> None:
+        """Set the number of permits, whatever call sites say; not ``pinned``: until the line is empty.
+
+        With ``until`` it is what it was before again from that instant on. The first step after it does that: let
+        something call :meth:`advance` then.
+        """
+        await self._lines.line(address).driver.do(Resize(permits, pinned, until, extra_changes), spec)
+
+    async def advance(
+        self, address: tuple[str, ...], spec: LockSpec, *, extra_changes: ExtraChanges[Answer] | None = None
+    ) -> None:
+        """Take a step that asks for nothing: permits that were set for a while end, and the front moves up."""
+        await self._lines.line(address).driver.do(Reap(extra_changes), spec)
 
     async def reap(self, address: tuple[str, ...]) -> Instant | None:
         """Drop the entries whose process is gone or whose time is over; return when to look again at the latest.

@@ -19,7 +19,7 @@ from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
 from standfast.locks.line_history import HISTORIES, PastHold
-from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of, run_of
+from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, head_at, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 from standfast.locks.mutex_line import SLOT, holder_in, is_mutex, queued_in
 from standfast.stores.protocol import Record
@@ -135,6 +135,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
             newcomer is one that shares with none.
         history: Who held it before, newest first: those whose hold ended by death, eviction or expiry; and those who
             released it, if the key's family asks for that (``sf.KeyFamily(..., history=20)``).
+        reverts_at: When the permits end that an operator has set; None: when they are cleared.
     """
 
     key: str
@@ -152,6 +153,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     pace: float = 0.0
     estimate: float | None = 0.0
     history: tuple[PastHold, ...] = ()
+    reverts_at: Instant | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON-shaped data: what ``standfast locks explain --json`` prints."""
@@ -385,7 +387,7 @@ async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
     start, end = scope.key("line").within()
     while start is not None:
         page = await scope.scan(start, end, limit=PAGE)
-        for found in await lines_at(scope, page.records.values()):
+        for found in await lines_at(scope, page.records.values(), page.at):
             yield _summary(found, page.at)
         start = page.more
 
@@ -400,9 +402,9 @@ class FoundLine(Struct, frozen=True):
     first: Waiter | None
 
 
-async def lines_at(scope: Scope, heads: Iterable[Record]) -> list[FoundLine]:
-    """Read the lines that heads were found of, in a few round trips for all of them together."""
-    found = [(LineKeys.of_head(scope, record.key), HEADS.decode(record.value)) for record in heads]
+async def lines_at(scope: Scope, heads: Iterable[Record], at: Instant) -> list[FoundLine]:
+    """Read the lines that heads were found of at an instant, in a few round trips for all of them together."""
+    found = [(LineKeys.of_head(scope, each.key), head_at(HEADS.decode(each.value), at)) for each in heads]
     wanted: dict[RecordKey, RecordKey] = {}
     for keys, head in found:
         if is_mutex(head):
@@ -458,7 +460,7 @@ async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, in
     while start is not None and most > 0:
         page = await scope.scan(start, end, limit=size)
         start, most = page.more, most - len(page.records)
-        for found in await lines_at(scope, page.records.values()):
+        for found in await lines_at(scope, page.records.values(), page.at):
             if found.first is not None:
                 waited = max(0.0, seconds_between(found.first.entry.entered_at, page.at))
                 yield found.keys.address[1], found.waiting, waited
@@ -575,7 +577,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     if found is None:
         past = {key: record for key, record in first.records.items() if key == keys.past}
         return _LineRead(first.at, records=past)
-    head, holders = HEADS.decode(found.value), holders_of(keys, first)
+    head, holders = head_at(HEADS.decode(found.value), first.at), holders_of(keys, first)
     waiters = [waiter async for waiter in waiters_of(scope, keys, head, limit + 1)]
     shown = tuple(waiters[:limit])
     entries = [*(holder.entry for holder in holders), *(waiter.entry for waiter in shown)]
@@ -669,6 +671,7 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
         pace=head.pace,
         estimate=_for_newcomer(estimates[-1], head, seen.rest if seen.more else 0),
         history=_history(keys, seen),
+        reverts_at=None if head.reversion is None else head.reversion.at,
     )
 
 

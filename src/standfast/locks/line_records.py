@@ -148,10 +148,15 @@ class Leave(Struct, frozen=True):
 
 
 class Resize(Struct, frozen=True):
-    """Set the number of permits, whatever the call sites say; not ``pinned``: until the line is empty."""
+    """Set the number of permits, whatever the call sites say; not ``pinned``: until the line is empty.
+
+    With ``until`` the line has the number that it had before again from that instant on, by the store's time.
+    """
 
     permits: int | None
     pinned: bool = True
+    until: Instant | None = None
+    extra_changes: ExtraChanges[Answer] | None = None
 
 
 class Reap(Struct, frozen=True):
@@ -174,7 +179,7 @@ def brought_by(request: Request) -> Iterator[RecordKey]:
 
 def extra_changes_of(request: Request) -> ExtraChanges[Answer] | None:
     """Return what is to be committed together with the answer to a request."""
-    return None if isinstance(request, Renew | Resize) else request.extra_changes
+    return None if isinstance(request, Renew) else request.extra_changes
 
 
 class NotGranted(Struct, frozen=True):
@@ -339,6 +344,14 @@ WINDOW: Final = 8
 """How many waiters at the front are looked at in one step."""
 
 
+class Reversion(Struct, frozen=True, omit_defaults=True):
+    """When the permits that an operator has set end, and what the line has from then on."""
+
+    at: Instant
+    permits: int | None
+    pinned: bool = False
+
+
 class Head(Struct, frozen=True, omit_defaults=True):
     """The record at the head of a line. No head means that the line has no holders and no waiters.
 
@@ -348,6 +361,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
         pinned: The permits were set by an operator; the head stays when the line is empty.
         pace: Seconds that a hold took lately, as a moving average; 0 if none has ended yet.
         history: How many holds that were released are kept, see :mod:`standfast.locks.line_history`; 0: none.
+        reversion: When the permits end that were set; None: when an operator clears them. Read it by :func:`head_at`.
     """
 
     life: str
@@ -359,6 +373,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     pinned: bool = False
     pace: float = 0.0
     history: int = 0
+    reversion: Reversion | None = None
 
 
 class Grant(Struct, frozen=True):
@@ -389,6 +404,18 @@ MARKERS_KEPT_FOR: Final = 30 * 86_400.0
 def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
     """Return where the marker of a waiter lies."""
     return scope.key("waiting", owner, entry_id)
+
+
+def head_at(head: Head, at: Instant) -> Head:
+    """Return a head that was stored, as it is at an instant: permits that were set until then are over.
+
+    The first step after that instant writes it down; until then every reader finds it out here.
+    """
+    over = head.reversion
+    if over is None or over.at > at:
+        return head
+    rules = structs.replace(head.rules, permits=over.permits)
+    return structs.replace(head, rules=rules, pinned=over.pinned, reversion=None)
 
 
 def waiter_in(record: Record) -> Waiter:
@@ -547,8 +574,8 @@ class StepView(Protocol):
         """Return the version of a holder's grant as it was read."""
         ...
 
-    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[AlternativeChange, ...]:
-        """Return what turns this view into ``line``."""
+    def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:
+        """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
         ...
 
     def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
@@ -568,7 +595,7 @@ class LineView:
     nothing and the step is to be repeated with them.
     """
 
-    __slots__ = ("_given", "_shown", "_snapshot", "facts", "head", "history", "keys", "line", "missing")
+    __slots__ = ("_given", "_is_stored", "_shown", "_snapshot", "facts", "head", "history", "keys", "line", "missing")
 
     def __init__(
         self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts
@@ -576,7 +603,10 @@ class LineView:
         self.keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
         self.missing: set[RecordKey] = set()
         stored = snapshot.get(keys.head)
-        self.head: Final = Head(facts.new_life, spec.kind, spec.rules) if stored is None else HEADS.decode(stored.value)
+        kept = None if stored is None else HEADS.decode(stored.value)
+        head = Head(facts.new_life, spec.kind, spec.rules) if kept is None else head_at(kept, snapshot.at)
+        self.head: Final = head
+        self._is_stored: Final = head is kept
         self.history: Final = max(self.head.history, spec.history)
         front = max(self.head.front, facts.front) if facts.life == self.head.life else self.head.front
         last = self.head.next_ticket
@@ -620,10 +650,9 @@ class LineView:
         """Return the version of a holder's grant as it was in the snapshot."""
         return 0 if (record := self.get(self.keys.grant(holder.slot))) is None else record.version
 
-    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[Change, ...]:
-        """Return what turns this view into ``line``."""
-        keeps = self.head.pinned if pinned is None else pinned
-        return (*self._grant_changes(line), *self._waiter_changes(line), *self._head_change(line, pinned=keeps))
+    def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[Change, ...]:
+        """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
+        return (*self._grant_changes(line), *self._waiter_changes(line), *self._head_change(line, resized))
 
     def _grant_changes(self, line: Line) -> Iterator[Change]:
         before, after = _by_slot(self.line), _by_slot(line)
@@ -644,13 +673,16 @@ class LineView:
             if before.get(ticket) != waiter:
                 yield self._put(self.keys.ticket(ticket), WAITERS.encode_own(waiter))
 
-    def _head_change(self, line: Line, *, pinned: bool) -> Iterator[Change]:
+    def _head_change(self, line: Line, resized: Resize | None) -> Iterator[Change]:
         if not self.head.life:  # of a mutex, whose records lie otherwise
             return
+        old = self.head
+        pinned, reversion = (
+            (old.pinned, old.reversion) if resized is None else (resized.pinned, _reversion(old, resized))
+        )
         if not pinned and not line.holders and line.front == line.next_ticket:
             yield from self._delete(self.keys.head)
             return
-        old = self.head
         head = Head(
             old.life,
             old.kind,
@@ -661,8 +693,9 @@ class LineView:
             pinned,
             self._pace(line),
             self.history,
+            reversion,
         )
-        if head != old or self._snapshot.get(self.keys.head) is None:
+        if head != old or not self._is_stored:
             yield self._put(self.keys.head, HEADS.encode_own(head))
 
     def _pace(self, line: Line) -> float:
@@ -706,6 +739,15 @@ def wakes_between(
     ):
         if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in dead:
             yield Wake(keys.presence(entry.anchor.presence), keys.head)
+
+
+def _reversion(old: Head, resized: Resize) -> Reversion | None:
+    """Return what a line goes back to: what it had before the first of the numbers that are set for a while."""
+    if resized.until is None:
+        return None
+    if old.reversion is not None:
+        return structs.replace(old.reversion, at=resized.until)
+    return Reversion(resized.until, old.rules.permits, old.pinned)
 
 
 def _by_slot(line: Line) -> Mapping[int, Holder]:

@@ -189,10 +189,12 @@ def quick_step(
         return None
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
-        return queue_up(keys, seen, given, HEADS.decode(stored.value), spec, request)
+        head = HEADS.decode(stored.value)
+        return queue_up(keys, seen, given, head, spec, request) if head.reversion is None else None
     if type(request) is Leave and not request.by_force and not request.only_waiting and not spec.history:
         head = HEADS.decode(stored.value)
-        is_noted = bool(head.history)  # that the hold was released; that is done the long way
+        # That the hold was released is noted, and permits that were set for a while end: both the long way.
+        is_noted = bool(head.history) or head.reversion is not None
         if head.front == head.next_ticket and not is_noted:
             return _leave(keys, seen, given, head, request)
         if is_plain and not is_noted:
@@ -411,7 +413,7 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
         answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
-    changes = (*view.changes(line, pinned=_pinned(taken)), *history_change(view, line, requests, at))
+    changes = (*view.changes(line, resized=_resized(taken)), *history_change(view, line, requests, at))
     ready = view.ready(runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not extras.add(answers, changes, ready, granted):
@@ -579,8 +581,8 @@ def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]
     """Return the requests without the permits that they would give a line whose permits were set on purpose."""
     if not any(isinstance(each, Enter) and each.permits is not None for each in requests):
         return requests
-    is_pinned = _pinned(requests)
-    if not (head.pinned if is_pinned is None else is_pinned):
+    resized = _resized(requests)
+    if not (head.pinned if resized is None else resized.pinned):
         return requests
     return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
 
@@ -596,9 +598,6 @@ def _disagrees(head: Head, spec: LockSpec, requests: Sequence[Request]) -> bool:
     return head.rules != spec.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
 
 
-def _pinned(requests: Sequence[Request]) -> bool | None:
-    found: bool | None = None
-    for request in requests:
-        if isinstance(request, Resize):
-            found = request.pinned
-    return found
+def _resized(requests: Sequence[Request]) -> Resize | None:
+    """Return what sets the permits last of several requests."""
+    return next((each for each in reversed(requests) if isinstance(each, Resize)), None)

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 
     from standfast.clock import Clock
-    from standfast.locks.line_records import LineKeys, Request
+    from standfast.locks.line_records import LineKeys, Request, Resize
     from standfast.locks.line_step import StepDecision, StepResult
     from standfast.scope import Scope
     from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
@@ -208,7 +208,7 @@ class MutexView:
         """Return whom to wake: waiters that hold now, and entries that were evicted."""
         return wakes_between(self.keys, self.line, line, told, self.facts.dead)
 
-    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[AlternativeChange, ...]:  # noqa: ARG002 -- the number of a mutex's permits is none that could be set
+    def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:  # noqa: ARG002 -- the number of a mutex's permits is none that could be set
         """Return what turns this view into ``line``."""
         keys, grant, at = self.keys, self.keys.grant(SLOT), self._seen.version
         changes: list[AlternativeChange] = [*self._ticket_changes(line)]

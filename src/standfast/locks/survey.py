@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from standfast.clock import seconds_between
+from standfast.clock import Instant, seconds_between
 from standfast.errors import InvalidArgumentError
 from standfast.locks.deadlock import describe_cycle, find_cycle
 from standfast.locks.inspect import lines_at
@@ -18,7 +18,6 @@ from standfast.locks.line_records import MARKERS, name_of
 from standfast.locks.rate_limiter import BUCKETS, settle
 
 if TYPE_CHECKING:
-    from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.locks.inspect import FoundLine
     from standfast.scope import Scope
@@ -49,6 +48,8 @@ class LineInfo(Struct, frozen=True):
         waited: For how many seconds the first in line has waited; None if none waits.
         holder: The owner that has held it longest; empty if it is not held.
         waiter: The owner that is first in line; empty if none waits.
+        reverts_at: When the permits end that an operator has set; None: when they are cleared.
+        reverts_to: How many there are then.
     """
 
     key: str
@@ -62,6 +63,8 @@ class LineInfo(Struct, frozen=True):
     waited: float | None = None
     holder: str = ""
     waiter: str = ""
+    reverts_at: Instant | None = None
+    reverts_to: int | None = None
 
 
 class LinePage(Struct, frozen=True):
@@ -111,7 +114,7 @@ async def read_lines(
         looked, start = looked + len(page.records), page.more
         last = next(reversed(page.records)).parts[3:] if page.records else last
         heads = [each for each in page.records.values() if name_of(each.key.parts[3:]).startswith(prefix)]
-        lines = await lines_at(scope, heads)
+        lines = await lines_at(scope, heads, page.at)
         found += [_info(line, page.at) for line in lines if line.waiting or not waiting]
     return LinePage(tuple(found), start is not None, last)
 
@@ -124,6 +127,7 @@ async def addresses_awaited_by(scope: Scope, owner: str) -> tuple[tuple[str, ...
 
 def _info(line: FoundLine, at: Instant) -> LineInfo:
     oldest, first = min(line.holders, key=lambda holder: holder.granted_at, default=None), line.first
+    over = line.head.reversion
     return LineInfo(
         line.keys.name,
         line.keys.address,
@@ -136,6 +140,8 @@ def _info(line: FoundLine, at: Instant) -> LineInfo:
         None if first is None else seconds_between(first.entry.entered_at, at),
         "" if oldest is None else oldest.entry.owner,
         "" if first is None else first.entry.owner,
+        None if over is None else over.at,
+        None if over is None else over.permits,
     )
 
 

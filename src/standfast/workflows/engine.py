@@ -32,6 +32,7 @@ from standfast.errors import (
     UsageError,
 )
 from standfast.hooks import EngineHooks
+from standfast.locks.inspect import moment
 from standfast.locks.locks import DEFAULT_LEASE
 from standfast.log_hook import with_log
 from standfast.redaction import mask_url
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.audit import Actor, AuditedAction, AuditPage
+    from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.events import Hook, Hooks
     from standfast.locks.state import Slots
@@ -634,19 +636,37 @@ class Engine:
 
     # --- limits --------------------------------------------------------------------------------------------------
 
-    async def set_limit(self, workflow: Workflow[..., Any] | str, max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+    async def set_limit(
+        self,
+        workflow: Workflow[..., Any] | str,
+        max: int,  # noqa: A002 -- as in Limit
+        *,
+        key: str | None = None,
+        until: datetime | None = None,
+        lasts: Duration | None = None,
+    ) -> Instant | None:
         """Allow ``max`` unfinished runs at a time from now on, in all processes, whatever their code says.
 
         It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
-        a smaller one ends none.
+        a smaller one ends none. With an end, the limit is afterwards what it was before, by itself: waiting runs that
+        have room then begin, though nothing else happens. An end can be moved by setting it again. Return the end.
 
         Args:
             workflow: Which, or the name of one that workers have; it has to have such a limit.
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
+            until: When it ends, with a time zone.
+            lasts: How long it lasts, such as ``"2 hours"``; instead of ``until``.
+
+        Raises:
+            InvalidArgumentError: The end has passed, has no time zone, or is given twice.
         """
-        async with self.acts("limit.set", name_of(workflow), max=max, key=key):
-            await limits.set_limit(self.runtime, workflow, max, key)
+        end = limits.instant_of_end(self.runtime.now(), until, lasts)
+        async with self.acts(
+            "limit.set", name_of(workflow), max=max, key=key, until=None if end is None else moment(end)
+        ):
+            await limits.set_limit(self.runtime, workflow, max, key, end)
+        return end
 
     async def clear_limit(self, workflow: Workflow[..., Any] | str, *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from msgspec import Struct, structs
 
-from standfast.clock import Instant, later
-from standfast.errors import ArgumentTypeError, DeclarationError, LimitKeyError
-from standfast.locks.entry import MOST_HOLDERS, Entry, Line, LineEntries, LockSpec, OfRun, Rules, Waiting
+from standfast.clock import MICROSECONDS, Instant, later
+from standfast.durations import seconds
+from standfast.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, LimitKeyError
+from standfast.locks.entry import (
+    MOST_HOLDERS,
+    Answer,
+    Entry,
+    ExtraChanges,
+    Line,
+    LineEntries,
+    LockSpec,
+    OfRun,
+    Rules,
+    Waiting,
+)
 from standfast.locks.survey import read_lines
+from standfast.stores.protocol import Delete, Put
 from standfast.workflows.catalog import RemoteWorkflow, find_declared, list_declared
 from standfast.workflows.definition import StartLimit
-from standfast.workflows.records import HEADERS, RunKeys, Standing, Status, state_in
+from standfast.workflows.records import DUES, HEADERS, Due, RunKeys, Standing, Status, state_in, timer_key
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from standfast.durations import Duration
     from standfast.scope import Scope
+    from standfast.stores.protocol import Change, Record, Snapshot
     from standfast.workflows.catalog import Startable
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Header, RunState
@@ -106,6 +124,8 @@ class LimitInfo(Struct, frozen=True):
         waiting: How many wait for one at the most.
         waited: For how many seconds the first in line has waited; None if none waits.
         has_key: Whether it is a limit of each key.
+        until: When what an operator has set ends by itself, by the store's time; None: when it is cleared.
+        then: How many may be unfinished from then on.
     """
 
     workflow: str
@@ -117,6 +137,8 @@ class LimitInfo(Struct, frozen=True):
     waiting: int = 0
     waited: float | None = None
     has_key: bool = False
+    until: Instant | None = None
+    then: int | None = None
 
 
 class LimitPage(Struct, frozen=True):
@@ -142,8 +164,9 @@ async def list_limits(scope: Scope, workflow: str | None, most: int) -> LimitPag
         _, name, which, *partition = line.address
         says = known.pop((name, False), None) if which == "type" else known.get((name, True))
         key = partition[0] if which == "key" else None
-        uses = (line.holders, line.waiting, line.waited)
-        found.append(LimitInfo(name, key, line.permits, says, line.is_pinned, *uses, has_key=which == "key"))
+        uses = (line.holders, line.waiting, line.waited, which == "key")
+        ends = (line.reverts_at, line.reverts_to)
+        found.append(LimitInfo(name, key, line.permits, says, line.is_pinned, *uses, *ends))
     with_keys = {each.workflow for each in found if each.has_key}
     found += [
         LimitInfo(name, None, says, says, has_key=has_key)
@@ -175,28 +198,87 @@ async def _declared_limit(runtime: Runtime, workflow: str, key: str | None) -> S
     _no_limit(workflow, key)
 
 
-async def set_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, permits: int, key: str | None) -> None:
-    """Let a line have ``permits`` permits, whatever code says, until :func:`clear_limit`."""
+async def set_limit(
+    runtime: Runtime,
+    workflow: Workflow[..., Any] | str,
+    permits: int,
+    key: str | None,
+    until: Instant | None,
+) -> None:
+    """Let a line have ``permits`` permits, whatever code says, until an instant or :func:`clear_limit`.
+
+    The commit that sets it puts a timer as well. The worker that finds the timer due takes a step of the line, so
+    waiting runs are admitted then though nothing else happens in the line (:func:`end_override`).
+    """
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
         raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
-    await _resize(runtime, workflow, key, permits, pinned=True)
+    standing = await _standing_of(runtime, workflow, key)
+    extra = None if until is None else _timer(runtime.space, standing.address, until)
+    lines, spec = LineEntries(runtime.lines), spec_of(standing)
+    await lines.resize(standing.address, spec, permits, pinned=True, until=until, extra_changes=extra)
 
 
 async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None) -> None:
     """Let a line have as many permits as code says."""
-    await _resize(runtime, workflow, key, None, pinned=False)
+    standing = await _standing_of(runtime, workflow, key)
+    await LineEntries(runtime.lines).resize(standing.address, spec_of(standing), standing.permits, pinned=False)
 
 
-async def _resize(
-    runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None, permits: int | None, *, pinned: bool
-) -> None:
+async def _standing_of(runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None) -> Standing:
     if isinstance(workflow, str):
-        name, limit = workflow, await _declared_limit(runtime, workflow, key)
-    else:
-        name, limit = workflow.name, limit_of(workflow, key)
-    standing = standing_in(name, limit, key)
-    most = limit.max if permits is None else permits
-    await LineEntries(runtime.lines).resize(standing.address, spec_of(standing), most, pinned=pinned)
+        return standing_in(workflow, await _declared_limit(runtime, workflow, key), key)
+    return standing_in(workflow.name, limit_of(workflow, key), key)
+
+
+OVERRIDE: Final = "@@"
+"""What the names of limits begin with in the timer index; those of schedules have one such sign, and runs none."""
+
+
+def instant_of_end(now: Instant, until: datetime | None, lasts: Duration | None) -> Instant | None:
+    """Return when an override ends that is given by a moment or by how long it lasts; None if neither is given.
+
+    Raises:
+        InvalidArgumentError: Both are given, or the moment has no time zone or has passed.
+    """
+    if lasts is not None:
+        if until is not None:
+            raise InvalidArgumentError("until", "give until= or lasts=, not both", f"{until!s:.40}")
+        return later(now, seconds(lasts, what="lasts", minimum=0.001))
+    if until is None:
+        return None
+    if until.tzinfo is None:
+        raise InvalidArgumentError("until", "it needs a time zone: datetime.now(UTC) + timedelta(hours=2)", str(until))
+    end = Instant(round(until.timestamp() * MICROSECONDS))
+    if end <= now:
+        raise InvalidArgumentError("until", "it has passed; clear the limit to end an override now", str(until))
+    return end
+
+
+def _timer(scope: Scope, address: tuple[str, ...], until: Instant) -> ExtraChanges[Answer]:
+    """Return what puts a timer for the end of an override into the same commit."""
+    name = OVERRIDE + sha256("\0".join(address).encode()).hexdigest()[:32]  # an address may be as long as a key
+    key = timer_key(scope, until, name)
+
+    def decide(_answer: Answer, seen: Snapshot) -> tuple[Change, ...]:
+        return (Put(key, DUES.encode(Due(look_at=address)), seen.version(key)),)
+
+    return ExtraChanges((key,), decide)
+
+
+async def end_override(runtime: Runtime, timer: Record) -> None:
+    """Take a step of the line whose override ends now, and remove the timer in the same commit.
+
+    The step judges by the store's time whether it has ended: a timer of an override that was prolonged or cleared
+    changes nothing.
+    """
+    address = DUES.decode(timer.value).look_at
+
+    def decide(_answer: Answer, seen: Snapshot) -> tuple[Change, ...]:
+        found = seen.get(timer.key)
+        return () if found is None else (Delete(timer.key, found.version),)
+
+    spec, extra = LockSpec(LIMIT, Rules(1)), ExtraChanges[Answer]((timer.key,), decide)
+    await LineEntries(runtime.lines).advance(address, spec, extra_changes=extra)
 
 
 async def place_of(runtime: Runtime, run_id: str) -> int | None:

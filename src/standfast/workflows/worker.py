@@ -21,6 +21,7 @@ from standfast.workflows.claims import claim, find_dead, reclaim, workers_of
 from standfast.workflows.context_locks import reap_waited_line
 from standfast.workflows.control import Unload
 from standfast.workflows.execution import execute, is_resting, release, suspend
+from standfast.workflows.limits import OVERRIDE, end_override
 from standfast.workflows.records import DUES, RUN_STATES, RunKeys
 from standfast.workflows.run_index import index_existing
 
@@ -578,11 +579,13 @@ class Worker:
         return name not in self._ready and name not in self._claiming and self._is_for_here(record)
 
     async def _sort_due(self, due: dict[Record, Instant]) -> None:
-        """Find out what is due: runs to claim, lines to reap, schedules, and what earlier waits left behind."""
+        """Find out what is due: runs to claim, lines to reap, schedules, limits, and what earlier waits left behind."""
         space, page = self._runtime.space, self._runtime.space.at_most(100)
         for schedule in [record for record in due if record.key.parts[-1].startswith("@")]:
             at = due.pop(schedule)
-            if self.on_schedule is not None:
+            if schedule.key.parts[-1].startswith(OVERRIDE):
+                self._own(self._safely(end_override(self._runtime, schedule)))
+            elif self.on_schedule is not None:
                 self._own(self._safely(self.on_schedule(schedule.key.parts[-1][1:], at, schedule)))
         records = list(due)
         for first in range(0, len(records), page):

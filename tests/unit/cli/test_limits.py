@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
+from standfast.locks.inspect import moment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,6 +68,19 @@ async def test_a_limit_is_set_and_cleared_by_name(engine: sf.Engine, ask: Ask) -
     assert said.stdout == "few: 3 unfinished runs at a time, until it is cleared\n"
     assert (raised.max, raised.declared, raised.is_set, raised.in_use, raised.waiting) == (3, 2, True, 3, 0)
     assert (cleared.max, cleared.is_set) == (2, False)
+
+
+async def test_a_limit_is_set_for_a_while(engine: sf.Engine, ask: Ask) -> None:
+    """It is told when it ends, and what it is then."""
+    told = json.loads((await ask("limits", "set", "few", "5", "--for", "2h", "--json")).stdout)
+    [found] = (await engine.limits("few")).limits
+    assert (told["max"], told["until"], found.then) == (5, found.until, 2)
+    assert found.until is not None
+    assert f"until {moment(found.until)}, then 2" in (await ask("limits", "show", "few")).stdout
+    said = await ask("limits", "set", "few", "5", "--until", "2999-01-01T00:00")
+    assert said.stdout == "few: 5 unfinished runs at a time, until 2999-01-01 00:00:00Z\n"
+    refused = await ask("limits", "set", "few", "5", "--until", "2001-01-01T00:00")
+    assert (refused.exit_code, "it has passed" in refused.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("engine")

@@ -10,7 +10,17 @@ from msgspec import structs
 from standfast.clock import Instant
 from standfast.keys import KeyFamily
 from standfast.locks.line import MOST_HOLDERS, Entry, Holder, Line, OfPresence, Rules, Until, advance, enter, leave
-from standfast.locks.line_records import HEADS, WINDOW, Head, LineFacts, LineKeys, LineView, LockSpec, presences_of
+from standfast.locks.line_records import (
+    HEADS,
+    WINDOW,
+    Head,
+    LineFacts,
+    LineKeys,
+    LineView,
+    LockSpec,
+    Resize,
+    presences_of,
+)
 from standfast.locks.locks import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
 from standfast.scope import Scope, address_of
 from standfast.stores import Capabilities, Delete, Put, Record, Snapshot
@@ -172,9 +182,9 @@ def test_the_dead_are_told_by_their_presence(keys: LineKeys) -> None:
 def test_a_size_that_was_set_outlives_the_line(keys: LineKeys) -> None:
     """A pinned head stays when everyone has left."""
     shelf = Shelf(keys)
-    shelf.put(shelf.view().changes(Line(Rules(5)), pinned=True))
+    shelf.put(shelf.view().changes(Line(Rules(5)), resized=Resize(5)))
     assert shelf.view().line == Line(Rules(5))
-    shelf.put(shelf.view().changes(Line(Rules(5)), pinned=False))
+    shelf.put(shelf.view().changes(Line(Rules(5)), resized=Resize(5, pinned=False)))
     assert shelf.records == {}
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 from urllib.parse import parse_qsl
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.responses import Response
 
 from standfast.audit import Actor
-from standfast.clock import MICROSECONDS
+from standfast.clock import MICROSECONDS, Instant, seconds_between
+from standfast.durations import typed
 from standfast.errors import ForbiddenError, StandfastError
 from standfast.flows.request_list import cancel_request, read_request
 from standfast.flows.view import is_over, note_operator
@@ -23,6 +24,7 @@ from standfast.web.dashboard.access import ACTIONS, PageError, form_token, is_ow
 from standfast.web.dashboard.run_pages import BULK
 from standfast.web.dashboard.screens import address_in
 from standfast.web.dashboard.values import json_in, masked, moment_in, pretty, shown, unmasked
+from standfast.workflows.limits import instant_of_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -608,14 +610,54 @@ def _about_limit(view: View, fields: Fields, *will: str, **more: Any) -> Preview
 
 
 async def _preview_set(view: View, fields: Fields) -> Preview:
-    will = "So many runs may be unfinished at a time from now on, in all processes, until the limit is cleared."
-    rest = "A larger number lets waiting runs begin at once; a smaller one ends none."
-    return _about_limit(view, fields, will, rest, asks=(FormField("max", "How many runs", _one(fields, "max")),))
+    max_text, lasts = _one(fields, "max").strip(), _one(fields, "lasts").strip()
+    asks = (
+        FormField("max", "How many runs", max_text),
+        FormField("lasts", "For how long", lasts, hint="2 hours; empty: until it is cleared"),
+    )
+    if _one(fields, "shown") != "yes":
+        will = "So many runs may be unfinished at a time from now on, in all processes, whatever their code says."
+        rest = "A larger number lets waiting runs begin at once; a smaller one ends none."
+        found = _about_limit(view, fields, will, rest, asks=asks, is_question=True)
+        return structs.replace(found, fields=(*found.fields, ("shown", "yes")))
+    found = _about_limit(view, fields, *await _said_of_limit(view, fields, _count(max_text), lasts))
+    return structs.replace(found, fields=(*found.fields, ("max", max_text), ("lasts", lasts)))
+
+
+async def _said_of_limit(view: View, fields: Fields, most: int, lasts: str) -> list[str]:
+    """Return what setting a limit will do to the runs that have a place or wait for one."""
+    workflow, key = _one(fields, "workflow"), _limit_key(fields)
+    now = Instant(view.now)
+    end = instant_of_end(now, None, typed(lasts) if lasts else None)
+    page = await view.engine.limits(workflow, limit=500)
+    found = next((each for each in page.limits if each.key == key), None)
+    used, waiting, before = (0, 0, None) if found is None else (found.in_use, found.waiting, found.max)
+    will = [f"{most:,} {'run' if most == 1 else 'runs'} may be unfinished at a time from now on, in all processes."]
+    begin = max(0, min(waiting, most - used))
+    if begin:
+        will.append(f"{begin:,} of {waiting:,} waiting {'run begins' if begin == 1 else 'runs begin'} at once.")
+    elif used > most:
+        will.append(f"{used:,} are unfinished now. None of them is ended; the next one begins when fewer are left.")
+    elif waiting:
+        will.append(f"{waiting:,} {'run waits' if waiting == 1 else 'runs wait'} on: {used:,} are unfinished now.")
+    then = before if found is None or found.until is None else found.then
+    if end is None:
+        will.append("It stays so until the limit is cleared.")
+    else:
+        back = "what the code says" if then is None else f"{then:,}"
+        left = length(seconds_between(now, end))
+        will.append(f"It ends by itself in {left}, at {moment(end)}. Then it is {back} again.")
+    return will
+
+
+def _limit_key(fields: Fields) -> str | None:
+    return _one(fields, "key") if _one(fields, "has_key") == "yes" else None
 
 
 async def _set(view: View, engine: Engine, fields: Fields) -> str:
-    key = _one(fields, "key") if _one(fields, "has_key") == "yes" else None
-    await engine.set_limit(_one(fields, "workflow"), _count(_one(fields, "max")), key=key)
+    text = _one(fields, "lasts").strip()
+    most, lasts = _count(_one(fields, "max").strip()), typed(text) if text else None
+    await engine.set_limit(_one(fields, "workflow"), most, key=_limit_key(fields), lasts=lasts)
     return view.url("limits")
 
 
@@ -624,8 +666,7 @@ async def _preview_clear(view: View, fields: Fields) -> Preview:
 
 
 async def _clear(view: View, engine: Engine, fields: Fields) -> str:
-    key = _one(fields, "key") if _one(fields, "has_key") == "yes" else None
-    await engine.clear_limit(_one(fields, "workflow"), key=key)
+    await engine.clear_limit(_one(fields, "workflow"), key=_limit_key(fields))
     return view.url("limits")
 
 

@@ -189,6 +189,10 @@ class View:
         """Return how many seconds ago something was."""
         return 0.0 if instant is None else max(0.0, (self.now - instant) / MICROSECONDS)
 
+    def left(self, instant: int) -> float:
+        """Return in how many seconds something will be."""
+        return max(0.0, (instant - self.now) / MICROSECONDS)
+
     def token(self, action: str) -> str:
         """Return what a form carries that does something."""
         return form_token(self.dashboard.secret, self.access.principal, action)

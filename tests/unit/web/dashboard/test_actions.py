@@ -52,11 +52,30 @@ async def test_schedules_are_paused_resumed_and_triggered() -> None:
 async def test_limits_are_set_and_cleared() -> None:
     """The page shows what the code says beside what was set."""
     async with opened("all", limited) as made:
-        await made.act("limit.set", workflow="limited", key="", has_key="no", max="7")
+        await made.act("limit.set", workflow="limited", key="", has_key="no", max="7", shown="yes")
         assert [(each.max, each.is_set) for each in (await made.engine.limits("limited")).limits] == [(7, True)]
         assert "code says 2" in (await made.get("limits")).text
         await made.act("limit.clear", workflow="limited", key="", has_key="no")
         assert not [each for each in (await made.engine.limits("limited")).limits if each.is_set]
+
+
+async def test_a_limit_is_set_for_a_while_after_it_was_said_when_it_ends() -> None:
+    """The first form asks for the number and the length; the second says what that comes to."""
+    async with opened("all", limited) as made:
+        own = {"workflow": "limited", "key": "", "has_key": "no"}
+        asked = (await made.get("act/limit.set", **own)).text
+        assert "Show what it will do" in asked
+        assert 'name="lasts"' in asked
+        told = (await made.get("act/limit.set", **own, max="7", lasts="2 hours", shown="yes")).text
+        assert "7 runs may be unfinished at a time" in told
+        assert "It ends by itself in 2 h" in told
+        assert (await made.engine.limits("limited")).limits[0].until is None
+        await made.act("limit.set", **own, max="7", lasts="2 hours", shown="yes")
+        [found] = (await made.engine.limits("limited")).limits
+        assert (found.max, found.then) == (7, 2)
+        assert "for another" in (await made.get("limits")).text
+        answer = await made.get("act/limit.set", **own, max="7", lasts="soon", shown="yes")
+        assert answer.status_code == 400
 
 
 async def test_a_waiter_is_cancelled_and_a_semaphore_resized() -> None:
