@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import StoreSize
     from standfast.telemetry.exporters import OpenTelemetryMetrics, PrometheusMetrics
     from standfast.telemetry.traces import TracingHook
+    from standfast.workflows.capacity import WorkerLimits
     from standfast.workflows.sweeper import Retention
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "StoreSize",
     "StructlogHook",
     "TracingHook",
+    "WorkerLimits",
     "accept_loss",
     "export_store",
     "fence_store",
@@ -70,6 +72,7 @@ _HOMES = {
     "StoreSize": "standfast.stores.protocol",
     "StructlogHook": "standfast.log_hook",
     "TracingHook": "standfast.telemetry.traces",
+    "WorkerLimits": "standfast.workflows.capacity",
     "accept_loss": "standfast.audit",
     "export_store": "standfast.audit",
     "fence_store": "standfast.audit",

@@ -18,6 +18,7 @@ from standfast.locks.run_locks import RunLocks
 from standfast.locks.state import Slots
 from standfast.locks.survey import read_rates
 from standfast.log_hook import with_log
+from standfast.redaction import mask_url
 from standfast.scope import Scope, address_of, checked_name
 from standfast.stores.url import encrypted, open_store
 
@@ -212,7 +213,6 @@ class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
     __slots__ = (
-        "_actor",
         "_credentials",
         "_encryption",
         "_heartbeat",
@@ -221,6 +221,7 @@ class Opening:
         "_names",
         "_space",
         "_url",
+        "actor",
     )
 
     def __init__(  # noqa: PLR0913 -- what open was given
@@ -237,11 +238,16 @@ class Opening:
         actor: Actor | None,
     ) -> None:
         self._url, self._hooks, self._encryption, self._credentials = url, tuple(hooks), encryption, credentials
-        self._actor = actor
+        self.actor: Final = actor
         self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
         self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
         self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
         self._space: Space | None = None
+
+    @property
+    def address(self) -> str:
+        """Which store, without secrets."""
+        return mask_url(self._url)
 
     def __await__(self) -> Generator[Any, Any, Space]:
         return self._open().__await__()
@@ -270,7 +276,7 @@ class Opening:
                 lease=self._lease,
                 heartbeat=self._heartbeat,
                 hooks=with_log(told),
-                actor=self._actor,
+                actor=self.actor,
             )
         except BaseException:
             await store.aclose()

@@ -36,7 +36,7 @@ class Echo:
         self.flow = sf.Flow("echo", description="Says it again.")
         self.flow.action(name="append_message")(self._append)
         self.flow.action(name="respond", concurrency=policy)(self._respond)
-        self.app = App("memory://", flows=[self.flow], chats=[Chat(self.flow)], grace=0)
+        self.app = App("memory://", flows=[self.flow], chats=[Chat(self.flow)], limits=sf.web.AppLimits(grace=0))
 
     async def _append(self, request: sf.Request, text: str) -> None:
         del request

@@ -69,7 +69,7 @@ class Site:
         if world.overlap is not None:
             options["schedules"] = [self._stage.schedule(world.overlap, world.sessions[0])]
         while True:
-            engine = Engine(self.space, linger=0.05, quarantine_after=1_000)
+            engine = Engine(self.space, worker=sf.admin.WorkerLimits(linger=0.05, quarantine_after=1_000))
             self._made = Dispatcher(engine, [self._stage.flow], arbiter=world.kind, **options)
             try:
                 await self._made.open()

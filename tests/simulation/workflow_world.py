@@ -18,6 +18,7 @@ from standfast.errors import (
 )
 from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
+from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.control import Unload
 from standfast.workflows.engine import Engine
 from tests.simulation.lock_process import CALM, Process
@@ -67,7 +68,9 @@ class Site:
         self.space: Final = self.process.open(world.lease)
         world.watch.presences[self.space.presence_name] = self.process
         linger = world.chance.choice((0, 0.05, 0.25))
-        self.engine: Final = Engine(self.space, workflows=OPERATED, drive=drive, linger=linger, quarantine_after=1_000)
+        self.engine: Final = Engine(
+            self.space, workflows=OPERATED, drive=drive, worker=WorkerLimits(linger=linger, quarantine_after=1_000)
+        )
         self._watch: Final = world.watch
         self.is_leaving = False
 

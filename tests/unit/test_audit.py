@@ -54,7 +54,7 @@ async def limited(ctx: sf.Context) -> None:
 @pytest.fixture
 async def engine() -> AsyncIterator[sf.Engine]:
     """An engine in the hands of an operator."""
-    async with sf.Engine("memory://", workflows=[wait_for_word, limited], actor=ANN) as opened:
+    async with sf.Engine(sf.open("memory://", actor=ANN), workflows=[wait_for_word, limited]) as opened:
         yield opened
 
 

@@ -25,9 +25,9 @@ from standfast.stores.liveness import ForkGuard, run_in_forked_child
 from standfast.threads import start_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
-    from standfast.space import Opening, Space
+    from standfast.space import Space
     from standfast.workflows.engine import Engine
 
 T = TypeVar("T")
@@ -330,7 +330,7 @@ class Link:
 
     __slots__ = ("_is_closed", "_live", "_opening", "name")
 
-    def __init__(self, name: str, opening: Callable[[], Opening]) -> None:
+    def __init__(self, name: str, opening: Callable[[], Awaitable[AsyncSpace]]) -> None:
         self.name: Final = name
         self._opening: Final = opening
         self._is_closed = False

@@ -20,17 +20,16 @@ from typing import (
 )
 
 from standfast.blocking._engine_portal import EngineLink, start_within
+from standfast.blocking._portal import Link
 from standfast.blocking.run import Run, as_blocking
 from standfast.blocking.schedules import Schedules
 from standfast.blocking.space import Space, link_of
-from standfast.blocking.space import open as open_space
 from standfast.locks.locks import DEFAULT_LEASE
-from standfast.workflows.engine import LINGER
+from standfast.space import open as open_async
 from standfast.workflows.engine import Engine as AsyncEngine
 from standfast.workflows.overview import LATELY, PATIENCE
 from standfast.workflows.run import Run as AsyncRun
 from standfast.workflows.run_index import MOST_COUNTED
-from standfast.workflows.runtime import MOST, MOST_DEATHS
 from standfast.workflows.worker import GRACE
 
 if TYPE_CHECKING:
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.durations import Duration
     from standfast.events import Hook
+    from standfast.space import Opening
     from standfast.space import Space as AsyncSpace
-    from standfast.stores.address import Credentials
-    from standfast.stores.encryption import Keyring
     from standfast.stores.user_transactions import Talk
     from standfast.workflows.admin import Looked, Recovered
+    from standfast.workflows.capacity import WorkerLimits
     from standfast.workflows.debounce import Runnable
     from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.fleet import WorkerInfo
@@ -85,8 +84,8 @@ class Engine:
     block; steps that are plain functions run in threads.
 
     Args:
-        url: Which store, as in :func:`standfast.blocking.open`; or a blocking space, which stays open when the engine
-            closes.
+        store: Which store: a URL; ``standfast.open(url, ...)`` for more options, which the engine opens and closes; or
+            a blocking space, which stays open when the engine closes.
         workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
             along what it needs; see :meth:`call`.
         steps: Steps that workflows may call by name.
@@ -97,18 +96,13 @@ class Engine:
             drive them.
         recover: Refuse to open if there are unfinished runs of workflows, or versions, that it does not have; see
             :meth:`recover_all`. In any case it takes up what it can.
-        namespace: As in :func:`standfast.blocking.open`.
-        tenant: As in :func:`standfast.blocking.open`.
-        lease: How long others wait for this process, if it is not heard of any more, before they take its runs over.
-        linger: How long a run in which everything waits stays in memory.
-        max_loaded: How many runs are in memory at most.
-        threads: How many steps that are plain functions run at a time.
-        quarantine_after: How many workers may die with a run before it is left alone.
+        namespace: As in :func:`standfast.blocking.open`; only with a URL.
+        tenant: As in :func:`standfast.blocking.open`; only with a URL.
+        lease: How long others wait for this process, if it is not heard of any more, before they take its runs over;
+            only with a URL.
+        worker: What it takes on at the most, if it drives runs: ``sf.admin.WorkerLimits(threads=8)``.
         hooks: Told what happens, on Standfast's own thread.
-        encryption: As in :func:`standfast.blocking.open`.
-        credentials: As in :func:`standfast.blocking.open`.
         retention: For how long runs are kept after they have ended, if this engine drives runs.
-        actor: The operator who acts through it: what is done to runs, limits and schedules is recorded.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -119,7 +113,7 @@ class Engine:
 
     def __init__(  # noqa: PLR0913 -- keyword options
         self,
-        url: str | Space,
+        store: str | Opening | Space,
         *,
         workflows: Iterable[Runnable] | Mapping[str, Runnable] = (),
         steps: Iterable[Step[..., Any] | Any] = (),
@@ -130,55 +124,39 @@ class Engine:
         namespace: str = "default",
         tenant: str = "default",
         lease: Duration = DEFAULT_LEASE,
-        linger: Duration = LINGER,
-        max_loaded: int = 10_000,
-        threads: int = MOST,
-        quarantine_after: int = MOST_DEATHS,
+        worker: WorkerLimits | None = None,
         hooks: Iterable[Hook] = (),
-        encryption: Keyring | None = None,
-        credentials: Credentials | None = None,
         retention: Retention | None = None,
-        actor: Actor | None = None,
     ) -> None:
         known = cast("Workflows", workflows if isinstance(workflows, Mapping) else tuple(workflows))
         named, raised, declared, told = tuple(steps), tuple(errors), tuple(schedules), tuple(hooks)
 
-        def make(space: AsyncSpace | str) -> AsyncEngine:
+        def make(store: str | Opening | AsyncSpace, **names: Any) -> AsyncEngine:  # noqa: ANN401 -- as it was given
             return AsyncEngine(
-                space,
+                store,
                 workflows=known,
                 steps=named,
                 errors=raised,
                 schedules=declared,
                 drive=drive,
                 recover=recover,
-                linger=linger,
-                max_loaded=max_loaded,
-                threads=threads,
-                quarantine_after=quarantine_after,
+                worker=worker,
                 hooks=told,
                 retention=retention,
-                actor=actor,
-            )
-
-        def find() -> Space:
-            if isinstance(url, Space):
-                return url
-            return open_space(
-                url,
-                namespace=namespace,
-                tenant=tenant,
-                lease=lease,
-                hooks=told,
-                encryption=encryption,
-                credentials=credentials,
-                actor=actor,
+                **names,
             )
 
         # Never opened: it finds the mistakes in what it is given, here and not when the engine is first used.
-        self._draft: Final = make(link_of(url).live().space if isinstance(url, Space) else url)
+        given = link_of(store).live().space if isinstance(store, Space) else store
+        self._draft: Final = make(given, namespace=namespace, tenant=tenant, lease=lease)
         self.address: Final = self._draft.address
-        self._link = EngineLink(lambda: link_of(find()), make, is_own=not isinstance(url, Space))
+        if isinstance(store, Space):
+            self._link = EngineLink(lambda: link_of(store), make, is_own=False)
+            return
+        opening = (
+            open_async(store, namespace=namespace, tenant=tenant, lease=lease) if isinstance(store, str) else store
+        )
+        self._link = EngineLink(lambda: Link(self.address, lambda: opening.open_with(told)), make, is_own=True)
 
     def __repr__(self) -> str:
         return f"<blocking Engine on {self.address or 'a space'}>"

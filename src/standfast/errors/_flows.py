@@ -457,12 +457,12 @@ class HttpError(FlowError):
             "wrong-host": (
                 421,
                 "A request names a host that this application is not served under",
-                'Nothing was started. Add it where the application is made: hosts=["api.example.com"].',
+                'Nothing was started. Add it where the application is made: site=sf.web.Site(hosts=["api.example.com"]).',
             ),
             "wrong-origin": (
                 403,
                 "A request comes from a page that this application does not trust",
-                'Nothing was started. Add it where the application is made: origins=["https://example.com"].',
+                'Nothing was started. Add it where the application is made: site=sf.web.Site(origins=["https://example.com"]).',
             ),
         }
     )

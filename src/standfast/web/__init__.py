@@ -13,7 +13,7 @@ from standfast._lazy import lazy_names
 if TYPE_CHECKING:
     from standfast.flows.tenants import TenantLimits
     from standfast.web import webhooks
-    from standfast.web.app import App, lifespan
+    from standfast.web.app import App, Site, lifespan
     from standfast.web.auth import BearerTokens, new_token, token_digest
     from standfast.web.call import chain_headers
     from standfast.web.chat import Chat, ChatLimits
@@ -30,6 +30,7 @@ __all__ = [
     "ChatLimits",
     "Dashboard",
     "OAuthTokens",
+    "Site",
     "TenantLimits",
     "Webhook",
     "chain_headers",
@@ -48,6 +49,7 @@ _HOMES = {
     "ChatLimits": "standfast.web.chat",
     "Dashboard": "standfast.web.dashboard",
     "OAuthTokens": "standfast.web.oauth",
+    "Site": "standfast.web.app",
     "TenantLimits": "standfast.flows.tenants",
     "Webhook": "standfast.web.webhooks",
     "chain_headers": "standfast.web.call",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.flows.flow import Action, Flow
     from standfast.flows.request import Call, Principal
@@ -39,8 +38,37 @@ if TYPE_CHECKING:
     from standfast.workflows.debounce import Runnable
 
 
-GRACE: Final = 10.0
-"""Seconds that requests under way have to end when the application closes."""
+@final
+class Site:
+    """Where an application is served, and to which pages and clients.
+
+        sf.App(url, flows=[shop], site=sf.web.Site(hosts=["shop.example"], origins=["https://admin.example"]))
+
+    Args:
+        hosts: The names that it is served under; requests for others are refused. By default any.
+        origins: Pages besides its own that may use it from a browser, such as ``"https://example.com"``.
+        version: Which version of it this is, in its description.
+        tool_sessions: Give clients of older versions of the Model Context Protocol a session, which lives in the
+            process that opened it. False: none has one, and any process takes any message, as with its newest version.
+
+    Raises:
+        DeclarationError: The declaration cannot work; the error names the place and the reason.
+    """
+
+    __slots__ = ("hosts", "origins", "tool_sessions", "version")
+
+    def __init__(
+        self,
+        *,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        version: str = "1",
+        tool_sessions: bool = True,
+    ) -> None:
+        self.hosts: Final = given.texts("hosts", hosts)
+        self.origins: Final = given.texts("origins", origins)
+        self.version: Final = version
+        self.tool_sessions: Final = tool_sessions
 
 
 @final
@@ -59,8 +87,6 @@ class App:
         webhooks: Deliveries that it takes.
         chats: The flows that people talk to.
         tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
-        tool_sessions: Give clients of older versions of that protocol a session, which lives in the process that opened
-            it. False: none has one, and any process takes any message, as with its newest version.
         schedules: Of its actions, see :meth:`Action.schedule <standfast.flows.flow.Action.schedule>`; and of
             workflows, as in :class:`~standfast.Engine`, only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~standfast.web.BearerTokens` or
@@ -69,14 +95,11 @@ class App:
             it, callers need the :attr:`token`.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
             and decides in memory, without asking the store; a second one refuses to start.
-        hosts: The names that it is served under; requests for others are refused. By default any.
-        origins: Pages besides its own that may use it from a browser, such as ``"https://example.com"``.
-        limits: How much it takes on.
         name: What it is called, in its description and as the sole server of its store.
-        version: Which version of it this is, in its description.
+        site: Where it is served, and to which pages and clients: ``sf.web.Site(hosts=["api.example.com"])``.
+        limits: How much it takes on.
         namespace: As in :func:`standfast.open`; only with a store.
         hooks: Told what happens; only with a store.
-        grace: How long requests under way have to end when it closes.
 
     Raises:
         DeclarationError: The declaration cannot work; the error names the place and the reason.
@@ -91,18 +114,14 @@ class App:
         webhooks: Iterable[Webhook] = (),
         chats: Iterable[Chat] = (),
         tools: Iterable[Toolable] = (),
-        tool_sessions: bool = True,
         schedules: Iterable[Schedule] = (),
         authenticate: Authenticate | None = None,
         arbiter: Literal["shared", "local"] = "shared",
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
-        limits: AppLimits | None = None,
         name: str = "app",
-        version: str = "1",
+        site: Site | None = None,
+        limits: AppLimits | None = None,
         namespace: str = "default",
         hooks: Iterable[Hook] = (),
-        grace: Duration = GRACE,
     ) -> None:
         self.flows: Final = Flows(flows)
         of_actions, of_workflows = _sorted_out(schedules, self.flows)
@@ -111,8 +130,10 @@ class App:
             if isinstance(store, str)
             else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
         )
-        self.name, self.grace = name, given.time("grace", grace)
+        self.name: Final = name
+        place = given.one("site", site, Site, "sf.web.Site(...)") or Site()
         self.limits: Final = given.one("limits", limits, AppLimits, "sf.web.AppLimits(...)") or AppLimits()
+        self.grace: float | str = self.limits.grace
         self.shares: Final = AppShares(self.limits)
         self._dispatcher: Final = Dispatcher(
             self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
@@ -127,12 +148,12 @@ class App:
         known = _checked(webhooks, self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
         self._tools: Final[ToolEndpoint | None] = (
-            building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
+            building.tools_of(self, self.toolbox, has_sessions=place.tool_sessions) if self.toolbox else None
         )
         talks = checked_chats(chats, self.flows)
         self.pages: Final = tuple(f"/chat/{each.flow}/" for each in talks if each.page)
-        self.routes: Final = building.routes_of(self, known, talks, self._tools, version, who)
-        allowed = {"hosts": given.texts("hosts", hosts), "origins": given.texts("origins", origins)}
+        self.routes: Final = building.routes_of(self, known, talks, self._tools, place.version, who)
+        allowed = {"hosts": place.hosts, "origins": place.origins}
         self._door: Final[ASGIApp] = building.behind_the_door(self, self.routes, known, authenticate=who, **allowed)
 
     def __repr__(self) -> str:

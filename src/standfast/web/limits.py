@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
 
 from standfast.durations import seconds
-from standfast.errors import DeclarationError, InvalidArgumentError, TooManyRequestsError
+from standfast.errors import DeclarationError, TooManyRequestsError
 from standfast.flows.shares import SAID, Shares
 from standfast.flows.tenants import TenantLimits
 
@@ -57,15 +57,6 @@ def function(name: str, given: T, example: str) -> T:
     """Return a function, or nothing."""
     if given is not None and not callable(given):
         raise DeclarationError(APP, f"{name} is {given!r:.60}; it must be a function, such as {example}")
-    return given
-
-
-def time(name: str, given: Duration) -> Duration:
-    """Return a time as it was given, if it can be read."""
-    try:
-        seconds(given, what=name)
-    except InvalidArgumentError as problem:
-        raise DeclarationError(APP, str(problem)) from None
     return given
 
 
@@ -140,6 +131,10 @@ class UserShares:
 # --- what an application takes on at most. Whatever is more is refused with a typed error, before anything is done -
 
 
+GRACE: Final = 10.0
+"""Seconds that requests under way have to end."""
+
+
 @final
 class AppLimits:
     """How much an application takes on.
@@ -159,10 +154,11 @@ class AppLimits:
         patience: How long a reader of a stream may take to read what it is sent. One that takes longer is let go, and
             can go on after what it has read.
         tenants: What each tenant may have at most.
+        grace: How long requests under way have to end when the application closes.
     """
 
     __slots__ = (
-        *("body", "body_time", "deliveries", "heartbeat", "patience", "requests", "streams", "tenants"),
+        *("body", "body_time", "deliveries", "grace", "heartbeat", "patience", "requests", "streams", "tenants"),
         *("user_streams", "wait"),
     )
 
@@ -179,7 +175,9 @@ class AppLimits:
         user_streams: int = 100,
         patience: Duration = "30s",
         tenants: TenantLimits | None = None,
+        grace: Duration = GRACE,
     ) -> None:
+        self.grace: Final = seconds(grace, what="grace")
         self.body: Final = _count("body", body)
         self.requests: Final = _count("requests", requests)
         self.deliveries: Final = _count("deliveries", deliveries)

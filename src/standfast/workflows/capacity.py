@@ -6,14 +6,72 @@ slower: runs whose steps wait for something outside are worked on by the thousan
 leaves the rest to others. One that meets another worker begins with a few again, and hands back what is more than its
 share. Runs that sleep or wait for something do not count.
 
-Pure functions: the worker says how it is, and is told how many.
+Pure functions: the worker says how it is, and is told how many. What it may take on at the most is declared
+(:class:`WorkerLimits`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct, structs
+
+from standfast.durations import seconds
+from standfast.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from standfast.durations import Duration
+
+
+# --- what a worker may take on at the most, as it is declared ------------------------------------------------------
+
+LINGER: Final = 0.25
+"""Seconds that a run in which everything waits stays in memory."""
+
+
+@final
+class WorkerLimits:
+    """What the worker of an engine takes on at the most.
+
+        sf.Engine(url, workflows=[fulfil], worker=sf.admin.WorkerLimits(threads=8, max_loaded=1_000))
+
+    Args:
+        max_loaded: How many runs are in memory.
+        threads: How many steps that are plain functions run at a time.
+        linger: How long a run in which everything waits stays in memory.
+        quarantine_after: How many workers may die with a run before it is left alone.
+
+    Raises:
+        DeclarationError: One of them is out of its range.
+    """
+
+    __slots__ = ("linger", "max_loaded", "quarantine_after", "threads")
+
+    def __init__(
+        self,
+        *,
+        max_loaded: int = 10_000,
+        threads: int = 32,
+        linger: Duration = LINGER,
+        quarantine_after: int = 5,
+    ) -> None:
+        counts = {"max_loaded": max_loaded, "threads": threads, "quarantine_after": quarantine_after}
+        for name, given in counts.items():
+            if type(given) is not int or given < 1:
+                raise DeclarationError("WorkerLimits", f"{name} is {given!r:.40}; it must be a whole number from 1 on")
+        self.max_loaded: Final = max_loaded
+        self.threads: Final = threads
+        self.linger: Final = seconds(linger, what="linger")
+        self.quarantine_after: Final = quarantine_after
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkerLimits(max_loaded={self.max_loaded}, threads={self.threads}, linger={self.linger:g}, "
+            f"quarantine_after={self.quarantine_after})"
+        )
+
+
+# --- how many runs it works on at a time ---------------------------------------------------------------------------
 
 FEWEST: Final = 16
 """How many runs every worker may work on at a time."""

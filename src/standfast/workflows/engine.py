@@ -35,10 +35,10 @@ from standfast.hooks import EngineHooks
 from standfast.locks.inspect import moment
 from standfast.locks.locks import DEFAULT_LEASE
 from standfast.log_hook import with_log
-from standfast.redaction import mask_url
-from standfast.space import Space, lines_of
+from standfast.space import Opening, Space, lines_of
 from standfast.space import open as open_space
 from standfast.workflows import admin, limits, messages, retention
+from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.catalog import declare
 from standfast.workflows.debounce import workflows_of
 from standfast.workflows.definition import as_step, name_of
@@ -48,7 +48,7 @@ from standfast.workflows.overview import LATELY, PATIENCE, overview
 from standfast.workflows.queries import read_history, read_info, read_timeline
 from standfast.workflows.run import Run
 from standfast.workflows.run_index import MOST_COUNTED, begin_index, chosen_by, count_runs, list_runs
-from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
+from standfast.workflows.runtime import Runtime, Threads
 from standfast.workflows.schedules.schedules import Schedules, known_schedules
 from standfast.workflows.schedules.ticker import Ticker
 from standfast.workflows.start import (
@@ -72,8 +72,6 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook, Hooks
     from standfast.locks.state import Slots
-    from standfast.stores.address import Credentials
-    from standfast.stores.encryption import Keyring
     from standfast.stores.user_transactions import Talk
     from standfast.workflows.admin import Looked, Recovered
     from standfast.workflows.debounce import Runnable
@@ -94,16 +92,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-LINGER: Final = 0.25
-"""Seconds that a run in which everything waits stays in memory."""
-
 
 @final
 class Engine:
     """Runs durable workflows on a store.
 
     Args:
-        url: Which store, as in :func:`standfast.open`; or an open space, which stays open when the engine closes.
+        store: Which store: a URL; ``sf.open(url, ...)`` for more options, which the engine opens and closes; or an open
+            space, which stays open when the engine closes.
         workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
             along what it needs.
         steps: Steps that workflows may call by name.
@@ -113,19 +109,13 @@ class Engine:
         drive: Whether this engine drives runs. If not it only starts them and talks to them.
         recover: Refuse to open if there are unfinished runs of workflows, or versions, that it does not have; see
             :meth:`recover_all`. In any case it takes up what it can.
-        namespace: As in :func:`standfast.open`.
-        tenant: As in :func:`standfast.open`.
-        lease: How long others wait for this process, if it is not heard of any more, before they take its runs over.
-        linger: How long a run in which everything waits stays in memory.
-        max_loaded: How many runs are in memory at most.
-        threads: How many steps that are plain functions run at a time.
-        quarantine_after: How many workers may die with a run before it is left alone.
+        namespace: As in :func:`standfast.open`; only with a URL.
+        tenant: As in :func:`standfast.open`; only with a URL.
+        lease: How long others wait for this process, if it is not heard of any more, before they take its runs over;
+            only with a URL.
+        worker: What it takes on at the most, if it drives runs: ``sf.admin.WorkerLimits(threads=8)``.
         hooks: Told what happens.
-        encryption: As in :func:`standfast.open`.
-        credentials: As in :func:`standfast.open`.
         retention: For how long ended runs are kept, if this engine drives runs; by default until they are purged.
-        actor: The operator who acts through it, ``sf.admin.Actor("ann")``: what is done is recorded, see :meth:`audit`.
-            By default that of the space. A program that uses it for its own ends names none.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -133,7 +123,7 @@ class Engine:
 
     def __init__(  # noqa: PLR0913 -- keyword options
         self,
-        url: str | Space,
+        store: str | Opening | Space,
         *,
         workflows: Iterable[Runnable] | Mapping[str, Runnable] = (),
         steps: Iterable[Step[..., Any] | Any] = (),
@@ -144,43 +134,32 @@ class Engine:
         namespace: str = "default",
         tenant: str = "default",
         lease: Duration = DEFAULT_LEASE,
-        linger: Duration = LINGER,
-        max_loaded: int = 10_000,
-        threads: int = MOST,
-        quarantine_after: int = MOST_DEATHS,
+        worker: WorkerLimits | None = None,
         hooks: Iterable[Hook] = (),
-        encryption: Keyring | None = None,
-        credentials: Credentials | None = None,
         retention: Retention | None = None,
-        actor: Actor | None = None,
     ) -> None:
+        if worker is not None and not isinstance(worker, WorkerLimits):
+            raise DeclarationError("Engine", f"worker is {worker!r:.60}; write sf.admin.WorkerLimits(...)")
+        if not isinstance(store, str) and (namespace, tenant, lease) != ("default", "default", DEFAULT_LEASE):
+            problem = "namespace, tenant and lease are those of the space that it is given; say them in sf.open(...)"
+            raise DeclarationError("Engine", problem)
         self.hooks: Final = EngineHooks(hooks)
         self._retention: Final = retention
         self._sweeping: asyncio.Task[None] | None = None
-        self._actor = actor
-        self._opening = (
-            None
-            if isinstance(url, Space)
-            else open_space(
-                url,
-                namespace=namespace,
-                tenant=tenant,
-                lease=lease,
-                hooks=self.hooks,
-                encryption=encryption,
-                credentials=credentials,
-                actor=actor,
-            )
-        )
-        self._space: Space | None = url if isinstance(url, Space) else None
-        self.address: Final = "" if isinstance(url, Space) else mask_url(url)
+        self._actor: Actor | None = None
+        self._opening: Opening | None = None
+        if isinstance(store, str):
+            self._opening = open_space(store, namespace=namespace, tenant=tenant, lease=lease)
+        elif isinstance(store, Opening):
+            self._opening = store
+        self._space: Space | None = store if isinstance(store, Space) else None
+        self.address: Final = "" if self._opening is None else self._opening.address
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
         self._declared: Final = known_schedules(schedules, self._workflows)
         self._drives, self._recovers = drive, recover
-        self._linger: Final = seconds(linger, what="linger")
-        self._options: Final = (max_loaded, threads, quarantine_after)
+        self._limits: Final = worker or WorkerLimits()
         self._runtime: Runtime | None = None
         self._worker: Worker | None = None
         self._ticker: Ticker | None = None
@@ -209,7 +188,7 @@ class Engine:
         self._drives, self.hooks.opened_with = self._drives if drive is None else drive, tuple(hooks)
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         if self._space is None and self._opening is not None:
-            self._space = await self._opening.open_with(self.hooks.more)
+            self._space = await self._opening.open_with(self.hooks)
         try:
             await self._begin(with_log(self.hooks))
             self.hooks.attach(self)
@@ -219,9 +198,10 @@ class Engine:
 
     async def _begin(self, hooks: Hooks) -> None:
         assert self._space is not None  # noqa: S101 -- it was given, or opened
-        max_loaded, threads, deaths = self._options
-        runtime = Runtime(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
-        self._runtime, runtime.room = runtime, max_loaded if self._drives else 0
+        most = self._limits
+        threads, deaths = Threads(most.threads), most.quarantine_after
+        runtime = Runtime(self._space, lines_of(self._space), hooks, threads, self._errors, most_deaths=deaths)
+        self._runtime, runtime.room = runtime, most.max_loaded if self._drives else 0
         runtime.workflows.update(self._workflows)
         runtime.steps.update(self._steps)
         runtime.saw((await self._space.read(self._space.key("worker"))).at)
@@ -232,7 +212,7 @@ class Engine:
         if self._before is not None:
             await self._before(self)
         if self._drives:
-            worker = self._worker = Worker(runtime, linger=self._linger, most_loaded=max_loaded)
+            worker = self._worker = Worker(runtime, linger=most.linger, most_loaded=most.max_loaded)
             ticker = self._ticker = Ticker(runtime, lambda: worker.is_stopping)
             worker.on_schedule = ticker.on_timer
             await ticker.come_back()
@@ -327,7 +307,8 @@ class Engine:
     @property
     def actor(self) -> Actor | None:
         """The operator who acts through this engine; None: it is used by a program for its own ends."""
-        return self._actor if self._space is None else self._actor or self._space.actor
+        opened = self._space or self._opening
+        return self._actor or (None if opened is None else opened.actor)
 
     def acting_as(self, actor: Actor) -> Engine:
         """Return this open engine, the same one, in the hands of an operator: what is done through it is recorded."""

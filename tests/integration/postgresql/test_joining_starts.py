@@ -339,7 +339,7 @@ async def test_what_is_written_there_is_sealed_like_everything_else(ground: Grou
     """With keys, the records of the run cannot be read in the user's transaction either; the engine can."""
     keyring = sf.admin.Keyring({"key": b"k" * 32})
     async with (
-        sf.Engine(ground.url, namespace=ground.namespace, workflows=[ship], encryption=keyring) as engine,
+        sf.Engine(sf.open(ground.url, namespace=ground.namespace, encryption=keyring), workflows=[ship]) as engine,
         asyncpg_connection(ground) as guested,
     ):
         for is_new in (True, False):

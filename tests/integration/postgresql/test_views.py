@@ -142,7 +142,7 @@ async def test_names_of_any_kind_are_shown(url: str) -> None:
 async def test_sealed_values_are_shown_as_sealed(url: str) -> None:
     """Keys are there to see, nothing else is."""
     keyring = sf.admin.Keyring({"k": b"k" * 32})
-    async with sf.Engine(url, namespace="hidden", workflows=[travel], encryption=keyring) as engine:
+    async with sf.Engine(sf.open(url, namespace="hidden", encryption=keyring), workflows=[travel]) as engine:
         await (await engine.start(travel, "a", id="first")).result(timeout=30)
     [run] = await rows(url, "SELECT * FROM @.runs")
     steps = await rows(url, "SELECT * FROM @.steps")

@@ -59,7 +59,10 @@ app = sf.App(
     webhooks=[sf.web.Webhook("letters", sf.web.webhooks.StandardWebhooks(NEW), letter)],
     authenticate=who,
     limits=sf.web.AppLimits(
-        requests=60, deliveries=60, body_time="60s", tenants=sf.web.TenantLimits(durable=20, bytes_kept=500_000)
+        requests=60,
+        deliveries=60,
+        body_time="60s",
+        tenants=sf.web.TenantLimits(durable=20, bytes_kept=500_000),
+        grace=0,
     ),
-    grace=0,
 )

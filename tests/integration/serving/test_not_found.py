@@ -34,7 +34,13 @@ async def app(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytes
     url, support = f"sqlite:///{tmp_path}/store.db", Support()
     flows, chats = [shop, support.flow], [sf.web.Chat(support.flow)]
     async with sf.App(
-        url, flows=flows, chats=chats, tools=[shop], arbiter=arbiter, authenticate=tenant_of, grace=0
+        url,
+        flows=flows,
+        chats=chats,
+        tools=[shop],
+        arbiter=arbiter,
+        authenticate=tenant_of,
+        limits=sf.web.AppLimits(grace=0),
     ) as app:
         yield app
         support.go_on()

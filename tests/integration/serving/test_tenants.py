@@ -77,7 +77,7 @@ async def app(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[s
         tools=[shop],
         arbiter=arbiter,
         authenticate=tenant_of,
-        grace=0,
+        limits=sf.web.AppLimits(grace=0),
     ) as app:
         yield app
         support.go_on()

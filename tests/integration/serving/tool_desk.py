@@ -37,4 +37,4 @@ async def hold(request: sf.Request) -> None:
         note("let-go")
 
 
-app = sf.App(os.environ["STANDFAST_STORE"], flows=[desk], tools=[desk], tool_sessions=False)
+app = sf.App(os.environ["STANDFAST_STORE"], flows=[desk], tools=[desk], site=sf.web.Site(tool_sessions=False))

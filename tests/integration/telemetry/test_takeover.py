@@ -48,7 +48,8 @@ async def fulfil(ctx):
     await ctx.step(charge)
 
 hooks = [sf.admin.TracingHook(provider)]
-engine = sf.Engine(os.environ["STANDFAST_STORE"], workflows=[fulfil, ships], hooks=hooks, drive=False, linger=0)
+engine = sf.Engine(os.environ["STANDFAST_STORE"], workflows=[fulfil, ships], hooks=hooks, drive=False,
+                   worker=sf.admin.WorkerLimits(linger=0))
 """
 
 

@@ -337,10 +337,11 @@ def told(event: Event) -> None:
         ledger().write("event", key=str(getattr(event, "run", "")), name=type(event).__name__)
 
 
-def make_engine(names: Iterable[str] = (), **options: Any) -> sf.Engine:
+def make_engine(names: Iterable[str] = (), *, quarantine_after: int = 5, **options: Any) -> sf.Engine:
     """Return an engine on the store of the test, with all workflows or some of them."""
     chosen = [WORKFLOWS[name] for name in names or WORKFLOWS]
-    return sf.Engine(os.environ["STANDFAST_STORE"], workflows=chosen, hooks=[told], **options)
+    worker = sf.admin.WorkerLimits(quarantine_after=quarantine_after)
+    return sf.Engine(os.environ["STANDFAST_STORE"], workflows=chosen, worker=worker, hooks=[told], **options)
 
 
 def engine() -> sf.Engine:

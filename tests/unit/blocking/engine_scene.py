@@ -95,7 +95,7 @@ WORKFLOWS: list[sf.Workflow[..., Any]] = [doubles, waits, fails, is_slow, one_at
 
 def engine(url: str, *, drive: bool = True) -> blocking.Engine:
     """Return an engine that has the workflows above."""
-    return blocking.Engine(url, workflows=WORKFLOWS, drive=drive, linger=0.01)
+    return blocking.Engine(url, workflows=WORKFLOWS, drive=drive, worker=sf.admin.WorkerLimits(linger=0.01))
 
 
 def until_it_waits(waiting: blocking.Run[Any]) -> None:

@@ -49,7 +49,7 @@ LEFT_OUT = {
     "Engine.hooks": "for what is served beside an engine; give hooks= to the engine",
     "RunLease.tell_acquired": "for the lock itself",
     "Space.acting_as": "for programs that act for many operators; open one with actor=",
-    "Engine.acting_as": "for programs that act for many operators; make one with actor=",
+    "Engine.acting_as": "for programs that act for many operators; open its store with actor=",
     "Engine.acts": "for the engine itself",
     "Space.at_most": "for what reads and commits in bulk below the space",
     "Hold.close": "for the lock itself",

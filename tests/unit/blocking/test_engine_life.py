@@ -113,7 +113,7 @@ def test_mistakes_are_found_when_it_is_made() -> None:
     with pytest.raises(DeclarationError, match="no workflow"):
         blocking.Engine("memory://", workflows=[len])  # type: ignore[list-item] # the mistake
     with pytest.raises(InvalidArgumentError):
-        blocking.Engine("memory://", linger="soon")
+        blocking.Engine("memory://", worker=sf.admin.WorkerLimits(linger="soon"))
     with pytest.raises(UnknownWorkflowError):
         blocking.Engine("memory://", schedules=[sf.Schedule(doubles, 1, id="s", every=60)])
 

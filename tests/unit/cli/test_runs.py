@@ -53,7 +53,9 @@ async def with_child(ctx: sf.Context) -> int:
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine that drives the runs of this test."""
-    async with sf.Engine(url, workflows=[adds, waits, fails, with_child], linger=0) as opened:
+    async with sf.Engine(
+        url, workflows=[adds, waits, fails, with_child], worker=sf.admin.WorkerLimits(linger=0)
+    ) as opened:
         yield opened
 
 
@@ -183,7 +185,7 @@ async def test_what_a_run_holds_is_shown(engine: sf.Engine, ask: Ask) -> None:
         async with ctx.mutex("till"):
             await ctx.wait_signal("go")
 
-    async with sf.Engine(engine.space, workflows=[holds], linger=0) as other:
+    async with sf.Engine(engine.space, workflows=[holds], worker=sf.admin.WorkerLimits(linger=0)) as other:
         await other.start(holds, id="a")
         await waiting(other, "a")
         text = (await ask("runs", "show", "a")).stdout

@@ -26,7 +26,7 @@ async def added(ctx: sf.Context) -> None:
 
 async def test_a_worker_is_listed_with_what_it_is_and_does(ask: Ask, url: str) -> None:
     """Its process, its version, the runs that it drives, and the workflows that it has."""
-    async with sf.Engine(url, workflows=[waits], linger="1 hour") as engine:
+    async with sf.Engine(url, workflows=[waits], worker=sf.admin.WorkerLimits(linger="1 hour")) as engine:
         await engine.start(waits)
         shown = await ask("workers", "--json")
         [worker] = await engine.workers()

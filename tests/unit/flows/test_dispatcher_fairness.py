@@ -37,7 +37,7 @@ class Mill:
                 await self.may_end.wait()
             return request.tenant
 
-        engine = sf.Engine(f"memory://{fresh_name()}", max_loaded=max_loaded)
+        engine = sf.Engine(f"memory://{fresh_name()}", worker=sf.admin.WorkerLimits(max_loaded=max_loaded))
         self.dispatcher = sf.Dispatcher(engine, [flow], tenants=sf.web.TenantLimits(durable=100_000))
 
     async def send(self, principal: sf.Principal) -> Handle:

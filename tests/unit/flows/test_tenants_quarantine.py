@@ -36,7 +36,7 @@ class Lab:
     def __init__(self, arbiter: ArbiterKind = "shared") -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         self.flow = sf.Flow("lab")
-        self.engine = sf.Engine(f"memory://{fresh_name()}", quarantine_after=1)
+        self.engine = sf.Engine(f"memory://{fresh_name()}", worker=sf.admin.WorkerLimits(quarantine_after=1))
 
         async def try_out(request: sf.Request) -> str:
             del request

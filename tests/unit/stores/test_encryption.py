@@ -160,7 +160,7 @@ async def pay(ctx: sf.Context, card: str) -> str:
 async def test_nothing_of_a_run_can_be_read_from_a_sealed_store(tmp_path: Path) -> None:
     """Input, signals, results of steps and of the run are sealed; the run works as always."""
     url, keyring = f"sqlite:///{tmp_path / 'sealed.db'}", Keyring({"a": NEW})
-    async with sf.Engine(url, workflows=[pay], encryption=keyring) as engine:
+    async with sf.Engine(sf.open(url, encryption=keyring), workflows=[pay]) as engine:
         run = await engine.start(pay, "four-one-one")
         await run.signal("go", "the-word")
 

@@ -57,7 +57,7 @@ async def test_a_store_that_does_not_answer_makes_it_not_ready(monkeypatch: pyte
 async def test_scale_counts_what_workers_have_besides_what_waits(tmp_path: Path) -> None:
     """Depth alone would scale busy workers to none."""
     url = f"sqlite:///{tmp_path}/jobs.db"
-    async with sf.Engine(url, workflows=[waits], linger=60) as worker:
+    async with sf.Engine(url, workflows=[waits], worker=sf.admin.WorkerLimits(linger=60)) as worker:
         await worker.start(waits)
         async with sf.Engine(url, drive=False) as starter:
             scale = await Health(starter).scale()

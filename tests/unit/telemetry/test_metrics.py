@@ -39,7 +39,9 @@ async def pay(ctx: sf.Context, number: int) -> int:
 async def counted(*more: Any) -> PrometheusMetrics:
     """Return metrics of one run that went well and one that failed, beside other hooks."""
     metrics = PrometheusMetrics(CollectorRegistry())
-    async with sf.Engine("memory://", workflows=[pay], hooks=[metrics, *more], linger=0) as engine:
+    async with sf.Engine(
+        "memory://", workflows=[pay], hooks=[metrics, *more], worker=sf.admin.WorkerLimits(linger=0)
+    ) as engine:
         await (await engine.start(pay, 1)).result()
         with pytest.raises(RunFailedError):
             await (await engine.start(pay, -1)).result()

@@ -121,7 +121,8 @@ async def driven(url: str, traced: Traced, *, stops: bool = False) -> None:
         if isinstance(event, RunMoved) and event.run == "r" and event.status == "suspended" and "go" in event.about:
             waits.set()
 
-    options: dict[str, Any] = {"workflows": [fulfil, ships], "linger": 0, "hooks": [traced.hook(), watch]}
+    at_once, hooks = sf.admin.WorkerLimits(linger=0), [traced.hook(), watch]
+    options: dict[str, Any] = {"workflows": [fulfil, ships], "worker": at_once, "hooks": hooks}
     async with sf.Engine(url, **options) as engine:
         run = await engine.start(fulfil, "tea", id="r")
         await waits.wait()
@@ -320,7 +321,9 @@ async def hears(ctx: sf.Context) -> str:
 async def test_signals_and_updates_link_to_the_spans_of_their_senders(traced: Traced, tmp_path: Path) -> None:
     """Whoever receives them, in whichever process: the context lies in the inbox, and then in the history."""
     url = f"sqlite:///{tmp_path}/linked.db"
-    async with sf.Engine(url, workflows=[hears], hooks=[traced.hook()], linger=0) as engine:
+    async with sf.Engine(
+        url, workflows=[hears], hooks=[traced.hook()], worker=sf.admin.WorkerLimits(linger=0)
+    ) as engine:
         run = await engine.start(hears, id="r")
         with traced.tracer.start_as_current_span("updater") as updater:
             assert await run.update("add", 1) == 2

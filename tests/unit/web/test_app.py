@@ -126,7 +126,7 @@ async def test_whoever_waits_for_a_durable_request_is_told_to_follow_it_when_the
         begun.set()
         await asyncio.Event().wait()
 
-    async with sf.App(url, flows=[office], grace=0) as app, client_of(app) as client:
+    async with sf.App(url, flows=[office], limits=sf.web.AppLimits(grace=0)) as app, client_of(app) as client:
         waiting = asyncio.ensure_future(client.post("/flows/office/tidy", headers={"Prefer": "wait=60"}))
         await begun.wait()
         app.drain()
@@ -244,7 +244,7 @@ async def test_a_second_process_cannot_decide_in_memory_too(url: str) -> None:
 async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None:
     """They are told so when they ask; others are not."""
     tokens = sf.web.BearerTokens({sf.web.token_digest("t"): sf.Principal("acme", "ada")})
-    async with served(url, authenticate=tokens, origins=["https://app.example"]) as client:
+    async with served(url, authenticate=tokens, site=sf.web.Site(origins=["https://app.example"])) as client:
         ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
         allowed = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://app.example"})
         refused = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://evil.example"})
@@ -322,11 +322,8 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
         {"flows": [], "webhooks": [sf.web.Webhook("a", Unsigned(), to=ship, session=receiver)]},
         {"arbiter": "nobody"},
         {"flows": shop},
-        *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),
-        *({name: [7]} for name in ("webhooks", "chats", "tools", "schedules", "hosts", "origins")),
-        {"hosts": "shop.example"},
-        {"origins": "https://shop.example"},
-        {"grace": "soon"},
+        *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "site")),
+        *({name: [7]} for name in ("webhooks", "chats", "tools", "schedules")),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
@@ -334,6 +331,14 @@ def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> N
     named = "webhook" if len(options) > 1 else next(iter(options))
     with pytest.raises(DeclarationError, match=named.rstrip("s")):
         sf.App("memory://", **({"flows": [shop]} | options))
+
+
+@pytest.mark.parametrize("given", [7, [7], "shop.example"])
+@pytest.mark.parametrize("name", ["hosts", "origins"])
+def test_a_site_is_named_by_a_list_of_texts(name: str, given: Any) -> None:
+    """One text alone would be taken for its letters, and serve none."""
+    with pytest.raises(DeclarationError, match=name):
+        sf.web.Site(**{name: given})
 
 
 def test_what_an_engine_has_cannot_be_given_beside_it() -> None:

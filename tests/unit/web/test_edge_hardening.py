@@ -69,7 +69,7 @@ async def test_nothing_of_a_body_is_read_before_it_is_known_who_asks(path: str, 
 
 async def test_tools_are_served_under_their_names_and_to_their_pages_only() -> None:
     """A page that points its own name at this machine, or asks from elsewhere, gets nothing, whatever it has."""
-    async with app_of(hosts=["api.example"]) as app:
+    async with app_of(site=sf.web.Site(hosts=["api.example"])) as app:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer t"}) as client:
             answers = [

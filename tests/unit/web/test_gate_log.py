@@ -77,7 +77,7 @@ async def test_a_caller_without_the_role_is_one_warning_with_its_address(caplog:
 
 async def test_a_page_that_is_not_trusted_and_a_wrong_host_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
     """They are refused before it is known who asks."""
-    async with served(hosts=["api.example"]) as app, client_of(app) as client:
+    async with served(site=sf.web.Site(hosts=["api.example"])) as app, client_of(app) as client:
         await client.get("/openapi.json", headers={"Origin": "https://evil.example"})
         await client.get("/openapi.json", headers={"Host": "evil.example"})
     assert [fields["status"] for _, fields in told(caplog.records, "request-forbidden")] == [403, 421]

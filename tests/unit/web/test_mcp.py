@@ -145,7 +145,10 @@ async def test_whoever_waits_for_a_durable_tool_is_told_when_the_server_stops() 
         begun.set()
         await asyncio.Event().wait()
 
-    async with sf.App("memory://", flows=[post], tools=[post], grace=0) as app, client_of(app, app.token) as ada:
+    async with (
+        sf.App("memory://", flows=[post], tools=[post], limits=sf.web.AppLimits(grace=0)) as app,
+        client_of(app, app.token) as ada,
+    ):
         shipping = asyncio.ensure_future(ada.call_tool("post__ship", {}))
         await begun.wait()
         app.drain()

@@ -25,6 +25,7 @@ OPENING = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
 }
+WITHOUT_SESSIONS = sf.web.Site(tool_sessions=False)
 ASKING = {"Accept": "application/json, text/event-stream", "Authorization": "Bearer ada"}
 
 
@@ -32,7 +33,7 @@ ASKING = {"Accept": "application/json, text/event-stream", "Authorization": "Bea
 async def two_servers(url: str) -> AsyncIterator[ASGIApp]:
     """Serve the desk twice on one store, without sessions; each message goes to the other server than the last."""
     async with contextlib.AsyncExitStack() as stack:
-        options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "tool_sessions": False}
+        options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "site": WITHOUT_SESSIONS}
         apps = [await stack.enter_async_context(sf.App(url, flows=[desk], tools=[desk], **options)) for _ in range(2)]
         turns = [0]
 
@@ -92,7 +93,7 @@ async def _hold(app: ASGIApp, era: str) -> None:
 
 async def test_no_session_is_given_out() -> None:
     """Also not to a client that asks for one, or brings one along."""
-    options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "tool_sessions": False}
+    options: dict[str, Any] = {"authenticate": sf.web.BearerTokens(TOKENS), "site": WITHOUT_SESSIONS}
     async with (
         sf.App("memory://", flows=[desk], tools=[desk], **options) as app,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as http,

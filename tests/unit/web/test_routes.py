@@ -213,7 +213,7 @@ async def test_what_is_open_tells_a_stranger_nothing(served: ASGIApp, below: str
 async def test_what_a_browser_asks_before_is_answered_without_letting_it_in(authenticate: str) -> None:
     """With origins, a preflight is about headers; the request itself still needs credentials."""
     ran.clear()
-    async with made(authenticate, origins=["https://app.example"]) as app:
+    async with made(authenticate, site=sf.web.Site(origins=["https://app.example"])) as app:
         origin = (b"origin", b"https://app.example")
         for path in paths():
             asked = [origin, (b"access-control-request-method", b"POST")]

@@ -53,9 +53,10 @@ async def has_children(ctx: sf.Context, names: list[str]) -> list[Any]:
 WORKFLOWS = [acts, collects, sleeps, has_children]
 
 
-def engine(url: str, **options: Any) -> sf.Engine:
+def engine(url: str, *, linger: float = 0.01, max_loaded: int = 10_000, **options: Any) -> sf.Engine:
     """Return an engine that has the workflows above."""
-    return sf.Engine(url, **{"workflows": WORKFLOWS, "linger": 0.01, **options})
+    worker = sf.admin.WorkerLimits(linger=linger, max_loaded=max_loaded)
+    return sf.Engine(url, **{"workflows": WORKFLOWS, "worker": worker, **options})
 
 
 async def until(engine: sf.Engine, run_id: str, *statuses: str) -> RunInfo:

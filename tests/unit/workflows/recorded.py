@@ -65,10 +65,14 @@ async def go_on(old: Code, new: Code, *, old_args: tuple[Any, ...] = (), **optio
     """Run the old code until it waits for the signal ``go``; then let the new code go on."""
     before, after = News(), News()
     async with sf.open("memory://") as space:
-        async with sf.Engine(space, workflows=[declared(old)], linger=0, hooks=[before]) as engine:
+        async with sf.Engine(
+            space, workflows=[declared(old)], worker=sf.admin.WorkerLimits(linger=0), hooks=[before]
+        ) as engine:
             await engine.start(declared(old), *old_args, id="one")
             await before.until(lambda events: _status(events) in ("suspended", "failed", "completed"))
-        async with sf.Engine(space, workflows=[declared(new, **options)], linger=0, hooks=[after]) as engine:
+        async with sf.Engine(
+            space, workflows=[declared(new, **options)], worker=sf.admin.WorkerLimits(linger=0), hooks=[after]
+        ) as engine:
             await engine.signal("one", "go")
             await after.until(lambda events: _status(events) in ("failed", "completed") or _is_left(events))
             info = await engine.get("one")

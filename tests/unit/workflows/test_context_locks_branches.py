@@ -80,7 +80,7 @@ async def lose_all(seed: int) -> list[str]:
     calm = open_memory(clock=clock)
     rough = FaultyStore(calm, faults=Faults(delay=0.5, lose_reply=0.15), seed=seed)
     spaces = [Space(calm, clock=clock), Space(rough, clock=clock)]
-    worker = sf.Engine(spaces[1], workflows=[all_depend_on_one, child], linger=0)
+    worker = sf.Engine(spaces[1], workflows=[all_depend_on_one, child], worker=sf.admin.WorkerLimits(linger=0))
     async with sf.Engine(spaces[0], workflows=[all_depend_on_one, child], drive=False) as client:
         await opened(worker)
         run = await client.start(all_depend_on_one, id="run")

@@ -71,12 +71,12 @@ async def test_each_line_is_logged_once_over_any_number_of_workers(
         if isinstance(event, RunMoved) and event.status == "suspended":
             suspended.set()
 
-    async with sf.Engine(url, workflows=[talks], linger=0, hooks=[watch]) as engine:
+    async with sf.Engine(url, workflows=[talks], worker=sf.admin.WorkerLimits(linger=0), hooks=[watch]) as engine:
         run = await engine.start(talks, id="t-1")
         await suspended.wait()
         await run.query("how")
     assert own(caplog) == ["begins", "waits"]
-    async with sf.Engine(url, workflows=[talks], linger=0) as engine:
+    async with sf.Engine(url, workflows=[talks], worker=sf.admin.WorkerLimits(linger=0)) as engine:
         run = engine.run("t-1")
         await run.update("add", 7)
         await run.signal("go", "news")

@@ -391,7 +391,9 @@ async def test_catching_what_unloads_the_run_is_told() -> None:
         with contextlib.suppress(BaseException):
             await ctx.wait_signal("go")
 
-    async with sf.Engine("memory://", workflows=[w := sf.workflow(code)], linger=0, hooks=[news]) as engine:
+    async with sf.Engine(
+        "memory://", workflows=[w := sf.workflow(code)], worker=sf.admin.WorkerLimits(linger=0), hooks=[news]
+    ) as engine:
         run = await engine.start(w)
         await news.until(lambda events: any(isinstance(event, UnloadSwallowed) for event in events))
         info = await run.info()

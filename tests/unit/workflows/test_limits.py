@@ -101,7 +101,7 @@ WORKFLOWS: list[sf.Workflow[..., Any]] = [
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with sf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
+    async with sf.Engine(url, workflows=WORKFLOWS, worker=sf.admin.WorkerLimits(linger=0.01)) as opened:
         yield opened
 
 

@@ -76,7 +76,7 @@ WORKFLOWS = [in_turn, gated, bounded, impatient, limited_in_time, latest, by_bot
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with sf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
+    async with sf.Engine(url, workflows=WORKFLOWS, worker=sf.admin.WorkerLimits(linger=0.01)) as opened:
         yield opened
 
 

@@ -31,7 +31,7 @@ KEYED = limited(1, on_limit="reject", key=lambda name: name[0])
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with a workflow that runs one at a time."""
-    async with sf.Engine(url, workflows=[QUEUED], linger=0.01) as opened:
+    async with sf.Engine(url, workflows=[QUEUED], worker=sf.admin.WorkerLimits(linger=0.01)) as opened:
         yield opened
 
 
@@ -61,7 +61,7 @@ async def test_a_deploy_with_a_larger_number_lets_waiting_runs_begin(url: str, e
 async def test_a_deploy_with_a_smaller_number_ends_no_run(url: str) -> None:
     """Those that run go on; the next one is let in when fewer than the new number are left."""
     wide, narrow = limited(2, on_limit="reject"), limited(1, on_limit="reject")
-    async with sf.Engine(url, workflows=[wide], linger=0.01) as engine:
+    async with sf.Engine(url, workflows=[wide], worker=sf.admin.WorkerLimits(linger=0.01)) as engine:
         runs = [await engine.start(wide, name) for name in "ab"]
         async with sf.Engine(url, workflows=[narrow], drive=False) as deployed:
             for run in runs:

@@ -77,7 +77,7 @@ async def going_on(ctx: sf.Context, left: int) -> int:
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with sf.Engine(url, workflows=[alone, queued, acting], linger=0.01) as opened:
+    async with sf.Engine(url, workflows=[alone, queued, acting], worker=sf.admin.WorkerLimits(linger=0.01)) as opened:
         yield opened
 
 

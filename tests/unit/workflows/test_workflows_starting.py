@@ -151,7 +151,7 @@ async def test_a_workflow_that_the_engine_does_not_have_is_refused(url: str) -> 
                 await engine.start(has_names, "x")
             with pytest.raises(UnknownWorkflowError):
                 await SOON.add(engine, "x")
-    async with sf.Engine(url, workflows=[one_at_a_time], max_loaded=1) as full:
+    async with sf.Engine(url, workflows=[one_at_a_time], worker=sf.admin.WorkerLimits(max_loaded=1)) as full:
         await full.start(one_at_a_time)
         with pytest.raises(UnknownWorkflowError):
             await full.start(has_names, "x")

@@ -20,6 +20,7 @@ from standfast.space import Space
 from standfast.stores import Commit, Conflict, Put
 from standfast.testing.conformance.ground import Ground, reach, shortest_lease
 from standfast.testing.simulation import VirtualClock
+from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.claims import presence_key
 from standfast.workflows.definition import workflow
 from standfast.workflows.engine import Engine
@@ -561,7 +562,9 @@ class Dock:
     async def engine(self, space: Space, *, drive: bool = True) -> AsyncGenerator[Engine]:
         """Open an engine that knows the runs; a worker, or one that only starts them."""
         workflows = [self.ship, self.answer, self.in_turn]
-        async with Engine(space, workflows=workflows, drive=drive, linger=0, hooks=[self.hook]) as engine:
+        async with Engine(
+            space, workflows=workflows, drive=drive, worker=WorkerLimits(linger=0), hooks=[self.hook]
+        ) as engine:
             yield engine
 
 

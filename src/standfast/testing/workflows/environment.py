@@ -13,9 +13,9 @@ from standfast.stores.url import open_store
 from standfast.testing.simulation import SimulatedLoop, VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
+from standfast.workflows.capacity import LINGER
 from standfast.workflows.control import next_id
 from standfast.workflows.definition import unbound
-from standfast.workflows.engine import LINGER
 from standfast.workflows.records import RUN_STATES, RunKeys, state_in, timer_key
 from standfast.workflows.run import Run
 

@@ -11,6 +11,7 @@ from standfast.clock import Clock
 from standfast.events import Hook, Hooks
 from standfast.space import Space, lines_of
 from standfast.testing.workflows.mortal_store import Mortality, MortalStore
+from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import Step, Workflow
 from standfast.workflows.engine import Engine
@@ -63,8 +64,7 @@ class Process:
             steps=setup.steps,
             errors=setup.errors,
             drive=drive,
-            linger=setup.linger,
-            quarantine_after=1_000,
+            worker=WorkerLimits(linger=setup.linger, quarantine_after=1_000),
             hooks=setup.hooks,
         )
 

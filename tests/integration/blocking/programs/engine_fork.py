@@ -61,7 +61,9 @@ def forked(how: str, engine: blocking.Engine, run: blocking.Run[tuple[str, int]]
 
 def main(url: str, how: str) -> None:
     """Be the parent."""
-    with blocking.Engine(url, workflows=[tells, waits], lease="10s", linger="1 hour") as engine:
+    with blocking.Engine(
+        url, workflows=[tells, waits], lease="10s", worker=sf.admin.WorkerLimits(linger="1 hour")
+    ) as engine:
         run = engine.start(waits)
         say("child-ended", forked(how, engine, run))
         attempt("parent-hears-the-result", lambda: run.result(timeout="20s") == ("news", os.getpid()))

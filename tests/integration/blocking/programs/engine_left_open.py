@@ -42,7 +42,9 @@ def hear(run: blocking.Run[str]) -> None:
 
 def main(url: str, how: str) -> None:
     """Start a run, and end."""
-    engine = blocking.Engine(url, workflows=[waits, blocks], lease="600s", linger="1 hour")
+    engine = blocking.Engine(
+        url, workflows=[waits, blocks], lease="600s", worker=sf.admin.WorkerLimits(linger="1 hour")
+    )
     run = engine.start(blocks if how == "step" else waits, id="left")
     if how == "step":
         began.wait(20)

@@ -32,7 +32,9 @@ async def main(url: str, server: str) -> None:
         await gates[name].wait()
         return f"{name}@{server}"
 
-    engine = sf.Engine(url, lease=3, quarantine_after=1 if server.startswith("fragile") else 5)
+    engine = sf.Engine(
+        url, lease=3, worker=sf.admin.WorkerLimits(quarantine_after=1 if server.startswith("fragile") else 5)
+    )
     async with sf.Dispatcher(engine, [flow_of(work)]) as dispatcher:
         say("ready")
         while words := (await told.readline()).decode().split():

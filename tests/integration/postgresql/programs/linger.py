@@ -30,7 +30,7 @@ async def linger(ctx: sf.Context) -> None:
 async def main(url: str) -> None:
     """Work until the test has ended."""
     told = await commands()
-    async with sf.Engine(url, workflows=[linger], lease=LEASE, quarantine_after=KILLS):
+    async with sf.Engine(url, workflows=[linger], lease=LEASE, worker=sf.admin.WorkerLimits(quarantine_after=KILLS)):
         say("ready")
         await told.read()
 

@@ -38,7 +38,7 @@ async def test_a_run_that_is_ended_from_outside_does_not_keep_its_place(
 ) -> None:
     """Its step never comes, so those behind it do not wait for it, and nothing is left of it."""
     monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
-    engine = sf.Engine("memory://", max_loaded=1)
+    engine = sf.Engine("memory://", worker=sf.admin.WorkerLimits(max_loaded=1))
     async with sf.Dispatcher(engine, [stage.flow], arbiter="local") as dispatcher:
         stage.hold("in the way")
         busy = await dispatcher.dispatch(arrival("queued", "in the way", session="another", durable=True))

@@ -10,6 +10,7 @@ import pytest
 
 from standfast.web.app import App
 from standfast.web.chat import Chat
+from standfast.web.limits import AppLimits
 from tests import services
 from tests.unit.web.chat.chat_clients import Socket, Support, known_by_header
 
@@ -29,7 +30,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @asynccontextmanager
 async def two_servers(support: Support, url: str) -> AsyncGenerator[list[App]]:
     """Serve one chat twice, on one store."""
-    options: dict[str, Any] = {"namespace": f"chat-{secrets.token_hex(4)}", "authenticate": known_by_header, "grace": 0}
+    name, limits = f"chat-{secrets.token_hex(4)}", AppLimits(grace=0)
+    options: dict[str, Any] = {"namespace": name, "authenticate": known_by_header, "limits": limits}
     async with AsyncExitStack() as stack:
         apps = [App(url, flows=[support.flow], chats=[Chat(support.flow)], **options) for _ in range(2)]
         yield [await stack.enter_async_context(app) for app in apps]

@@ -16,6 +16,7 @@ from standfast.testing.conformance.ground import PATIENCE, shortest_lease
 from standfast.testing.conformance.locks.wire import Wire
 from standfast.testing.conformance.workflows.samples import DONE, WORKFLOWS
 from standfast.workflows import inbox, queries, worker
+from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class WorkflowGround:
                 *workflows: Any,
                 through: Callable[[Store], Store] | None = None,
                 lease: float = 3_600.0,
+                linger: float = 0.02,
                 **options: Any,
             ) -> Engine:
                 store = await open_another()
@@ -107,8 +109,8 @@ class WorkflowGround:
                 seen = store if through is None else through(store)
                 space = Space(seen, namespace=namespace, lease=lease, clock=clock or SYSTEM_CLOCK)
                 opened.push_async_callback(space.aclose)
-                usual: dict[str, Any] = {"workflows": [*WORKFLOWS, *workflows], "linger": 0.02}
-                engine = Engine(space, **(usual | options))
+                known = [*WORKFLOWS, *workflows]
+                engine = Engine(space, workflows=known, worker=WorkerLimits(linger=linger), **options)
                 opened.push_async_callback(engine.aclose, grace=0)
                 await engine.open()
                 return engine
