@@ -361,7 +361,7 @@ def workers(target: Target, limit: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"workers": msgspec.to_builtins(found)})
     elif found:
-        titles = ("WORKER", "HOST", "PROCESS", "PROGRAM", "VERSION", "SINCE", "HEARD", "RUNS", "WORKFLOWS")
+        titles = ("WORKER", "HOST", "PROCESS", "PROGRAM", "VERSION", "SINCE", "HEARD", "HELD UP", "RUNS", "WORKFLOWS")
         print_table(titles, [_worker_row(each) for each in found])
     else:
         click.echo("no worker is here: nothing is driven. Start one with: standfast worker MODULE:ENGINE")
@@ -382,6 +382,7 @@ def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:
         worker.package,
         moment(worker.since) if worker.since else "",
         "dead" if worker.heard is None else f"{length(worker.heard)} ago",
+        "" if worker.loop is None else length(max(worker.loop.worst, worker.loop.stands_for)),
         f"{worker.runs:,}{'+' if worker.more else ''}",
         one_line(", ".join(names)) + ("" if worker.is_whole else ", ..."),
     )

@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
@@ -77,14 +77,31 @@ MARGIN: Final = 0.1
 """The part of a lease that is left unused: a holder stops by its own clock this much before the store's does."""
 
 
+class LoopReport(Struct, frozen=True, omit_defaults=True):
+    """How the event loop of a worker was lately, as the heartbeat tells from a thread of its own.
+
+    Attributes:
+        worst: Seconds of the longest hold-up in the last minutes: at least so long, and less than 0.1 s longer.
+        ago: How many seconds ago that ended, when this was written.
+        times: How often it was held up for half a second or longer in that time.
+        stands_for: For how many seconds it has stood still when this was written; 0: it runs.
+    """
+
+    worst: float = 0.0
+    ago: float = 0.0
+    times: int = 0
+    stands_for: float = 0.0
+
+
 class PresenceRecord(Struct, frozen=True, omit_defaults=True):
-    """What others see of a process that is present."""
+    """What others see of a process that is present. ``loop``: if it is a worker, how its event loop was lately."""
 
     process: int
     host: str
     program: str
     lease: float
     lifeline: str = ""
+    loop: LoopReport | None = None
 
 
 PRESENCES: Final[Codec[PresenceRecord]] = Codec(PresenceRecord, what="a presence")
@@ -116,6 +133,8 @@ class Presence:
     __slots__ = (
         "_clock",
         "_is_made",
+        "_record",
+        "_report",
         "_value",
         "deadline",
         "is_kept",
@@ -130,10 +149,18 @@ class Presence:
         "users",
     )
 
-    def __init__(self, scope: Scope, number: int, record: PresenceRecord, clock: Clock) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        number: int,
+        record: PresenceRecord,
+        clock: Clock,
+        report: Callable[[], LoopReport | None] = lambda: None,
+    ) -> None:
         self.key: Final[RecordKey] = scope.presence.child(str(number))
         self.name: Final = f"{scope.presence_name}.{number}"
         self.lease: Final = record.lease
+        self._record, self._report = record, report
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
         self.proof: Final = liveness_of(record.lifeline)
@@ -157,11 +184,13 @@ class Presence:
         """Make or prolong it; False if it has lapsed, and then it is over for good."""
         asked_at = self._clock.elapsed()
         may_create = not self._is_made
+        loop = self._report()
+        value = self._value if loop is None else PRESENCES.encode(structs.replace(self._record, loop=loop))
 
         def decide(seen: Snapshot) -> Decision[bool]:
             if seen.get(self.key) is None and not may_create:
                 return Decision(answer=False)
-            put = Put(self.key, self._value, seen.version(self.key), expires_at=later(seen.at, self.lease))
+            put = Put(self.key, value, seen.version(self.key), expires_at=later(seen.at, self.lease))
             return Decision(answer=True, changes=(put,))
 
         renewed = (await store.update([self.key], decide)).answer
@@ -196,6 +225,9 @@ class Heartbeat:
     """Keeps the presences of one space alive while anything is anchored to them.
 
     ``lost`` is called on the space's own loop with each presence that can no longer be relied on, once.
+
+    Attributes:
+        loop_report: Says how the event loop was lately; a worker sets it. It is called from the heartbeat's thread.
     """
 
     def __init__(
@@ -208,6 +240,7 @@ class Heartbeat:
         self._making: Final[dict[float, asyncio.Lock]] = {}
         self._watches: Final[dict[Presence, tuple[Callable[[], None], ...]]] = {}
         self._made = 0
+        self.loop_report: Callable[[], LoopReport] | None = None
         self._rounds = _HeartbeatThread(self)
 
     async def join(self, lease: float) -> Presence:
@@ -259,7 +292,10 @@ class Heartbeat:
     async def _make(self, lease: float) -> Presence:
         self._made += 1
         number, lifeline = self._made, await visible_token(self._scope.store)
-        return Presence(self._scope, number, this_process(lease, lifeline), self._clock)
+        return Presence(self._scope, number, this_process(lease, lifeline), self._clock, self._report)
+
+    def _report(self) -> LoopReport | None:
+        return None if self.loop_report is None else self.loop_report()
 
     def _tell_slow(self, took: float, lease: float) -> None:
         at, store = self._clock.wall(), repr(self._scope.store)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import Instant, seconds_between
 from standfast.codec import Codec
 from standfast.errors import DeclarationError
-from standfast.locks.heartbeat import PRESENCES, PresenceRecord, this_process
+from standfast.locks.heartbeat import PRESENCES, LoopReport, PresenceRecord, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,6 +79,8 @@ class WorkerInfo(Struct, frozen=True):
         room: How many runs it has in memory at most; 0 if that is not known.
         workflows: What it can run: names and versions.
         is_whole: Whether those are all.
+        loop: How its event loop was in the last five minutes, with what is ``ago`` counted from now; None if it does
+            not say, as one that is gone, or of an older version.
     """
 
     id: str
@@ -94,6 +96,7 @@ class WorkerInfo(Struct, frozen=True):
     room: int = 0
     workflows: tuple[tuple[str, str], ...] = ()
     is_whole: bool = True
+    loop: LoopReport | None = None
 
 
 def about_key(scope: Scope, presence: str) -> RecordKey:
@@ -154,12 +157,13 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
         presence = None if record is None else PRESENCES.decode(record.value)
         about = AboutWorker(Instant(0)) if said is None else ABOUT.decode(said.value)
         is_alive = presence is not None and not scope.store.is_dead(presence.lifeline)
+        heard = _heard(record, presence, seen.at) if is_alive else None
         owned = await scope.scan(*scope.key("own", name).within(), limit=COUNTED)
         found.append(
             WorkerInfo(
                 name,
                 is_alive=is_alive,
-                heard=_heard(record, presence, seen.at) if is_alive else None,
+                heard=heard,
                 since=about.since,
                 host=about.host or ("" if presence is None else presence.host),
                 process=about.process or (0 if presence is None else presence.process),
@@ -170,9 +174,15 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
                 room=about.room,
                 workflows=about.workflows,
                 is_whole=about.is_whole and said is not None,
+                loop=None if presence is None or heard is None else _loop(presence.loop, heard),
             )
         )
     return found
+
+
+def _loop(told: LoopReport | None, heard: float) -> LoopReport | None:
+    """Return what a worker told of its loop, as it is now: that was told when it was last heard of."""
+    return None if told is None else structs.replace(told, ago=told.ago + heard)
 
 
 def _heard(record: Record | None, presence: PresenceRecord | None, now: Instant) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 from zlib import crc32
@@ -15,6 +15,7 @@ from zlib import crc32
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StandfastError, StoreRewoundError
 from standfast.events import HintHeard, LoopHeldUp, RunLeftBehind, WorkerFails, WorkerPolled, WorkerWaits
+from standfast.locks.heartbeat import LoopReport
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
 from standfast.workflows.claims import claim, find_dead, reclaim, workers_of
@@ -75,6 +76,9 @@ HELD_UP: Final = 0.5
 PULSE: Final = 0.1
 """Seconds between two beats of the event loop. No hold-up that is longer than ``HELD_UP`` falls between them."""
 
+MINUTES: Final = 5
+"""For how many minutes it is remembered how the event loop was."""
+
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
 
@@ -115,6 +119,15 @@ def waiting_line(waits: WorkerWaits) -> str:
     )
 
 
+class _Minute:
+    """The longest hold-up of a minute, when it ended, and how many were long."""
+
+    __slots__ = ("at", "ends_at", "times", "worst")
+
+    def __init__(self, ends_at: float) -> None:
+        self.ends_at, self.worst, self.at, self.times = ends_at, 0.0, 0.0, 0
+
+
 @final
 class Pulse:
     """Beats on an event loop while a worker runs, so that a loop that stands still is seen whenever that happens.
@@ -124,16 +137,37 @@ class Pulse:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, held_up: Callable[[float], None]) -> None:
         self._loop, self._held_up = loop, held_up
+        self._minutes: Final[deque[_Minute]] = deque(maxlen=MINUTES)
+        self._minute = _Minute(0)
         self._next = self._begin()
 
     def _begin(self) -> asyncio.TimerHandle:
         return self._loop.call_at(self._loop.time() + PULSE, self._beat)
 
     def _beat(self) -> None:
-        late = self._loop.time() - self._next.when()
+        now = self._loop.time()
+        late = now - self._next.when()
         self._next = self._begin()
+        minute = self._minute
+        if now >= minute.ends_at:
+            minute = self._minute = _Minute(now + 60.0)
+            self._minutes.append(minute)
+        if late > minute.worst:
+            minute.worst, minute.at = late, now
         if late >= HELD_UP - PULSE:
+            minute.times += 1
             self._held_up(late)
+
+    def report(self) -> LoopReport:
+        """Say how the loop was in the last minutes, also from another thread while it stands still."""
+        now = self._loop.time()
+        minutes = [each for each in tuple(self._minutes) if each.ends_at > now - 60.0 * MINUTES]
+        worst = max(minutes, key=lambda each: each.worst, default=_Minute(0))
+        late = now - self._next.when()
+        ago = now - worst.at if worst.worst else 0.0
+        stands_for = late if late > PULSE else 0.0
+        times = sum(each.times for each in minutes)
+        return LoopReport(round(worst.worst, 4), round(ago, 1), times, round(stands_for, 3))
 
     def stop(self) -> None:
         """Beat no more."""
@@ -181,6 +215,12 @@ class Worker:
         self._main = asyncio.get_running_loop().create_task(self._run())
         self._indexing = asyncio.get_running_loop().create_task(self._index())
         self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
+        self._runtime.lines.heartbeat.loop_report = self._pulse.report
+
+    def _end_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._runtime.lines.heartbeat.loop_report = None
 
     async def _index(self) -> None:
         """Index what the store had before it had an index of runs; if the store fails, again later."""
@@ -610,8 +650,7 @@ class Worker:
         self._notified.set()
         if self._main is not None:
             await asyncio.gather(self._main, return_exceptions=True)
-        if self._pulse is not None:
-            self._pulse.stop()
+        self._end_pulse()
         loaded = [each for each in self._runtime.loaded.values() if each.claim is not None]
         under_way = [
             f"{each.keys.id} ({branch.step})" for each in loaded for branch in each.branches if branch.is_in_effect
@@ -639,8 +678,7 @@ class Worker:
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
         self.is_stopping = True
-        if self._pulse is not None:
-            self._pulse.stop()
+        self._end_pulse()
         loops = {task for task in (self._main, self._listening, self._indexing) if task is not None}
         for task in loops:
             task.cancel()

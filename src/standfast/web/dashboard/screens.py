@@ -110,7 +110,7 @@ async def workers(view: View) -> Response:
     alive = [each for each in found if each.is_alive]
     known = {each for worker in alive for each in worker.workflows}
     lacks = {worker.id: sorted(known.difference(worker.workflows)) for worker in alive if worker.is_whole}
-    return view.page("workers.html", workers=found, lacks=lacks, lease=view.engine.space.lease)
+    return view.page("workers.html", workers=found, lacks=lacks)
 
 
 async def audit(view: View) -> Response:
