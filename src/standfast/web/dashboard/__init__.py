@@ -42,7 +42,7 @@ class Dashboard:
     Args:
         store: The engine or the space that the application has open, or the URL of a store. A URL is opened by the
             first request, and closed by :meth:`aclose`.
-        authenticate: Says who asks, as of :class:`~standfast.web.App`. None: whoever shows :attr:`token`.
+        authenticate: Says who asks, as of :class:`~standfast.web.App`. None: any caller that shows :attr:`token`.
         access: Says what a principal may do: ``"all"``, ``"read"``, a set of actions such as
             ``{"run.cancel", "lock.release", "values.reveal"}``, or None for nothing at all. By default the role
             ``operator`` has all, and ``viewer`` may read.

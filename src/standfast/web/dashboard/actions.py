@@ -616,7 +616,7 @@ async def _preview_set(view: View, fields: Fields) -> Preview:
         FormField("lasts", "For how long", lasts, hint="2 hours; empty: until it is cleared"),
     )
     if _one(fields, "shown") != "yes":
-        will = "So many runs may be unfinished at a time from now on, in all processes, whatever their code says."
+        will = "This number of runs may be unfinished at a time, in all processes, whatever their code says."
         rest = "A larger number lets waiting runs begin at once; a smaller one ends none."
         found = _about_limit(view, fields, will, rest, asks=asks, is_question=True)
         return structs.replace(found, fields=(*found.fields, ("shown", "yes")))

@@ -48,7 +48,7 @@ MOST_PARTS: Final = 200
 
 @final
 class Watcher:
-    """Watches the records of one tenant for as long as somebody looks, and wakes all streams at once."""
+    """Watches the records of one tenant while a page is open, and wakes all streams at once."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope: Final = scope
@@ -94,7 +94,7 @@ class Watcher:
     async def change(self, seen: int = 0) -> int:
         """Wait until there were other changes than those that were seen, and no longer than a while; return how many.
 
-        Whoever has seen none is told at once that it is watched: its page was drawn before that.
+        A caller that has seen none is told at once that it is watched: its page was drawn before that.
         """
         if self._changes == seen:
             with contextlib.suppress(TimeoutError):
@@ -124,7 +124,7 @@ class SharedParts:
         self._kept: Final[OrderedDict[Hashable, _Part]] = OrderedDict()
 
     async def get(self, key: Hashable, changes: int, make: Callable[[], Awaitable[Response]]) -> Response:
-        """Return a part that was begun after so many changes, or lately enough; make it if there is none.
+        """Return a part that was begun after that number of changes, or lately enough; make it if there is none.
 
         Args:
             key: What it depends on: the page, whose it is, and what its viewer may do.

@@ -150,7 +150,7 @@ def compile_templates() -> None:
 
 @final
 class View:
-    """One request of somebody who is let in: what a screen needs to answer it.
+    """One request of a user who is let in: what a screen needs to answer it.
 
     Attributes:
         request: The request.

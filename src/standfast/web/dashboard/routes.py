@@ -83,7 +83,7 @@ async def _static(request: Request) -> Response:
 
 @final
 class _Gate:
-    """Lets in whoever has credentials and a level, answers with pages, and adds what browsers are told."""
+    """Lets in callers that have credentials and a level, answers with pages, and adds what browsers are told."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard: Final = dashboard

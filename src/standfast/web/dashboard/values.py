@@ -1,4 +1,4 @@
-"""Values on pages: bounded, without what looks like a secret, and put back together after somebody has edited them."""
+"""Values on pages: bounded, without what looks like a secret, and put back together after a user has edited them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def masked(value: object) -> object:
 
 
 def unmasked(edited: object, original: object) -> object:
-    """Return what somebody has edited, with what was masked in it as it was, where it was left masked."""
+    """Return what a user has edited, with what was masked in it as it was, where it was left masked."""
     if edited == masked(original):
         return original
     if isinstance(edited, dict) and isinstance(original, dict):
@@ -65,7 +65,7 @@ def unmasked(edited: object, original: object) -> object:
 
 
 def json_in(text: str, what: str) -> object:
-    """Return what somebody has typed as JSON."""
+    """Return what a user has typed as JSON."""
     try:
         found: object = msgspec.json.decode(text)
     except msgspec.DecodeError as problem:
@@ -90,7 +90,7 @@ def number_in(text: str, otherwise: int) -> int:
 
 
 def moment_in(text: str, what: str, now: int) -> datetime | None:
-    """Return the moment that somebody has typed: an instant in UTC, or how long ago; None if nothing.
+    """Return the moment that a user has typed: an instant in UTC, or how long ago; None if nothing.
 
     Raises:
         InvalidArgumentError: It is neither.

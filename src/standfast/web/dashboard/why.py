@@ -168,7 +168,7 @@ class _Search:
                 self.edges.append(WaitEdge(name, await self.run(child.id), "its child"))
 
     async def line(self, address: tuple[str, ...]) -> str:
-        """Add a line, and note that those who hold it are still to be found."""
+        """Add a line, and note that its holders are still to be found."""
         name = f"line {address}"
         if name not in self.nodes:
             told = await self.explained(address)
