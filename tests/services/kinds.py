@@ -24,12 +24,13 @@ MODULES = {
     "postgresql": "postgresql",
     "prometheus": "prometheus",
     "redis": "valkey",
+    "redis-node": "valkey",
     "redis7": "valkey",
     "sentinel": "valkey",
     "standby": "postgresql",
 }
 
-IN_FRONT = frozenset({"haproxy", "mongodb-member", "nginx", "prometheus", "sentinel", "standby"})
+IN_FRONT = frozenset({"haproxy", "mongodb-member", "nginx", "prometheus", "redis-node", "sentinel", "standby"})
 """Those that belong to a server of the test's own, and nowhere else: `private(kind, behind=url)`.
 
 Prometheus stands behind nothing: it looks at what the settings name that are passed as ``behind``.

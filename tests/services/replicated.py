@@ -13,6 +13,8 @@ primary and followers go through relays too where the server allows it, so that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from standfast.keys import RecordKey
+from standfast.stores.redis.scripts import RedisKeys
 from tests import services
 from tests.services.relay import Relay, port_of, with_port
 
@@ -78,6 +82,18 @@ class Group:
         """
         self._promote(follower)
         self.follow(follower, cut=cut)
+
+    def take_over(self) -> None:
+        """Let the first follower take over; those that elect wait until they have elected another one."""
+        self.promote(self.followers[0])
+
+    def step_down(self) -> None:
+        """Shut the primary down in good order, or let it step down, and let a follower take over."""
+        self.primary.quit()
+        self.take_over()
+
+    def aim(self, namespace: str) -> None:
+        """Let the primary be the one that has a namespace, where there are several."""
 
     def follow(self, primary: Server, *, cut: bool = True) -> None:
         """Let the address stand for a server that is the primary."""
@@ -177,6 +193,40 @@ def valkey_ask(url: str, *command: object) -> Any:
         return client.execute_command(*map(str, command))
 
 
+class ValkeyGroup(Group):
+    """A primary and replicas: the one that has most takes over, and the others follow it."""
+
+    def take_over(self) -> None:
+        """Let the replica take over that has most."""
+        chosen = max(self.followers, key=valkey_offset)
+        others = [each for each in self.members[1:] if each is not chosen]
+        self.promote(chosen)
+        for each in others:
+            valkey_follow(each, chosen)
+
+
+class SentinelGroup(ValkeyGroup):
+    """With sentinels, which choose by themselves, and which clients ask."""
+
+    @property
+    def url(self) -> str:
+        """The address that names the sentinels."""
+        user = urlsplit(self.primary.url).netloc.rpartition("@")[0]
+        hosts = ",".join(f"127.0.0.1:{port_of(each.url)}" for each in self.sentinels)
+        return f"redis+sentinel://{user}@{hosts}/main/0"
+
+    def take_over(self) -> None:
+        """Wait until the sentinels have chosen another one."""
+        old = self.primary
+        until(lambda: master_of(self) is not old, "the sentinels chose another primary")
+        self.follow(master_of(self))
+
+    def step_down(self) -> None:
+        """Let the sentinels choose another one although the primary is well."""
+        valkey_ask(self.sentinels[0].url, "SENTINEL", "FAILOVER", "main")
+        self.take_over()
+
+
 @contextmanager
 def valkey(*, sentinels: bool = False) -> Iterator[Group]:
     """Start a primary and two replicas; with ``sentinels``, three of them choose another primary after a second.
@@ -185,12 +235,11 @@ def valkey(*, sentinels: bool = False) -> Iterator[Group]:
     """
     with ExitStack() as stack:
         [primary] = started(stack, server("redis"))
-        valkey_ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
         lines = [] if sentinels else [relay(stack, primary.url) for _ in range(2)]
         places = [with_port(primary.url, line.port) for line in lines] or [primary.url] * 2
         replicas = started(stack, *(server("redis", behind=place) for place in places))
         until(lambda: valkey_ask(primary.url, "WAIT", 2, 100) == 2, "two replicas follow")
-        group = Group(
+        group = (SentinelGroup if sentinels else ValkeyGroup)(
             [primary, *replicas],
             lines,
             relay(stack, primary.url),
@@ -206,6 +255,101 @@ def valkey(*, sentinels: bool = False) -> Iterator[Group]:
 
             until(all_see_all, "all sentinels know each other and the replicas")
         yield group
+
+
+@contextmanager
+def sentinels() -> Iterator[SentinelGroup]:
+    """Start a primary, two replicas and three sentinels; clients ask the sentinels."""
+    with valkey(sentinels=True) as group:
+        assert isinstance(group, SentinelGroup)
+        yield group
+
+
+class ClusterGroup(Group):
+    """The nodes of a cluster: the primary is the one that has a slot, and its replica takes over by itself."""
+
+    slot = 0
+
+    @property
+    def url(self) -> str:
+        """The address that names all nodes."""
+        parts = urlsplit(self.members[0].url)
+        hosts = ",".join(f"127.0.0.1:{port_of(each.url)}" for each in self.members)
+        return parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@{hosts}", path="").geturl()
+
+    def aim(self, namespace: str) -> None:
+        """Let the primary be the node that has a namespace."""
+        self.slot = RedisKeys(RecordKey(namespace), "standfast", 0, one_slot=True).slot
+        self.primary = self._holder(self.members[0])
+
+    def _holder(self, asked: Server) -> Server:
+        for first, last, (_, port, *_rest), *_ in valkey_ask(asked.url, "CLUSTER", "SLOTS"):
+            if first <= self.slot <= last:
+                return next(each for each in self.members if port_of(each.url) == port)
+        raise AssertionError("the slot is not served")
+
+    def take_over(self) -> None:
+        """Wait until the replica of the primary has taken over, and all nodes that answer know it."""
+        import redis  # noqa: PLC0415 - a driver, needed here only
+
+        old, others = self.primary, self.followers
+
+        def is_known() -> bool:
+            try:
+                holders = [self._holder(each) for each in others]
+            except redis.RedisError:
+                return False
+            self.primary = holders[0]
+            return all(each is self.primary and each is not old for each in holders)
+
+        until(is_known, "a replica took over")
+
+    def step_down(self) -> None:
+        """Let a replica take over although the primary is well."""
+        own = valkey_ask(self.primary.url, "CLUSTER", "MYID")
+        [replica] = valkey_ask(self.primary.url, "CLUSTER", "REPLICAS", own)
+        name = next(iter(replica)) if isinstance(replica, dict) else str(replica).split()[0]
+        chosen = next(each for each in self.followers if valkey_ask(each.url, "CLUSTER", "MYID") == name)
+        valkey_ask(chosen.url, "CLUSTER", "FAILOVER")
+        self.take_over()
+
+
+@contextmanager
+def cluster() -> Iterator[ClusterGroup]:
+    """Start a cluster of three primaries with one replica each."""
+    with ExitStack() as stack:
+        like = f"redis://:{secrets.token_hex(8)}@127.0.0.1:1"
+        nodes: list[Server] = started(stack, *(server("redis-node", behind=like) for _ in range(6)))
+        buses = [valkey_ask(each.url, "CONFIG", "GET", "cluster-port")["cluster-port"] for each in nodes]
+        for number, each in enumerate(nodes[:3]):
+            first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            valkey_ask(each.url, "CLUSTER", "ADDSLOTSRANGE", first, last)
+        for number, each in enumerate(nodes):
+            valkey_ask(each.url, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for each, bus in zip(nodes[1:], buses[1:], strict=True):
+            valkey_ask(nodes[0].url, "CLUSTER", "MEET", "127.0.0.1", port_of(each.url), bus)
+        names = [valkey_ask(each.url, "CLUSTER", "MYID") for each in nodes]
+
+        def is_known(each: Server) -> bool:
+            told = str(valkey_ask(each.url, "CLUSTER", "NODES"))
+            return all(name in told for name in names) and "handshake" not in told
+
+        until(lambda: all(map(is_known, nodes)), "all nodes know each other")
+        for replica, name in zip(nodes[3:], names[:3], strict=True):
+            valkey_ask(replica.url, "CLUSTER", "REPLICATE", name)
+        until(lambda: all(valkey_ask(each.url, "WAIT", 1, 100) == 1 for each in nodes[:3]), "three replicas follow")
+        until(lambda: all(is_whole(each) for each in nodes), "the cluster is whole")
+        yield ClusterGroup(nodes, [], None, lambda _: None)
+
+
+SLOTS = 16_384
+
+
+def is_whole(node: Server) -> bool:
+    """Return True if a node knows of three primaries with a replica each."""
+    told = valkey_ask(node.url, "CLUSTER", "SLOTS")
+    state = valkey_ask(node.url, "CLUSTER", "INFO")
+    return len(told) == 3 and all(len(each) == 4 for each in told) and "cluster_state:ok" in str(state)
 
 
 def valkey_offset(replica: Server) -> int:
@@ -359,6 +503,19 @@ class MongoGroup(Group):
     def url(self) -> str:
         """The address that names all members."""
         return f"mongodb://{','.join(self._hosts)}/standfast?replicaSet=rs0"
+
+    def take_over(self) -> None:
+        """Wait until another primary was elected."""
+        self.find_primary(unlike=self.primary)
+
+    def step_down(self) -> None:
+        """Let the primary step down."""
+        from pymongo import MongoClient  # noqa: PLC0415 - a driver, needed here only
+        from pymongo.errors import PyMongoError  # noqa: PLC0415 - see above
+
+        with MongoClient[dict[str, Any]](self.primary.url) as client, contextlib.suppress(PyMongoError):
+            client.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=10)
+        self.take_over()
 
     def find_primary(self, *, unlike: Server | None = None) -> Server:
         """Wait until there is a primary, another one than ``unlike``."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import redis
 
 from tests.services.places import fetched
+from tests.services.server_process import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,13 @@ SETTINGS = {
     "appendfsync": "always",
     "maxmemory-policy": "noeviction",
     "enable-debug-command": "local",
+    "repl-diskless-sync-delay": "0",
+}
+
+
+CLUSTER = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": "1000",
 }
 
 
@@ -32,20 +40,22 @@ class Valkey:
 
     orderly = signal.SIGTERM
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    def __init__(self, program: str, *, is_node: bool = False) -> None:
+        self._program, self._is_node = program, is_node
 
     def program(self) -> Path:
         """Return the server."""
         return fetched(self._program.format(machine=platform.machine()))
 
     def prepare(self, folder: Path, behind: str) -> None:
-        """Write the settings. With a server behind, it is a replica of that one, and has its password."""
+        """Write the settings. With a server behind, it has its password, and is its replica or a node like it."""
         source = urlsplit(behind)
         secret = source.password or secrets.token_hex(8)
         (folder / "secret").write_text(secret)
         settings = SETTINGS | {"requirepass": secret, "masterauth": secret, "dir": str(folder), "save": '""'}
-        if behind:
+        if self._is_node:
+            settings |= CLUSTER | {"cluster-port": str(free_port())}
+        elif behind:
             settings["replicaof"] = f"{source.hostname} {source.port}"
         (folder / "settings").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
 
@@ -118,6 +128,7 @@ class Sentinel:
 
 KINDS: dict[str, Kind] = {
     "redis": Valkey(VALKEY),
+    "redis-node": Valkey(VALKEY, is_node=True),
     "redis7": Valkey("debian/usr/bin/redis-server"),
     "sentinel": Sentinel(),
 }

@@ -35,6 +35,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "memory": "memory://",
     "postgresql": "postgresql://host/database",
     "redis": "redis://host",
+    "redis+sentinel": "redis+sentinel://host,host,host/name",
     "mysql": "mysql://host/database",
     "mongodb": "mongodb://host/database",
     "dynamodb": "dynamodb:///table?region=eu-central-1",
@@ -51,6 +52,10 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "rediss": ("redis", "redis", "redis"),
     "valkey": ("redis", "redis", "redis"),
     "valkeys": ("redis", "redis", "redis"),
+    "redis+sentinel": ("redis", "redis", "redis"),
+    "rediss+sentinel": ("redis", "redis", "redis"),
+    "valkey+sentinel": ("redis", "redis", "redis"),
+    "valkeys+sentinel": ("redis", "redis", "redis"),
     "mysql": ("mysql", "mysql", "asyncmy"),
     "mariadb": ("mysql", "mysql", "asyncmy"),
     "mongodb": ("mongodb", "mongodb", "pymongo"),
@@ -86,8 +91,8 @@ async def open_store(
 
     Args:
         url: ``sqlite:///standfast.db`` (relative to the working folder), ``sqlite:////srv/standfast.db`` (absolute),
-            ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
-            ``mongodb://``, ``dynamodb://``, ``libsql://``, ``etcd://``, ``cloudflare://``.
+            ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``redis+sentinel://``,
+            ``mysql://``, ``mongodb://``, ``dynamodb://``, ``libsql://``, ``etcd://``, ``cloudflare://``.
         clock: Where the store's time comes from; for tests. A server's time is its own.
         credentials: For a server: its password and TLS context, where they are not to stand in the URL.
         hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.

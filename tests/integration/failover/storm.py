@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
-from pymongo import MongoClient
-from pymongo.errors import PyMongoError
 
 import standfast as sf
 from standfast.errors import StandfastError
@@ -53,6 +51,9 @@ SET_UPS: Final = {
     for each in [
         SetUp("PostgreSQL, synchronous standby", replicated.postgresql, "?timeout=2s"),
         SetUp("Valkey, two replicas, replicas=1", replicated.valkey, "?timeout=2s&replicas=1"),
+        SetUp("Valkey, three sentinels, replicas=1", replicated.sentinels, "?timeout=2s&replicas=1"),
+        SetUp("Valkey, three sentinels, replicas=2", replicated.sentinels, "?timeout=2s&replicas=2"),
+        SetUp("Valkey, cluster of three and three, replicas=1", replicated.cluster, "?timeout=2s&replicas=1"),
         SetUp("MariaDB, semi-synchronous", replicated.mariadb, "?timeout=2s"),
         SetUp("MongoDB, set of three", replicated.mongodb, "&timeout=2s"),
     ]
@@ -62,32 +63,26 @@ SET_UPS: Final = {
 def kill(servers: Group) -> None:
     """Kill the primary, and let a follower take over."""
     servers.primary.kill()
-    take_over(servers)
+    servers.take_over()
 
 
 def freeze(servers: Group) -> None:
     """Stop the primary with all connections left open, let a follower take over, and let the old one go on."""
     old = servers.primary
     old.stop()
-    take_over(servers)
+    servers.take_over()
     old.cont()
 
 
 def part(servers: Group) -> None:
     """Cut the primary off from its followers and its clients, and let a follower take over."""
     servers.part()
-    take_over(servers)
+    servers.take_over()
 
 
 def step_down(servers: Group) -> None:
     """Shut the primary down in good order, or let it step down, and let a follower take over."""
-    if isinstance(servers, replicated.MongoGroup):
-        with MongoClient[dict[str, Any]](servers.primary.url) as client, contextlib.suppress(PyMongoError):
-            client.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=10)
-        servers.find_primary(unlike=servers.primary)
-        return
-    servers.primary.quit()
-    take_over(servers)
+    servers.step_down()
 
 
 def come_back(servers: Group) -> None:
@@ -106,25 +101,17 @@ FAULTS: Final = {
 }
 
 
-STORMS: Final = [
-    (set_up, fault) for set_up in SET_UPS for fault in FAULTS if ("MongoDB" not in set_up or fault != "cut off")
-]
-"""Which is tried. The members of a MongoDB set find each other without a relay, so none can be cut off here."""
+TRIED: Final = {
+    "MongoDB, set of three": set(FAULTS) - {"cut off"},
+    "Valkey, three sentinels, replicas=1": {"killed"},
+    "Valkey, three sentinels, replicas=2": set(FAULTS) - {"killed", "cut off"},
+    "Valkey, cluster of three and three, replicas=1": set(FAULTS) - {"killed", "cut off"},
+}
+"""Which faults, if not all. Members that find each other without a relay cannot be cut off here. Where a commit waits
+for all replicas, the next primary acknowledges nothing before the old one is back; where it waits for one of two, a
+primary that lives may acknowledge what is lost while the other takes over."""
 
-
-def take_over(servers: Group) -> None:
-    """Let the follower take over that has most."""
-    if isinstance(servers, replicated.MongoGroup):
-        servers.find_primary(unlike=servers.primary)
-        return
-    follower = servers.followers[0]
-    if follower.url.startswith("redis"):
-        follower = max(servers.followers, key=replicated.valkey_offset)
-    servers.promote(follower)
-    others = [each for each in servers.members[1:] if each is not follower]
-    if follower.url.startswith("redis"):
-        for each in others:
-            replicated.valkey_follow(each, follower)
+STORMS: Final = [(set_up, fault) for set_up in SET_UPS for fault in FAULTS if fault in TRIED.get(set_up, FAULTS)]
 
 
 # --- what is at work -------------------------------------------------------------------------------------------------
@@ -233,6 +220,7 @@ async def run_storm(set_up: SetUp, fault: Callable[[Group], None]) -> Measured:
     """Run one storm, compare everything, and return how soon work went on."""
     with set_up.make() as servers:
         storm = Storm(f"{servers.url}{set_up.options}")
+        servers.aim(storm.ledger.namespace)
         stores = [await open_store(storm.url) for _ in range(2)]
         spaces = [await sf.open(storm.url, namespace=storm.ledger.namespace, lease=LEASE) for _ in range(2)]
         workflow = storm.workflow()

@@ -50,13 +50,14 @@ async def opened(url: str) -> AsyncIterator[tuple[GroupedStore, list[str]]]:
     [
         (lambda: replicated.postgresql(synchronous=False), "", "synchronous_standby_names"),
         (replicated.postgresql, "", ""),
-        (replicated.valkey, "", "?replicas=1"),
-        (replicated.valkey, "?replicas=1", ""),
+        (replicated.valkey, "", "?replicas=2"),
+        (replicated.valkey, "?replicas=1", "waits for 1: "),
+        (replicated.valkey, "?replicas=2", ""),
         (lambda: replicated.mariadb(semi_sync=False), "", "rpl_semi_sync_master_enabled"),
         (replicated.mariadb, "", ""),
         (replicated.mongodb, "", ""),
     ],
-    ids=["asynchronous", "synchronous", "valkey", "replicas=1", "mariadb", "semi-synchronous", "mongodb"],
+    ids=["asynchronous", "synchronous", "valkey", "replicas=1", "replicas=2", "mariadb", "semi-synchronous", "mongodb"],
 )
 async def test_what_a_failover_may_lose_is_named_when_a_store_is_opened(
     make: Callable[[], AbstractContextManager[Group]], options: str, setting: str

@@ -46,12 +46,13 @@ def put(url: str, value: str) -> None:
     [
         replicated.postgresql,
         replicated.valkey,
-        lambda: replicated.valkey(sentinels=True),
+        replicated.sentinels,
+        replicated.cluster,
         replicated.mariadb,
         lambda: replicated.mariadb(semi_sync=False),
         replicated.mongodb,
     ],
-    ids=["postgresql", "valkey", "sentinels", "mariadb", "asynchronous mariadb", "mongodb"],
+    ids=["postgresql", "valkey", "sentinels", "cluster", "mariadb", "asynchronous mariadb", "mongodb"],
 )
 def test_replicated_servers_come_up_soon_and_go_down_for_certain(make: Callable[[], Any]) -> None:
     """Within fifteen seconds all of them work together; afterwards no process and no data is left."""
@@ -96,14 +97,25 @@ def test_a_standby_that_lags_has_less_when_it_takes_over() -> None:
 
 def test_sentinels_choose_another_primary() -> None:
     """When the first one is gone for a second."""
-    with replicated.valkey(sentinels=True) as servers:
-        put(servers.url, "kept")
+    with replicated.sentinels() as servers:
+        put(servers.primary.url, "kept")
+        servers.primary.kill()
+        servers.take_over()
+
+        assert get(servers.primary.url) == "kept"
+
+
+def test_a_replica_takes_over_in_a_cluster() -> None:
+    """When its primary is gone for a second; a primary that comes back follows it."""
+    with replicated.cluster() as servers:
+        servers.aim("some namespace")
         first = servers.primary
         first.kill()
-        replicated.until(lambda: replicated.master_of(servers) is not first, "the sentinels chose another one")
-        servers.follow(replicated.master_of(servers))
+        servers.take_over()
+        assert servers.primary is not first
+        first.restart()
 
-        assert get(servers.url) == "kept"
+        replicated.until(lambda: replicated.is_whole(first), "the old primary is a replica")
 
 
 def test_a_replica_that_lags_lacks_what_was_written() -> None:

@@ -1,4 +1,4 @@
-"""Redis and Valkey: a commit is one script, by the server's time; a server or a cluster."""
+"""Redis and Valkey: a commit is one script, by the server's time; a server, one that sentinels choose, or a cluster."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from standfast.errors import StoreUnavailableError
 from standfast.stores.redis.cluster import OneServer, RewindDetector, ScriptCaller
 from standfast.stores.redis.connection import Dialer, RedisOptions, read_options
+from standfast.stores.redis.sentinel import SentinelFinder
 from standfast.stores.redis.server import RedisFacts, RedisServer, look, probe
 from standfast.stores.remote.backend import open_remote
 from standfast.stores.remote.connection import NotDurableWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from standfast.events import Hooks
     from standfast.stores.address import Address
     from standfast.stores.group_commit import GroupedStore
+    from standfast.stores.redis.cluster import Place
 
 __all__ = ["NotDurableWarning", "RedisOptions", "RedisServer", "open_address"]
 
@@ -24,10 +28,15 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open the server that an address names, on the running loop."""
     options = read_options(address)
     dialer, detector = Dialer(address, options), RewindDetector(address.name)
-    facts = await _facts(dialer, options, detector, hooks)
-    if len(options.hosts) > 1 and not facts.is_cluster:
-        raise address.refuse("several hosts are for the nodes of a cluster, and this server is not one; name one host")
-    server = RedisServer(dialer, options, facts, detector)
+    finder = SentinelFinder(dialer, options) if options.sentinel else None
+    places = options.hosts if finder is None else (await finder.find(),)
+    facts = await _facts(places, dialer, options, detector, hooks)
+    if finder is None and len(options.hosts) > 1 and not facts.is_cluster:
+        raise address.refuse(
+            "several hosts are the nodes of a cluster, or sentinels (redis+sentinel://), and this server is neither;"
+            " name one host"
+        )
+    server = RedisServer(dialer, options, facts, detector, finder)
     try:
         await probe(server.calls, options)
     except BaseException:
@@ -36,10 +45,12 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     return open_remote(server, hooks)
 
 
-async def _facts(dialer: Dialer, options: RedisOptions, detector: RewindDetector, hooks: Hooks) -> RedisFacts:
+async def _facts(
+    places: Sequence[Place], dialer: Dialer, options: RedisOptions, detector: RewindDetector, hooks: Hooks
+) -> RedisFacts:
     """Ask the first host that answers."""
 
-    async def ask(place: tuple[str, int]) -> RedisFacts:
+    async def ask(place: Place) -> RedisFacts:
         routes = OneServer(dialer, place, 1, asks_role=False)  # it is about to be looked at in full
         try:
             calls = ScriptCaller(routes, detector, dialer.name, options)
@@ -47,7 +58,7 @@ async def _facts(dialer: Dialer, options: RedisOptions, detector: RewindDetector
         finally:
             await routes.aclose()
 
-    *others, last = options.hosts
+    *others, last = places
     for place in others:
         with contextlib.suppress(StoreUnavailableError):
             return await ask(place)

@@ -136,7 +136,7 @@ class ScriptCaller:
         if status == REWOUND:
             raise self.seen.rewound(names, version)
         if waits and status == 0:
-            self._check_replicas(answer[1], once=once)
+            self._check_replicas(answer[1], sending.place, once=once)
             self.seen.note(names, version)
         elif not self._replicas:  # else it may be a write that no replica has yet, and that was not acknowledged
             self.seen.note(names, version)
@@ -151,10 +151,10 @@ class ScriptCaller:
         except (ReplyLostError, NotSentError) as error:
             raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
 
-    def _check_replicas(self, acknowledged: Reply, *, once: bool) -> None:
+    def _check_replicas(self, acknowledged: Reply, place: str, *, once: bool) -> None:
         if isinstance(acknowledged, int) and acknowledged >= self._replicas:
             return
-        problem = f"{acknowledged} of {self._replicas} replicas have acknowledged a write"
+        problem = f"{acknowledged} of {self._replicas} replicas have acknowledged a write to {place} in time"
         raise OutcomeUnknownError(self._name, problem) if once else StoreUnavailableError(self._name, problem)
 
     async def ask(self, pool: RedisPool, *command: Argument) -> Reply:
@@ -187,6 +187,7 @@ class _Sending:
         self._calls, self._names, self._waits = calls, names, waits
         self._script, self._keys, self._arguments = script, keys, arguments
         self._command = script.call(keys, arguments)
+        self.place = ""
 
     async def send(self) -> list[Any]:
         """Send it, following where the servers point, and return the answers."""
@@ -211,6 +212,7 @@ class _Sending:
         parts.append(self._command)
         if self._waits:
             parts.append(self._calls.waiting)
+        self.place = pool.place
         try:
             answers = await pool.call(b"".join(parts), len(parts))
         except (StoreUnavailableError, NotSentError, ReplyLostError):

@@ -8,6 +8,7 @@ import functools
 import math
 import re
 import ssl
+import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
 from msgspec import Struct
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # --- the options of a Redis URL ------------------------------------------------------------------------------------
 
 DEFAULT_PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
 _KNOWN: Final = (
     "prefix",
     "timeout",
@@ -51,6 +53,7 @@ _KNOWN: Final = (
     "unchecked",
     "lifeline",
     "grace",
+    "sentinel_auth",
     "tls",
     "tls_ca",
 )
@@ -60,7 +63,12 @@ class RedisOptions(Struct, frozen=True):
     """What a URL asks for. It holds no secret."""
 
     hosts: tuple[tuple[str, int], ...]
+    """The server, the nodes of a cluster, or the sentinels."""
     database: int = 0
+    sentinel: str = ""
+    """What sentinels call the primary; empty if ``hosts`` are servers."""
+    sentinel_auth: bool = False
+    """Whether sentinels are given the user and the password of the servers."""
     prefix: str = "standfast"
     timeout: float = 5.0
     connect_timeout: float = 5.0
@@ -82,9 +90,13 @@ class RedisOptions(Struct, frozen=True):
 
 def read_options(address: Address) -> RedisOptions:
     """Read the options of ``address``; raises ``InvalidUrlError``."""
+    scheme, _, sentinels = address.scheme.partition("+")
+    sentinel, database = _primary_and_database(address) if sentinels else ("", _database(address, address.path()))
     options = RedisOptions(
-        hosts=tuple(address.hosts(DEFAULT_PORT)),
-        database=_database(address),
+        hosts=tuple(address.hosts(SENTINEL_PORT if sentinels else DEFAULT_PORT)),
+        database=database,
+        sentinel=sentinel,
+        sentinel_auth=address.take_flag("sentinel_auth", default=False),
         prefix=address.take_identifier("prefix", "standfast"),
         timeout=address.take_limit("timeout"),
         connect_timeout=address.take_limit("connect_timeout"),
@@ -95,16 +107,26 @@ def read_options(address: Address) -> RedisOptions:
         unchecked=address.take_flag("unchecked", default=False),
         lifeline=address.take_flag("lifeline", default=True),
         grace=take_grace(address),
-        tls=address.tls(default=address.scheme in {"rediss", "valkeys"}),
+        tls=address.tls(default=scheme in {"rediss", "valkeys"}),
     )
     address.finish(*_KNOWN)
     if options.database and options.cluster:
         raise address.refuse("a cluster has database 0 only")
+    if sentinels and options.cluster:
+        raise address.refuse("a cluster has no sentinels; name its nodes with redis://")
     return options
 
 
-def _database(address: Address) -> int:
-    path = address.path()
+def _primary_and_database(address: Address) -> tuple[str, int]:
+    """Return what the sentinels call the primary, and the number of the database."""
+    name, _, database = address.path().partition("/")
+    if not name or "/" in database:
+        example = "redis+sentinel://one,two,three/main/0"
+        raise address.refuse(f"after the sentinels comes what they call the primary, and its database: {example}")
+    return name, _database(address, database)
+
+
+def _database(address: Address, path: str) -> int:
     if not path:
         return 0
     if not (path.isascii() and path.isdigit()):
@@ -299,8 +321,21 @@ class Dialer:
 
     async def dial(self, host: str, port: int) -> RedisConnection:
         """Open a connection; raises ``StoreUnavailableError``, or ``UnsuitableStoreError`` if it is not let in."""
-        line = self._line(host, port)
         within = min(self._options.connect_timeout, 0.9 * self._options.timeout)  # so that its caller is told why
+        settings = {"host": host, "port": port, "db": self._options.database, **self._login()}
+        return await self._open(settings, within)
+
+    async def dial_sentinel(self, host: str, port: int, within: float) -> RedisConnection:
+        """Open a connection to a sentinel; raises as :meth:`dial`."""
+        login = self._login() if self._options.sentinel_auth else {}
+        return await self._open({"host": host, "port": port, **login}, within)
+
+    def _login(self) -> dict[str, Any]:
+        return {"username": self._address.user or None, "password": self._address.password}
+
+    async def _open(self, settings: dict[str, Any], within: float) -> RedisConnection:
+        unlimited = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": None}
+        line = RedisConnection(self._options.tls, {**settings, **unlimited})
         try:
             async with asyncio.timeout(within):
                 await line.open()
@@ -313,19 +348,6 @@ class Dialer:
             raise
         return line
 
-    def _line(self, host: str, port: int) -> RedisConnection:
-        settings = {
-            "host": host,
-            "port": port,
-            "db": self._options.database,
-            "username": self._address.user or None,
-            "password": self._address.password,
-            "protocol": 2,
-            "socket_timeout": None,
-            "socket_connect_timeout": None,
-        }
-        return RedisConnection(self._options.tls, settings)
-
     async def _failed(self, line: RedisConnection, error: BaseException) -> StoreError:
         await line.aclose()
         if isinstance(error, REFUSALS):
@@ -333,7 +355,8 @@ class Dialer:
         said = str(error)[:300]
         if isinstance(error, TimeoutError):  # a server that does not speak TLS waits for the end of a line
             said = "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
-        return StoreUnavailableError(self.name, f"cannot connect: {tls_error(said) or said}")
+        place = f"{line.host}:{line.port}"
+        return StoreUnavailableError(self.name, f"cannot connect to {place}: {tls_error(said) or said}")
 
 
 ROLE_EVERY: Final = 1.0
@@ -348,13 +371,22 @@ class RedisPool:
 
     A server that becomes a replica goes on to answer reads, with what it had then. So, where the server is not the node
     of a cluster, which redirects by itself, it is asked for its role along with a command now and then.
+
+    Attributes:
+        place: Host and port, for people.
     """
 
     def __init__(self, dialer: Dialer, host: str, port: int, size: int, *, asks_role: bool = False) -> None:
         self._timeout: Final = dialer.timeout
-        self._place: Final = f"{host}:{port}"
+        self.place: Final = f"{host}:{port}"
         self._asks_role = asks_role
-        self._pool: Final = ConnectionPool(dialer.name, size, functools.partial(dialer.dial, host, port))
+        self._dialed: Final = weakref.WeakSet[RedisConnection]()
+        self._pool: Final = ConnectionPool(dialer.name, size, functools.partial(self._dial, dialer, host, port))
+
+    async def _dial(self, dialer: Dialer, host: str, port: int) -> RedisConnection:
+        connection = await dialer.dial(host, port)
+        self._dialed.add(connection)
+        return connection
 
     async def call(self, command: bytes, replies: int = 1) -> list[Reply]:
         """Send a command, or several packed together; return what was answered, refusals as exceptions.
@@ -377,6 +409,7 @@ class RedisPool:
                     answers = await connection.exchange(command, replies, deadline)
             except (*LOSSES, TimeoutError) as error:
                 said = "no answer in time" if isinstance(error, TimeoutError) else str(error)[:300]
+                said = said if self.place in said else f"{self.place}: {said}"
                 if connection is None:
                     await pool.drop_idle()
                     raise NotSentError(said) from error
@@ -399,8 +432,13 @@ class RedisPool:
         elif role[0] == b"master":
             connection.known_primary_at = deadline - self._timeout
         elif not isinstance(answers[0], Exception):  # a write was refused, and says so
-            raise ConnectionError(f"{self._place} is a replica; the address must lead to the primary")
+            raise ConnectionError(f"{self.place} is a replica; the address must lead to the primary")
         return answers
+
+    def cut(self) -> None:
+        """Cut all connections, also those that a call waits on: another server has taken over."""
+        for connection in tuple(self._dialed):
+            connection.abort()
 
     async def drop_idle(self) -> None:
         """Close the connections that are not in use, so that new ones are opened: perhaps to another server."""

@@ -23,8 +23,9 @@ from standfast.stores.remote.liveness import CONNECTED_WITHIN, SILENT_FOR, Liven
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from standfast.stores.redis.cluster import ScriptCaller
+    from standfast.stores.redis.cluster import Place, ScriptCaller
     from standfast.stores.redis.connection import Dialer, RedisConnection, RedisOptions, Reply
+    from standfast.stores.redis.sentinel import SentinelFinder
 
 
 PING_EVERY: Final = 1.0
@@ -50,14 +51,16 @@ async def find_store_id(calls: ScriptCaller, options: RedisOptions) -> str:
     return "" if answer is None else str(answer, "ascii", "replace")
 
 
-def liveness_server(dialer: Dialer, options: RedisOptions, store: str) -> LivenessServer:
+def liveness_server(
+    dialer: Dialer, options: RedisOptions, store: str, finder: SentinelFinder | None = None
+) -> LivenessServer:
     """Return where sessions are opened; ``store`` is what :func:`find_store_id` has found."""
-    host, port = options.hosts[0]
+    hosts = ",".join(f"{host}:{port}" for host, port in options.hosts)
     return LivenessServer(
         "r1",
         store,
-        f"{host}:{port}/{options.database}",
-        functools.partial(open_liveness_session, dialer, options, store),
+        f"{hosts}/{options.sentinel}/{options.database}",
+        functools.partial(open_liveness_session, dialer, options, store, finder),
         _ERRORS,
         lambda error: code_of(error) == "LOADING",
         PING_EVERY,
@@ -71,22 +74,27 @@ def _keys(options: RedisOptions) -> RedisKeys:
 
 @asynccontextmanager
 async def open_liveness_session(
-    dialer: Dialer, options: RedisOptions, store: str
+    dialer: Dialer, options: RedisOptions, store: str, finder: SentinelFinder | None = None
 ) -> AsyncGenerator[RedisLivenessSession]:
     """Open a session for the length of a block. It is refused if another store, or a replica, is there by now."""
     async with contextlib.AsyncExitStack() as stack:
         async with asyncio.timeout(CONNECTED_WITHIN):
-            asking, subscribed = [await _dial(dialer, options, stack) for _ in range(2)]
-            session = RedisLivenessSession(asking, subscribed, _keys(options))
+            place = options.hosts[0] if finder is None else await finder.find()
+            asking, subscribed = [await _dial(dialer, place, stack) for _ in range(2)]
+            session = RedisLivenessSession(asking, subscribed, _keys(options), SILENT_FOR if finder is None else 1.0)
             found = await session.ask(pack("GET", _keys(options).head + b":id"))
             if found != store.encode() or not await session.is_primary():
                 raise UnsuitableStoreError(dialer.name, "another store is at this address, or a replica of it")
+        if finder is not None:
+            stack.callback(finder.listen(session.server_moved))
+            if finder.found is not None and finder.found.place != place:
+                raise UnsuitableStoreError(dialer.name, "another server has become the primary")
         yield session
         await session.aclose()
 
 
-async def _dial(dialer: Dialer, options: RedisOptions, stack: contextlib.AsyncExitStack) -> RedisConnection:
-    connection = await dialer.dial(*options.hosts[0])
+async def _dial(dialer: Dialer, place: Place, stack: contextlib.AsyncExitStack) -> RedisConnection:
+    connection = await dialer.dial(*place)
     stack.push_async_callback(connection.aclose)
     return connection
 
@@ -95,17 +103,39 @@ async def _dial(dialer: Dialer, options: RedisOptions, stack: contextlib.AsyncEx
 class RedisLivenessSession:
     """Two connections: a subscriber may ask for nothing else. It is lost when either of them is.
 
+    Args:
+        asking: For questions.
+        subscribed: For the subscription.
+        keys: Those of the store.
+        answers_within: After how many seconds without an answer it is lost. With sentinels, a second: by then another
+            server may be the primary, where others look for this process.
+
     Attributes:
         tried_at: When it last answered.
     """
 
-    def __init__(self, asking: RedisConnection, subscribed: RedisConnection, keys: RedisKeys) -> None:
+    def __init__(
+        self, asking: RedisConnection, subscribed: RedisConnection, keys: RedisKeys, answers_within: float = SILENT_FOR
+    ) -> None:
         self._asking, self._subscribed, self._keys = asking, subscribed, keys
+        self._answers_within: Final = answers_within
+        self._loop: Final = asyncio.get_running_loop()
         self._reading: asyncio.Task[None] | None = None
         self._confirmed: Final = asyncio.Event()
         self._told: Callable[[], object] | None = None
         self._pinged_at = self.tried_at = now()
         self.is_lost = False
+
+    def server_moved(self) -> None:
+        """End it: another server has taken over. Called on any thread."""
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._lose)
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        self._asking.abort()
+        if self._told is not None:
+            self._told()
 
     def when_lost(self, tell: Callable[[], object]) -> None:
         """Call ``tell`` when it ends."""
@@ -134,9 +164,7 @@ class RedisLivenessSession:
                     await self._subscribed.receive()
                 self._confirmed.set()
         except (*REFUSALS, *LOSSES, TimeoutError):
-            self.is_lost = True
-            if self._told is not None:
-                self._told()
+            self._lose()
 
     async def unattached(self, numbers: Sequence[int]) -> set[int]:
         """Return the numbers whose channels have no subscriber; with none, ask if the server is still the primary."""
@@ -164,7 +192,7 @@ class RedisLivenessSession:
 
     async def ask(self, command: bytes) -> Reply:
         """Return the answer to a command; a refusal is raised."""
-        [answer] = await self._asking.exchange(command, 1, asyncio.get_running_loop().time() + SILENT_FOR)
+        [answer] = await self._asking.exchange(command, 1, self._loop.time() + self._answers_within)
         if isinstance(answer, Exception):
             raise answer
         return answer

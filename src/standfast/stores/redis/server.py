@@ -48,6 +48,7 @@ from standfast.stores.redis.scripts import (
     pack,
     slot_of,
 )
+from standfast.stores.redis.sentinel import SentinelRoutes
 from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import (
@@ -69,8 +70,10 @@ if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.stores.backend import Scan
     from standfast.stores.protocol import AlternativeChange
+    from standfast.stores.redis.cluster import Routes
     from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
     from standfast.stores.redis.scripts import Argument
+    from standfast.stores.redis.sentinel import SentinelFinder
     from standfast.stores.remote.server import ChoiceIntent, Intent, Listener, Message
 
 
@@ -95,17 +98,26 @@ _CHOICE_FLOOR: Final = 3
 class RedisServer(ServerDefaults):
     """One handle, used from one event loop."""
 
-    def __init__(self, dialer: Dialer, options: RedisOptions, facts: RedisFacts, seen: RewindDetector) -> None:
-        self._dialer, self._options, self._facts, self._seen = dialer, options, facts, seen
+    def __init__(
+        self,
+        dialer: Dialer,
+        options: RedisOptions,
+        facts: RedisFacts,
+        seen: RewindDetector,
+        finder: SentinelFinder | None = None,
+    ) -> None:
+        self._dialer, self._options, self._facts, self._seen, self._finder = dialer, options, facts, seen, finder
         self.name = dialer.name
         self.capabilities: Final = facts.capabilities()
         self.batching: Final = BATCHING
         self._one_slot: Final = facts.is_cluster or options.cluster
-        routes = (
-            Cluster(dialer, options.hosts, options.pool)
-            if facts.is_cluster
-            else OneServer(dialer, options.hosts[0], options.pool)
-        )
+        routes: Routes
+        if finder is not None:
+            routes = SentinelRoutes(finder, options.pool)
+        elif facts.is_cluster:
+            routes = Cluster(dialer, options.hosts, options.pool)
+        else:
+            routes = OneServer(dialer, options.hosts[0], options.pool)
         self.calls: Final = ScriptCaller(routes, seen, dialer.name, options)
         self._listening: Final = RedisSubscriber(dialer, routes)
         self._topics: Final = Topics(self.calls, self._listening, self.names)
@@ -113,7 +125,7 @@ class RedisServer(ServerDefaults):
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
         self._liveness: Final = (
-            join_liveness(liveness_server(dialer, options, facts.store_id)) if facts.store_id else None
+            join_liveness(liveness_server(dialer, options, facts.store_id, finder)) if facts.store_id else None
         )
 
     def names(self, namespace: bytes) -> RedisKeys:
@@ -355,7 +367,7 @@ class RedisServer(ServerDefaults):
 
     async def another(self) -> RedisServer:
         """Open another handle on the same server, on the running loop."""
-        server = RedisServer(self._dialer, self._options, self._facts, self._seen)
+        server = RedisServer(self._dialer, self._options, self._facts, self._seen, self._finder)
         try:
             await server.calls.ask(await server.calls.routes.pool(0), "PING")
         except BaseException:
@@ -417,7 +429,12 @@ _SINCE_SNAPSHOT: Final = "it keeps no append-only file, so a restart loses what 
 _SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut loses the last second or more"
 _UNREPLICATED: Final = (
     "its replicas get a commit after it was answered, so one that takes over may lack the last ones, and a primary that"
-    " was cut off goes on beside it, with holders of its own, until it is stopped: add ?replicas=1"
+    " was cut off goes on beside it, with holders of its own, until it is stopped: add ?replicas={there}"
+)
+_TOO_FEW: Final = (
+    "{there} replicas are connected and a commit waits for {asked}: while another one takes over, a primary that is not"
+    " dead but frozen or cut off may go on with those that still follow it, and what they acknowledge is lost:"
+    " ?replicas={there}, or fewer replicas"
 )
 _UNTOLD: Final = "it does not say if it syncs its append-only file before it answers"
 
@@ -425,18 +442,32 @@ _UNTOLD: Final = "it does not say if it syncs its append-only file before it ans
 async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
     """Look at a server, refuse it where it would drop records, and warn where it would lose them."""
     info = await _info(calls, pool, name, options)
-    if info.get("role", "master") != "master":
+    is_cluster = info.get("cluster_enabled") == "1"
+    if info.get("role", "master") != "master" and not is_cluster:  # a node knows where the primaries are
         raise StoreReadOnlyError(name, "this server is a replica; the URL must name the primary")
     _check_eviction(info, name, options)
     problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
     if problem and options.durable == "check":
         warn_not_durable(name, problem, hooks)
-    loss = "" if options.replicas or info.get("connected_slaves", "0") == "0" else _UNREPLICATED
+    replicas = await _replicas_in_cluster(calls, pool) if is_cluster else int(info.get("connected_slaves", "0"))
+    loss = _failover_loss(replicas, options.replicas)
     tell_failover_loss(name, loss, hooks)
-    is_cluster = info.get("cluster_enabled") == "1"
     sees_deaths = options.lifeline and not is_cluster and not options.cluster
     store_id = await find_store_id(calls, options) if sees_deaths else ""
     return RedisFacts(is_cluster, not problem, store_id, loss)
+
+
+async def _replicas_in_cluster(calls: ScriptCaller, pool: RedisPool) -> int:
+    """Return the most replicas that a primary of the cluster has: an entry has two slots, the primary and those."""
+    answer = await calls.ask(pool, "CLUSTER", "SLOTS")
+    return max((len(each) - 3 for each in answer), default=0) if isinstance(answer, list) else 0
+
+
+def _failover_loss(there: int, asked: int) -> str:
+    """Return what a failover may lose: a commit must be with every replica that could take over."""
+    if there <= asked:
+        return ""
+    return (_TOO_FEW if asked else _UNREPLICATED).format(there=there, asked=asked)
 
 
 async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:

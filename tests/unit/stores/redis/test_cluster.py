@@ -20,6 +20,8 @@ DOWN, NO_SCRIPT, ANSWER = ClusterDownError("the cluster is down"), NoScriptError
 class Scripted:
     """A server, and the way to it, that gives the answers it was told to."""
 
+    place = "host:6379"
+
     def __init__(self, *answers: object) -> None:
         self.answers, self.sent = list(answers), list[bytes]()
 

@@ -6,7 +6,8 @@ import pytest
 from redis import exceptions
 
 from standfast import errors
-from standfast.stores.redis.connection import translate
+from standfast.stores.address import Address
+from standfast.stores.redis.connection import read_options, translate
 
 NAME = "redis://host"
 
@@ -48,3 +49,28 @@ def test_a_secret_in_what_the_server_says_is_masked() -> None:
 def test_who_gave_no_password_is_not_told_that_it_was_wrong() -> None:
     """The driver has one error for both."""
     assert "none was given" in str(translate(NAME, exceptions.AuthenticationError("Authentication required.")))
+
+
+def test_a_url_of_sentinels_names_them_the_primary_and_its_database() -> None:
+    """Ports are those that sentinels have, unless they are named."""
+    options = read_options(Address("rediss+sentinel://:hunter2@one,two:1,three/main/3?replicas=2"))
+
+    assert options.hosts == (("one", 26379), ("two", 1), ("three", 26379))
+    assert (options.sentinel, options.database, options.replicas) == ("main", 3, 2)
+    assert options.tls is not None
+    assert read_options(Address("valkey+sentinel://one/main")).database == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis+sentinel://one,two", "what they call the primary"),
+        ("redis+sentinel://one/main/first", "the database is a number"),
+        ("redis+sentinel://one/main/0/1", "what they call the primary"),
+        ("redis+sentinel://one/main?cluster=true", "a cluster has no sentinels"),
+    ],
+)
+def test_a_url_of_sentinels_that_cannot_be_used_is_refused(url: str, problem: str) -> None:
+    """With the form to type."""
+    with pytest.raises(errors.InvalidUrlError, match=problem):
+        read_options(Address(url))
