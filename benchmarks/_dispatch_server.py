@@ -1,7 +1,7 @@
 """A process that serves a bare route or flows: the same server, the same settings, the same JSON.
 
-Started as ``python -m benchmarks._dispatch_server bare``, ``... fastapi``, ``... local URL`` or ``... shared URL``, it
-prints its port and serves until its stdin is closed.
+Started as ``python -m benchmarks._dispatch_server bare``, ``... fastapi``, ``... local URL``, ``... shared URL``,
+``... traced URL`` or ``... encoded URL``, it prints its port and serves until its stdin is closed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 import standfast as sf
 from benchmarks._dispatch_flow import FLOW, TOKEN, Question, answer
+from benchmarks._spans import provider
 from benchmarks.harness import ROOT
 from standfast.cli.serve import OBJECTS
 from standfast.web.protocol import HttpProtocol
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-Kind = Literal["bare", "fastapi", "local", "shared"]
+Kind = Literal["bare", "fastapi", "local", "shared", "traced", "encoded"]
 _DECODER: Final = msgspec.json.Decoder(Question)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -79,7 +80,9 @@ def app_of(kind: Kind, url: str) -> ASGIApp:
     if kind == "fastapi":
         return fastapi_app()
     limits = sf.web.AppLimits(requests=10_000)
-    app = sf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
+    arbiter: Literal["local", "shared"] = "shared" if kind == "shared" else "local"
+    hooks = [sf.admin.TracingHook(provider(encodes=kind == "encoded"))] if kind in ("traced", "encoded") else []
+    app = sf.App(url, flows=[FLOW], arbiter=arbiter, limits=limits, hooks=hooks)
     app.token = TOKEN
     return app
 

@@ -12,9 +12,10 @@ from benchmarks._workflow_limit import Values
 from benchmarks._workflow_windows import tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from benchmarks._workflow_windows import Window
+    from standfast.hooks import Hook
     from standfast.space import Space
 
 T = TypeVar("T")
@@ -78,15 +79,15 @@ async def records(run_id: str) -> dict[str, bytes]:
 class Ours:
     """Standfast on a store: one engine that starts runs and drives them itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hooks: Sequence[Hook] = ()) -> None:
         self._runner = asyncio.Runner()
-        self._engine = self._run(self._open(url))
+        self._engine = self._run(self._open(url, hooks))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    async def _open(self, url: str) -> sf.Engine:
-        engine = sf.Engine(url, workflows=[add, in_turn, looking])
+    async def _open(self, url: str, hooks: Sequence[Hook]) -> sf.Engine:
+        engine = sf.Engine(url, workflows=[add, in_turn, looking], hooks=hooks)
         return await engine.__aenter__()
 
     def runs(self, at_once: int, steps: int, seconds: float) -> Window:

@@ -70,8 +70,10 @@ def read_headers(traceparent: str, tracestate: str = "") -> TraceContext | None:
 
 def read_stored(text: str) -> TraceContext | None:
     """Return what was stored with a run; None if that is nothing, or cannot be read."""
+    if not text:
+        return None
     traceparent, _, state = text.partition(" ")
-    return read_headers(traceparent, state) if text else None
+    return read_headers(traceparent, state)
 
 
 @final

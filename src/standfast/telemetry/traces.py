@@ -7,7 +7,6 @@ same id and parent whichever worker did the work.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from msgspec import Struct
@@ -22,13 +21,14 @@ try:
     from opentelemetry import context as otel_context
     from opentelemetry import trace as otel
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-    from opentelemetry.sdk.trace.sampling import Decision
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Decision
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 except ModuleNotFoundError as missing:
     raise MissingExtraError("traces", "standfast[tracing]") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     from opentelemetry.sdk.resources import Resource
@@ -42,6 +42,8 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled", "timed_out"})
 _FAILED: Final = frozenset({"failed", "timed_out"})
 _SCOPE: Final = InstrumentationScope("standfast")
 _UNSET: Final = otel.Status()
+_NOWHERE: Final = otel_context.Context()
+_SAMPLED, _NOT_SAMPLED = otel.TraceFlags(SAMPLED), otel.TraceFlags(0)
 _INTERNAL, _CONSUMER, _SERVER = otel.SpanKind.INTERNAL, otel.SpanKind.CONSUMER, otel.SpanKind.SERVER
 _SPAN_KEY: Final = next(iter(otel.set_span_in_context(otel.INVALID_SPAN, otel_context.Context())))
 
@@ -85,12 +87,15 @@ class TracingHook:
             )
             raise DeclarationError("TracingHook", problem)
         self._provider: Final = provider
-        self._resource: Final = provider.resource
+        self.resource: Final = provider.resource
         self._commits: Final = commits
         self.is_quiet: Final = not commits
+        self._samples_all: Final = provider.sampler in (ALWAYS_ON, DEFAULT_ON)  # which need not be asked
         self._tracer: Final = provider.get_tracer("standfast")
         # Spans with ids of our own cannot be begun through the API, so they are handed over when they have ended.
-        self._processor: Final[Any] = vars(provider)["_active_span_processor"]
+        processor: Any = vars(provider)["_active_span_processor"]
+        self.export: Final[Callable[[ReadableSpan], None]] = processor.on_end
+        self.ids: Final = provider.id_generator
 
     def __repr__(self) -> str:
         return "<TracingHook>"
@@ -127,59 +132,30 @@ class TracingHook:
         """Make current what was."""
         otel_context.detach(token)
 
-    @contextmanager
-    def request(self, caller: TraceContext | None, request_id: str, action: str) -> Generator[None]:
+    def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:
         """Trace a request as a span of its own, below the caller's or below what is current."""
-        parent = otel.get_current_span().get_span_context() if caller is None else _span_context(caller)
-        ids = self._provider.id_generator
-        if parent.is_valid:
-            trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
-        else:
-            trace_id, state = ids.generate_trace_id(), None
-            flags = otel.TraceFlags(SAMPLED if self._is_sampled(trace_id) else 0)
-        context = otel.SpanContext(trace_id, ids.generate_span_id(), False, flags, state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
-        token = otel_context.attach(otel.set_span_in_context(otel.NonRecordingSpan(context)))
-        began, status = SYSTEM_CLOCK.wall(), _UNSET
-        try:
-            yield
-        except BaseException as error:
-            status = otel.Status(otel.StatusCode.ERROR, type(error).__name__)
-            raise
-        finally:
-            otel_context.detach(token)
-            if flags.sampled:
-                self._processor.on_end(
-                    ReadableSpan(
-                        f"request {action}",
-                        context,
-                        parent if parent.is_valid else None,
-                        self._provider.resource,
-                        {"standfast.request.id": request_id, "standfast.action": action},
-                        kind=_SERVER,
-                        status=status,
-                        start_time=began * 1_000,
-                        end_time=SYSTEM_CLOCK.wall() * 1_000,
-                        instrumentation_scope=_SCOPE,
-                    )
-                )
+        return _RequestContext(self, otel_context.get_current(), caller, request_id, action)
 
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
         if self._known(piece.trace).is_sampled:
-            on_end = self._processor.on_end
-            for span in _PieceSpans(piece, self._resource).all():
-                on_end(span)
+            export = self.export
+            for span in _PieceSpans(piece, self.resource).all():
+                export(span)
 
     # --- spans ---------------------------------------------------------------------------------------------------
 
-    def _is_sampled(self, trace_id: int) -> bool:
+    def is_sampled(self, trace_id: int) -> bool:
         """Return True if the sampler wants a trace that begins here; it is asked by the id alone, so all agree."""
-        return self._provider.sampler.should_sample(None, trace_id, "run").decision is Decision.RECORD_AND_SAMPLE
+        if self._samples_all:
+            return True
+        answer = self._provider.sampler.should_sample(_NOWHERE, trace_id, "run")
+        return answer.decision is Decision.RECORD_AND_SAMPLE
 
     def _known(self, trace: RunTrace) -> _RunContext:
         if trace.native is None:
             parent = trace.parent
-            is_sampled = self._is_sampled(trace.trace_id) if parent is None else parent.is_sampled
+            is_sampled = self.is_sampled(trace.trace_id) if parent is None else parent.is_sampled
             trace.native = _RunContext(trace, is_sampled=is_sampled)
         known: _RunContext = trace.native
         return known
@@ -203,15 +179,15 @@ class _PieceSpans:
             if piece.nominal_at is not None:
                 named = (("standfast.schedule", piece.schedule),)
                 tick = _Facts("tick", common, run, piece.nominal_at, piece.started_at, about=named)
-                found.append(_RunSpan(self._context(self._id("tick")), tick))
+                found.append(_LateSpan(self._context(self._id("tick")), tick))
             until = min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
             start = _Facts("start", common, run, piece.started_at, until)
-            found.append(_RunSpan(self._context(self._id("start")), start))
+            found.append(_LateSpan(self._context(self._id("start")), start))
         self._add_operations(found)
         if piece.worker:
             about = (("standfast.worker", piece.worker), ("standfast.fence", piece.fence))
             claim = _Facts("claim", common, run, piece.claimed_at, piece.ended_at, about=about)
-            found.append(_RunSpan(self._context(self._id("claim", number=piece.number)), claim))
+            found.append(_LateSpan(self._context(self._id("claim", number=piece.number)), claim))
         if piece.status in ENDED:
             found.append(self.whole())
         return found
@@ -224,7 +200,7 @@ class _PieceSpans:
         parent = None if above is None else _span_context(above)
         times = (piece.started_at, piece.ended_at)
         facts = _Facts(f"run {piece.workflow}", self._common, parent, *times, about=how, error=error, kind=_CONSUMER)
-        return _RunSpan(self._run, facts)
+        return _LateSpan(self._run, facts)
 
     def _add_operations(self, found: list[ReadableSpan]) -> None:
         """Add the spans of steps, waits and holds that ended in this piece."""
@@ -240,36 +216,34 @@ class _PieceSpans:
             kind, operation, at = event.kind, event.id, event.at
             path, _, name = operation.rpartition("/")
             if kind in _ATTEMPTS:
-                attempt = tried.get(operation, 0) + 1
+                attempt = tried[operation] + 1 if operation in tried else 1
                 if kind == "tried":
                     tried[operation] = attempt
-                took = event.took
-                began = Instant(at - took) if took else since.get(path, min(piece.claimed_at, at))
-                failure = event.failure
-                error = "" if failure is None else str(failure.type)
-                step = _Facts(f"step {name.partition('#')[0]}", common, run, began, at, operation, attempt, error)
-                found.append(_RunSpan(context(identify("step", operation, attempt)), step))
+                began = at - event.took if event.took else since.get(path, min(piece.claimed_at, at))
+                error = "" if event.failure is None else str(event.failure.type)
+                step = _Facts("step", common, run, began, at, operation, attempt, error)
+                found.append(_LateSpan(context(identify("step", operation, attempt)), step))
             elif kind in _WAITS:
                 opened, name = _WAITS[kind]
                 began = _found(history, position, opened, operation) or since.get(path, min(piece.claimed_at, at))
                 wait = _Facts(name, common, run, began, at, operation, link=event.link)
-                found.append(_RunSpan(context(identify(kind, operation)), wait))
+                found.append(_LateSpan(context(identify(kind, operation)), wait))
             elif kind == "update":
                 update = _Facts(f"update {name.removeprefix('@')}", common, run, at, at, operation, link=event.link)
-                found.append(_RunSpan(context(identify(kind, operation, position)), update))
+                found.append(_LateSpan(context(identify(kind, operation, position)), update))
             elif kind == "released" and (held := _found(history, position, "held", operation)) is not None:
                 hold = _Facts("hold", common, run, held, at, operation)
-                found.append(_RunSpan(context(identify("hold", operation)), hold))
+                found.append(_LateSpan(context(identify("hold", operation)), hold))
             since[path] = at
 
 
 class _Facts(Struct, frozen=True, gc=False):
     """What a span of a run says. There are thousands of them before they are exported, so it is small."""
 
-    name: str
+    title: str
     common: _Common
     parent: otel.SpanContext | None
-    began: Instant
+    began: int
     ended: Instant
     operation: str = ""
     attempt: int = 0
@@ -277,6 +251,16 @@ class _Facts(Struct, frozen=True, gc=False):
     about: tuple[tuple[str, str | int], ...] = ()
     link: str = ""
     kind: otel.SpanKind = _INTERNAL
+
+    @property
+    def name(self) -> str:
+        """The name of the span; a step's is that of its function, whatever the number and the branch."""
+        return f"step {self.operation.rpartition('/')[2].partition('#')[0]}" if self.attempt else self.title
+
+    @property
+    def resource(self) -> Resource:
+        """The program that tells it."""
+        return self.common[0]
 
     @property
     def links(self) -> tuple[otel.Link, ...]:
@@ -297,10 +281,10 @@ class _Facts(Struct, frozen=True, gc=False):
 
 
 @final
-class _RunSpan(ReadableSpan):
-    """A span of a run that becomes a whole one when something of it is asked for: by an exporter, in its own thread."""
+class _LateSpan(ReadableSpan):
+    """A span that becomes a whole one when something of it is asked for: by an exporter, in its own thread."""
 
-    def __init__(self, context: otel.SpanContext, facts: _Facts) -> None:
+    def __init__(self, context: otel.SpanContext, facts: _Facts | _RequestContext) -> None:
         self._context, self._facts = context, facts
 
     def __getattr__(self, wanted: str) -> Any:  # noqa: ANN401 -- whatever the SDK keeps of a span
@@ -312,7 +296,7 @@ class _RunSpan(ReadableSpan):
             facts.name,
             self._context,
             facts.parent,
-            facts.common[0],
+            facts.resource,
             facts.attributes,
             links=facts.links,
             kind=facts.kind,
@@ -325,25 +309,116 @@ class _RunSpan(ReadableSpan):
 
 
 @final
+class _RequestContext(otel_context.Context):
+    """The context that a request's code runs in, and what its span says in the end.
+
+    The ids are made when something asks for them, else when the request has ended.
+    """
+
+    __slots__ = (
+        "_above",
+        "_caller",
+        "_hook",
+        "_own",
+        "_request_id",
+        "_token",
+        "action",
+        "began",
+        "ended",
+        "error",
+        "parent",
+    )
+    kind: ClassVar[otel.SpanKind] = _SERVER
+    links: ClassVar[tuple[otel.Link, ...]] = ()
+
+    def __init__(
+        self, hook: TracingHook, around: otel_context.Context, caller: TraceContext | None, request_id: str, action: str
+    ) -> None:
+        if around:
+            super().__init__(around)
+        self._hook, self._caller, self._request_id, self.action = hook, caller, request_id, action
+        self._above: Any = around.get(_SPAN_KEY)
+        self._own: otel.SpanContext | None = None
+        self.parent: otel.SpanContext | None = None
+
+    def __enter__(self) -> None:
+        """Let spans that are begun meanwhile belong to the request."""
+        self._token: Any = otel_context.attach(self)
+        self.began = SYSTEM_CLOCK.wall()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Export the span, if its trace is sampled."""
+        otel_context.detach(self._token)
+        own = self._own or self._identified()
+        if own.trace_flags.sampled:
+            self._token = None
+            self.ended, self.error = SYSTEM_CLOCK.wall(), "" if kind is None else kind.__name__
+            self._hook.export(_LateSpan(own, self))
+
+    @property
+    def name(self) -> str:
+        """The name of its span."""
+        return f"request {self.action}"
+
+    @property
+    def resource(self) -> Resource:
+        """The program that tells it."""
+        return self._hook.resource
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What is said besides."""
+        return {"standfast.request.id": self._request_id, "standfast.action": self.action}
+
+    def _identified(self) -> otel.SpanContext:
+        """Make its ids, and return the context of its span."""
+        hook, ids = self._hook, self._hook.ids
+        if self._caller is not None:
+            self.parent = _span_context(self._caller)
+        elif self._above is not None and (above := self._above.get_span_context()).is_valid:
+            self.parent = above
+        if (parent := self.parent) is not None:
+            trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
+        else:
+            trace_id, state = ids.generate_trace_id(), None
+            flags = _SAMPLED if hook.is_sampled(trace_id) else _NOT_SAMPLED
+        self._own = otel.SpanContext(trace_id, ids.generate_span_id(), False, flags, state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
+        return self._own
+
+    def _span(self) -> otel.Span:
+        return otel.NonRecordingSpan(self._own or self._identified())
+
+    def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
+        """Return what the context has."""
+        return self._span() if key == _SPAN_KEY else super().get(key, default)
+
+    def copy(self) -> dict[str, object]:
+        """Return what it has as a plain dictionary, of which the next context is made."""
+        return {**self, _SPAN_KEY: self._span()}
+
+
+@final
 class _RunningContext(otel_context.Context):
     """The context that a run's code runs in. The span of a step is made when it is asked for: most steps make none."""
 
-    __slots__ = ("_known", "_run_id", "_trace")
+    __slots__ = ("_around", "_known", "_run_id", "_trace")
 
     def __init__(self, around: otel_context.Context, trace: RunTrace, known: _RunContext, run_id: str) -> None:
         super().__init__(around)
-        self._trace, self._known, self._run_id = trace, known, run_id
+        self._around, self._trace, self._known, self._run_id = around, trace, known, run_id
 
-    def _span(self) -> otel.Span | None:
+    def _span(self) -> Any:  # noqa: ANN401 -- a span, if there is one
         step = CURRENT_STEP.get()
         if step is None or step.run_id != self._run_id:
-            return None  # its own code between steps, or that of a step which has started it
+            return self._around.get(_SPAN_KEY)  # its own code between steps, or that of a step which has started it
         return otel.NonRecordingSpan(self._known.context(self._trace.span("step", step.step_id, step.attempt)))
 
     def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
         """Return what the context has."""
-        own = self._span() if key == _SPAN_KEY else None
-        return super().get(key, default) if own is None else own
+        if key != _SPAN_KEY:
+            return super().get(key, default)
+        own = self._span()
+        return default if own is None else own
 
     def copy(self) -> dict[str, object]:
         """Return what it has as a plain dictionary, of which the next context is made."""
@@ -361,7 +436,7 @@ class _RunContext:
         parent = None if trace.parent is None else _span_context(trace.parent)
         self.is_sampled: Final = is_sampled
         self._trace_id: Final = trace.trace_id
-        self._flags: Final = otel.TraceFlags(SAMPLED if is_sampled else 0)
+        self._flags: Final = _SAMPLED if is_sampled else _NOT_SAMPLED
         self._state: Final = otel.TraceState() if parent is None else parent.trace_state
         self.run: Final = self.context(trace.run_span)
 

@@ -13,13 +13,14 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON, ParentBased
 
 import standfast as sf
 from standfast.errors import DeclarationError, RunFailedError
 from standfast.events import Event, RunMoved
 from standfast.ids import new_id
 from standfast.telemetry.traces import TracingHook
+from standfast.trace_context import RunTrace
 from standfast.workflows.messages import signal_of
 
 if TYPE_CHECKING:
@@ -239,6 +240,68 @@ async def test_what_is_not_sampled_is_not_exported() -> None:
     async with sf.Engine("memory://", workflows=[ships], hooks=[silent.hook()]) as engine:
         await (await engine.start(ships, "tea")).result()
     assert silent.spans == ()
+
+
+async def test_requests_that_are_not_sampled_are_not_exported_but_are_current() -> None:
+    """What is begun in one belongs to its trace, and is not sampled either."""
+    silent, seen = Traced(sampler=ParentBased(ALWAYS_OFF)), []
+    with silent.hook().request(None, "q-1", "shop.order"):
+        seen.append(otel.get_current_span().get_span_context())
+        silent.tracer.start_span("inside").end()
+    assert silent.spans == ()
+    assert seen[0].is_valid
+    assert not seen[0].trace_flags.sampled
+    assert not otel.get_current_span().get_span_context().is_valid
+
+
+def test_a_request_in_a_request_belongs_to_it(traced: Traced) -> None:
+    """Whether or not anything has asked for the span of the outer one before."""
+    hook = traced.hook()
+    with hook.request(None, "q-1", "shop.outer"), hook.request(None, "q-2", "shop.inner"):
+        traced.tracer.start_span("inside").end()
+    spans = {span.name: span for span in traced.spans}
+    above = {name: span.parent and span.parent.span_id for name, span in spans.items()}
+    known = {name: span.context.span_id for name, span in spans.items() if span.context is not None}
+    assert above == {
+        "inside": known["request shop.inner"],
+        "request shop.inner": known["request shop.outer"],
+        "request shop.outer": None,
+    }
+    check_whole(traced.spans)
+
+
+async def test_code_of_a_run_between_its_steps_belongs_to_the_request_it_is_run_in(traced: Traced) -> None:
+    """A run that is driven inside a request does not hide the span of the request."""
+    hook = traced.hook()
+    trace = RunTrace(("main", "", "r", 0))
+    with hook.request(None, "q-1", "shop.order"):
+        outside = otel.get_current_span().get_span_context()
+        token = hook.enter_run(trace, "r")
+        inside = otel.get_current_span().get_span_context()
+        traced.tracer.start_span("inside").end()
+        hook.leave(token)
+    assert inside.is_valid
+    assert inside.span_id == outside.span_id
+    assert traced.spans[0].parent is not None
+    assert traced.spans[0].parent.span_id == outside.span_id
+
+
+@pytest.mark.parametrize("current_is_sampled", [True, False])
+def test_the_sampler_is_not_swayed_by_what_is_current(current_is_sampled: bool) -> None:  # noqa: FBT001 -- a case of pytest
+    """Two workers decide alike about a run, whatever happens to be current where each has taken it up."""
+    around = Traced(sampler=DEFAULT_ON if current_is_sampled else ALWAYS_OFF)
+    asked = Traced(sampler=ParentBased(ALWAYS_OFF)).hook()
+    with around.tracer.start_as_current_span("around"):
+        assert not asked.is_sampled(1)
+
+
+def test_a_request_that_raises_is_an_error_of_that_type(traced: Traced) -> None:
+    """The type of the exception is told, never its message."""
+    with pytest.raises(KeyError), traced.hook().request(None, "q-1", "shop.order"):
+        raise KeyError("a secret")
+    (span,) = traced.spans
+    assert (span.status.status_code, span.status.description) == (otel.StatusCode.ERROR, "KeyError")
+    assert "secret" not in span.to_json()
 
 
 flow = sf.Flow("shop", concurrency="allow")
