@@ -18,9 +18,10 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 # Query parameters whose values are shown. Everything else is hidden, so that a secret of a driver that we have
 # never seen stays one.
 _HARMLESS: Final = frozenset(
-    {"application_name", "busy_timeout", "charset", "connect_timeout", "create", "database", "db", "mode", "network"}
-    | {"others", "region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
-    | {"cluster", "durable", "lifeline", "migrate", "pooler", "prefix", "replicas"}
+    {"busy", "cluster", "commits", "connect_timeout", "create", "durable", "folder", "grace", "hints", "lifeline"}
+    | {"max_request_bytes", "max_txn_ops", "migrate", "network", "others", "pool", "pooler", "prefix", "quota", "reads"}
+    | {"region", "replicas", "replicaset", "schema", "shortest_lease", "timeout", "tls", "tls_ca", "unchecked"}
+    | {"application_name", "charset", "database", "db", "sslmode", "table"}  # of drivers
 )
 _PLAIN_USER: Final = re.compile(r"[\w.%+-]*")
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*\]|[^:,\[\]]*)(?::[0-9]*)?"

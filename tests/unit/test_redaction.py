@@ -7,6 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.redaction import mask_message, mask_text, mask_url
+from standfast.stores.cloudflare import connection as cloudflare
+from standfast.stores.dynamodb import connection as dynamodb
+from standfast.stores.etcd import gateway as etcd
+from standfast.stores.libsql import connection as libsql
+from standfast.stores.mongodb import connection as mongodb
+from standfast.stores.mysql import connection as mysql
+from standfast.stores.postgresql import connection as postgresql
+from standfast.stores.redis import connection as redis
+from standfast.stores.url import SQLITE_OPTIONS
 
 CANARY = "hunter2"
 SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a", "u:{}@h"]
@@ -34,6 +43,28 @@ SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a"
 def test_an_address_is_shown_without_its_secrets(url: str, shown: str) -> None:
     """Host, path and harmless parameters stay; passwords, tokens and unknown parameters go."""
     assert mask_url(url) == shown
+
+
+HIDDEN = {
+    "authToken",
+    "listen",
+    "authMechanism",
+    "authSource",
+    "directConnection",
+    "tlsCAFile",
+    "tlsCertificateKeyFile",
+}
+OPTIONS = {
+    *(name for each in (cloudflare, dynamodb, etcd, libsql, mongodb) for name in each.OPTION_NAMES),
+    *(name for each in (mysql, postgresql, redis) for name in each.OPTION_NAMES),
+    *SQLITE_OPTIONS,
+}
+
+
+@pytest.mark.parametrize("option", sorted(OPTIONS))
+def test_an_option_of_a_store_is_shown_unless_it_may_be_a_secret(option: str) -> None:
+    """An error about ``?grace=soon`` must show what was written; a new option is shown, or listed here as hidden."""
+    assert mask_url(f"x://h/db?{option}=7") == f"x://h/db?{option}={'***' if option in HIDDEN else '7'}"
 
 
 @pytest.mark.parametrize(

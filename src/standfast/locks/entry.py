@@ -1,6 +1,7 @@
 """The door to the lines of a space: how workflows and flows enter, wait, hand over, leave, evict and look.
 
-Nothing above the locks knows how a line works inside; it asks here. There are two kinds of entries:
+Nothing above the locks knows how a line works inside; it asks here. (``space.mutex(...).hold()`` does not: it is part
+of the locks, and goes by :mod:`~standfast.locks.acquire`.) There are two kinds of entries:
 
 * Of a process: :func:`acquire` waits for the turn and :func:`release` gives it back. The entry lives by the presence of
   its process, and falls with it.

@@ -1,4 +1,7 @@
-"""How a line lies in a store: which records, and what a step of it changes.
+"""How a counted line lies in a store: which records, and what a step of it changes.
+
+Semaphores, locks with modes, limits and queues of requests lie so, and mutexes on stores without alternatives. A mutex
+on memory, SQLite, PostgreSQL or Redis lies as :mod:`~standfast.locks.mutex_line` says.
 
 The head has the rules and the holders; each waiter is a record of its own, so that the cost of a hand-over does not
 grow with the number of waiters; and each slot has a grant, written only when a permit changes hands, whose version is

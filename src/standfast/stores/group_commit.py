@@ -10,6 +10,10 @@ and lets the loop run once afterwards: riders that come in that turn share the n
 Many riders on their way to a server are parted into halves. While the server works for one half, the tasks of the
 other go on and come back; when the answer is there the other half leaves first, and only then are the tasks of the
 first half resumed.
+
+The words of this module: a *rider* is a commit, update or choice that waits to be applied; it *boards* when it is
+handed in and has a *seat*, where its answer is put; a batch *departs* when it is sent to the backend, *travels* while
+that works on it, and *arrives* when its riders are answered.
 """
 
 from __future__ import annotations

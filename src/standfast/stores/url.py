@@ -70,7 +70,7 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
 _DESIGNED: Final = frozenset({"mssql", "sqlserver"})
 """Schemes of a server that there is a design for, and no store."""
 
-_SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "busy": (),
     "network": ("refuse", "allow"),
     "others": ("refuse", "allow"),
@@ -202,11 +202,11 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
     given = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
     chosen: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in _SQLITE_OPTIONS:
-            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(_SQLITE_OPTIONS)}")
+        if name not in SQLITE_OPTIONS:
+            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(SQLITE_OPTIONS)}")
         if name == "busy":
             chosen["busy_seconds"] = _busy(url, value)
-        elif value not in (choices := _SQLITE_OPTIONS[name]):
+        elif value not in (choices := SQLITE_OPTIONS[name]):
             raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
         else:
             chosen[name] = value

@@ -154,7 +154,7 @@ async def commit_with_journal(
         activation: The run.
         branch: Where the operation is.
         operation: Its id: a lock that is lost is raised there.
-        send: Commits. It calls :meth:`Ride.changes` if the events are part of it.
+        send: Commits. It calls :meth:`JournalCommit.changes` if the events are part of it.
         line: The line that the commit is a step of: its own records cannot guard it.
         leaving: It is done also if a lock is lost.
     """

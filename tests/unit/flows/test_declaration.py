@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import standfast as sf
+from standfast import policies
 from standfast.errors import (
     DeclarationError,
     RateExceededError,
@@ -225,7 +226,8 @@ WORKS: Final[dict[Trait, Callable[[Bench, sf.Dispatcher], Awaitable[None]]]] = {
 
 @pytest.mark.parametrize("trait", TRAITS)
 def test_everything_that_can_be_said_is_tried(trait: Trait) -> None:
-    """The table has all of it, for policies that there are."""
+    """The table has all of it, for policies that there are, and each of these is tried."""
+    assert POLICIES.keys() == policies.POLICIES.keys()
     assert set(REFUSED[trait]) <= set(POLICIES)
     assert trait in WORKS
     assert trait in OPTIONS

@@ -9,10 +9,11 @@ import pytest
 import standfast as sf
 from standfast import blocking
 from standfast.errors import DeclarationError
-from standfast.events import Event
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from standfast.events import Event
 
 ANN = sf.admin.Actor("ann")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from standfast.keys import RecordKey
-    from standfast.policies import Policy
+    from standfast.policies import Allow, Batch, Debounce, Policy
     from standfast.workflows.records import Standing
 
 
@@ -325,6 +325,11 @@ MOST_WAITING: Final = 100
 """How many wait for one key under such a policy."""
 
 
+def _queued_as_long_as_it_takes(_policy: Allow | Debounce | Batch) -> QueueRules:
+    """Return the rules of the policies that are left: a type checker refuses a new one that is not named above."""
+    return QueueRules(budget=None, most_waiting=None)
+
+
 @lru_cache(maxsize=1_000)
 def queue_rules_of(policy: Policy) -> QueueRules:
     """Return how a request with this policy behaves in its line.
@@ -340,4 +345,6 @@ def queue_rules_of(policy: Policy) -> QueueRules:
         return QueueRules(budget=PATIENCE + grace, most_waiting=MOST_WAITING, supersedes="all", grace=grace)
     if isinstance(policy, Join):
         return QueueRules(budget=PATIENCE, most_waiting=MOST_WAITING, joins=True)
-    return QueueRules(budget=None, most_waiting=None, supersedes="waiting" if isinstance(policy, Latest) else "none")
+    if isinstance(policy, Latest):
+        return QueueRules(budget=None, most_waiting=None, supersedes="waiting")
+    return _queued_as_long_as_it_takes(policy)

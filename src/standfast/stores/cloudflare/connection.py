@@ -40,7 +40,7 @@ PROTOCOL: Final = 1
 """Which messages are spoken: as :file:`worker.js` says."""
 
 LEAST_SECRET: Final = 16
-_KNOWN: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "prefix", "lifeline")
+OPTION_NAMES: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "prefix", "lifeline")
 
 
 class CloudflareOptions(Struct, frozen=True):
@@ -82,7 +82,7 @@ def read_options(address: Address) -> CloudflareOptions:
         prefix=address.take_identifier("prefix", "standfast"),
         lifeline=address.take_flag("lifeline", default=True),
     )
-    address.finish(*_KNOWN)
+    address.finish(*OPTION_NAMES)
     options.authorization()
     return options
 

@@ -71,6 +71,9 @@ _HTTPS: Final = 443
 _HTTP: Final = 80
 
 
+OPTION_NAMES: Final = ("region", "tls", "tls_ca", "timeout", "connect_timeout", "pool", "create", "shortest_lease")
+
+
 class DynamoOptions(Struct, frozen=True):
     """How a table is opened. Its ``repr`` shows no secret.
 
@@ -124,7 +127,7 @@ def options_of(address: Address) -> DynamoOptions:
         create=address.take_flag("create", default=False),
         shortest_lease=address.take_seconds("shortest_lease", SHORTEST_LEASE),
     )
-    address.finish("region", "tls", "tls_ca", "timeout", "connect_timeout", "pool", "create", "shortest_lease")
+    address.finish(*OPTION_NAMES)
     if bool(options.access) != bool(options.secret):
         raise address.refuse("give both an access key and its secret, or neither: then the usual chain is asked")
     return options

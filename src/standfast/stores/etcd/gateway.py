@@ -50,7 +50,7 @@ QUOTA: Final = 2 * 1024**3
 FEWEST_OPERATIONS, MOST_OPERATIONS = 32, 4096
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*", re.ASCII)
 _LONGEST_PREFIX: Final = 200
-_KNOWN: Final = (
+OPTION_NAMES: Final = (
     *("tls", "tls_ca", "timeout", "connect_timeout", "pool", "shortest_lease"),
     *("max_txn_ops", "max_request_bytes", "quota", "lifeline"),
 )
@@ -131,7 +131,7 @@ def read_options(address: Address) -> EtcdOptions:
         quota=address.take_count("quota", QUOTA, most=1 << 50),
         lifeline=address.take_flag("lifeline", default=True),
     )
-    address.finish(*_KNOWN)
+    address.finish(*OPTION_NAMES)
     if options.max_txn_ops < FEWEST_OPERATIONS:
         raise address.refuse(f"max_txn_ops is at least {FEWEST_OPERATIONS}; etcd's own default is 128")
     if options.connect_timeout <= 0:

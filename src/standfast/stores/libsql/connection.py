@@ -43,7 +43,17 @@ from standfast.stores.remote.connection import ConnectBackoff
 
 SECURE_PORT: Final = 443
 PLAIN_PORT: Final = 8080
-_KNOWN: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
+OPTION_NAMES: Final = (
+    "tls",
+    "tls_ca",
+    "timeout",
+    "connect_timeout",
+    "pool",
+    "prefix",
+    "migrate",
+    "durable",
+    "authToken",
+)
 
 
 class LibsqlOptions(Struct, frozen=True):
@@ -86,7 +96,7 @@ def read_options(address: Address) -> LibsqlOptions:
         migrate=address.take_flag("migrate", default=True),
         durable=address.take_choice("durable", ("check", "true", "false"), "check"),
     )
-    address.finish(*_KNOWN)
+    address.finish(*OPTION_NAMES)
     return options
 
 

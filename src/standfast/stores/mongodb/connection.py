@@ -50,7 +50,7 @@ _DRIVERS: Final = (
     "tlsCAFile",
     "tlsCertificateKeyFile",
 )
-_KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "reads", "tls", "tls_ca", *_DRIVERS)
+OPTION_NAMES: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "reads", "tls", "tls_ca", *_DRIVERS)
 
 
 class MongoOptions(Struct, frozen=True):
@@ -87,7 +87,7 @@ def read_options(address: Address) -> MongoOptions:
         tls=_tls(address, default=is_srv or "tlsCAFile" in driver),
         driver=driver,
     )
-    address.finish(*_KNOWN)
+    address.finish(*OPTION_NAMES)
     return options
 
 

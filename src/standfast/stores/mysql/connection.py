@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # --- options: what a URL says, and the names of the tables ---------------------------------------------------------
 
 PORT: Final = 3306
-KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "grace", "tls", "tls_ca")
+OPTION_NAMES: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "grace", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
@@ -135,7 +135,7 @@ def read_options(address: Address) -> MysqlOptions:
         grace=take_grace(address),
         others=tuple(others),
     )
-    address.finish(*KNOWN)
+    address.finish(*OPTION_NAMES)
     return options
 
 
@@ -166,7 +166,7 @@ _FULL: Final = "the server has no room left"
 _LIMIT: Final = "the server takes no more connections for now (max_connections, max_user_connections)"
 _AWAY: Final = "the connection was lost"
 
-_KNOWN: Final[Mapping[int, tuple[type[StoreError], str]]] = {
+_ERRORS: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     DEADLOCK: (StoreBusyError, _BUSY),
     LOCK_TIMEOUT: (StoreBusyError, _BUSY),
     DUPLICATE: (StoreBusyError, _BUSY),
@@ -198,7 +198,7 @@ def code_of(error: BaseException) -> int:
 def is_certain(error: BaseException) -> bool:
     """Return True if a transaction that ended with ``error`` was certainly not committed."""
     code = code_of(error)
-    return code in _KNOWN and code not in _UNCERTAIN
+    return code in _ERRORS and code not in _UNCERTAIN
 
 
 def translated(error: BaseException, name: str) -> StoreError:
@@ -206,8 +206,8 @@ def translated(error: BaseException, name: str) -> StoreError:
     code = code_of(error)
     if advice := tls_error(_shown(error)):
         return StoreUnavailableError(name, f"{advice} ({_shown(error)})")
-    if code in _KNOWN:
-        kind, text = _KNOWN[code]
+    if code in _ERRORS:
+        kind, text = _ERRORS[code]
         return kind(name, f"{text} ({_shown(error)})")
     if isinstance(error, (OSError, TimeoutError, EOFError)):
         return StoreUnavailableError(name, f"{_AWAY} ({_shown(error)})")

@@ -66,9 +66,10 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
 
     Several hosts have commas between them, ``postgresql://one,two:5433/database``: the one that takes writes is used.
 
-    Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``migrate`` (true),
-    ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the URL names
-    a pooler, and ``lifeline`` (true): whether others see soon that this process has died.
+    Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``tls_ca``, ``migrate``
+    (true), ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the
+    URL names a pooler, ``lifeline`` (true): whether others see soon that this process has died, and ``grace`` (1.2s):
+    for how long it may be out of sight before.
     """
     options = read_options(address)
     await _check_listening(options, address.name)

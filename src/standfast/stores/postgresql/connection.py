@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # --- options: where the server is, and how it is to be used --------------------------------------------------------
 
 PORT: Final = 5432
-KNOWN: Final = (
+OPTION_NAMES: Final = (
     "schema",
     "timeout",
     "connect_timeout",
@@ -142,7 +142,7 @@ def read_options(address: Address) -> PostgresOptions:
         tuple(structs.replace(target, host=host, port=port) for host, port in others),
         take_grace(address),
     )
-    address.finish(*KNOWN)
+    address.finish(*OPTION_NAMES)
     return options
 
 
@@ -325,7 +325,7 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
                 **target.arguments(),
                 timeout=options.connect_timeout,
                 command_timeout=options.timeout,  # for whatever the driver sends by itself
-                statement_cache_size=0,
+                statement_cache_size=0,  # a pooler knows none of them; ours are prepared by name where they may be
                 server_settings={"application_name": "standfast"},
             )
     except DRIVER_ERRORS as error:

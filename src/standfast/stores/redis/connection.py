@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
-_KNOWN: Final = (
+OPTION_NAMES: Final = (
     "prefix",
     "timeout",
     "connect_timeout",
@@ -109,7 +109,7 @@ def read_options(address: Address) -> RedisOptions:
         grace=take_grace(address),
         tls=address.tls(default=scheme in {"rediss", "valkeys"}),
     )
-    address.finish(*_KNOWN)
+    address.finish(*OPTION_NAMES)
     if options.database and options.cluster:
         raise address.refuse("a cluster has database 0 only")
     if sentinels and options.cluster:
