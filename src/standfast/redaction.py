@@ -20,7 +20,18 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 _HARMLESS: Final = frozenset(
     {"busy", "cluster", "commits", "connect_timeout", "create", "durable", "folder", "grace", "hints", "lifeline"}
     | {"max_request_bytes", "max_txn_ops", "migrate", "network", "others", "pool", "pooler", "prefix", "quota", "reads"}
-    | {"region", "replicas", "replicaset", "schema", "shortest_lease", "timeout", "tls", "tls_ca", "unchecked"}
+    | {
+        "region",
+        "replicas",
+        "replicaset",
+        "schema",
+        "sentinel_auth",
+        "shortest_lease",
+        "timeout",
+        "tls",
+        "tls_ca",
+        "unchecked",
+    }
     | {"application_name", "charset", "database", "db", "sslmode", "table"}  # of drivers
 )
 _PLAIN_USER: Final = re.compile(r"[\w.%+-]*")
