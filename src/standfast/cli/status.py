@@ -110,8 +110,9 @@ def screen(seen: Overview, target: Target) -> Iterator[str]:
 
 def _store(seen: Overview) -> str:
     size = "" if seen.store.size is None else f", {megabytes(seen.store.size)}"
+    records = "" if seen.store.records is None else f", about {seen.store.records:,} records"
     address = f" at {one_line(seen.store.address)}" if seen.store.address else ""
-    return f"{seen.store.backend}{address}, answers in {seen.store.round_trip * 1000:.3g} ms{size}"
+    return f"{seen.store.backend}{address}, answers in {seen.store.round_trip * 1000:.3g} ms{size}{records}"
 
 
 def megabytes(size: int) -> str:

@@ -19,6 +19,7 @@ that works on it, and *arrives* when its riders are answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import random
@@ -207,6 +208,9 @@ A_CROWD: Final = 64
 
 A_PAUSE: Final = 0.1
 """Riders that come back after this many seconds were not at work: halves would gain nothing."""
+
+MEASURED_EVERY: Final = 60.0
+"""Seconds between two times that a server is asked how much it keeps."""
 
 SLOW_COMMIT: Final = 0.5
 """A transaction that takes longer than this many seconds is told to the hooks."""
@@ -587,6 +591,8 @@ class GroupedStore:
         self._group: Final = CommitGroup(backend, hooks, batching)
         self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
         self._closing: asyncio.Task[None] | None = None
+        self._measured: StoreMeasure | None = None
+        self._measured_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<GroupedStore {self._backend.name}>"
@@ -716,9 +722,17 @@ class GroupedStore:
         return self._backend.size() if isinstance(self._backend, Sized) else None
 
     async def measure(self) -> StoreMeasure | None:
-        """Return about how much a server keeps for this store; None if it does not tell at little cost."""
+        """Return about how much a server keeps for this store, as it said in the last minute; None if it does not tell.
+
+        A user that may not ask for it gets nothing, and no error.
+        """
         self._check_usable()
-        return await self._backend.measure() if isinstance(self._backend, Measured) else None
+        is_known = self._measured_at is not None and monotonic() < self._measured_at + MEASURED_EVERY
+        if isinstance(self._backend, Measured) and not is_known:
+            self._measured_at = monotonic()
+            with contextlib.suppress(StoreError):
+                self._measured = await self._backend.measure()
+        return self._measured
 
     def count(self, most: int) -> int | None:
         """Return how many records there are, up to a number; None if its backend cannot count at little cost."""

@@ -7,7 +7,6 @@ seconds, so that it makes no difference to the store how many scrape.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
-    from standfast.stores.protocol import StoreMeasure
     from standfast.workflows.engine import Engine
 
 COUNTED: Final = 1_000
@@ -44,9 +42,6 @@ KEPT: Final = 5.0
 
 WITHIN: Final = 2.0
 """Seconds that reading takes at most. What is not read by then is left out."""
-
-MEASURED_EVERY: Final = 60.0
-"""Seconds between two times that a server is asked how much it keeps."""
 
 PAGE: Final = 100
 
@@ -127,8 +122,6 @@ class Gauges:
         self._values: tuple[GaugeValue, ...] = ()
         self._backlog = Backlog()
         self._read_at: float | None = None
-        self._measured: StoreMeasure | None = None
-        self._measured_at: float | None = None
         self._reading: asyncio.Task[None] | None = None
         self._loop: Final = asyncio.get_running_loop()
 
@@ -198,12 +191,8 @@ class Gauges:
 
     async def _of_server(self, scope: Scope) -> list[GaugeValue]:
         """Return how much a server keeps, as it said in the last minute."""
-        store, now = scope.store, monotonic()
-        if isinstance(store, GroupedStore) and (self._measured_at is None or now - self._measured_at > MEASURED_EVERY):
-            self._measured_at = now
-            with contextlib.suppress(StandfastError):  # a user that may not ask for it; the store answers all the same
-                self._measured = await store.measure()
-        told, backend = self._measured, (store.capabilities.backend,)
+        store, backend = scope.store, (scope.store.capabilities.backend,)
+        told = await store.measure() if isinstance(store, GroupedStore) else None
         known = [] if told is None else [(of.STORE_BYTES, told.size), (of.STORE_RECORDS, told.records)]
         return [GaugeValue(instrument, value, backend) for instrument, value in known if value is not None]
 

@@ -72,12 +72,14 @@ class StoreInfo(Struct, frozen=True):
         address: Which, without secrets; empty if only the space is known.
         round_trip: Seconds that a read took.
         size: Bytes that it takes, where that is known; None: it is not.
+        records: About how many records a server says that it has; None: it does not say.
     """
 
     backend: str
     address: str
     round_trip: float
     size: int | None = None
+    records: int | None = None
 
 
 class Concern(Struct, frozen=True):
@@ -159,7 +161,7 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
         at,
         scope.namespace,
         scope.tenant,
-        StoreInfo(scope.store.capabilities.backend, address, took, _size(scope)),
+        StoreInfo(scope.store.capabilities.backend, address, took, *await _size(scope)),
         workers,
         runs,
         ready,
@@ -170,10 +172,15 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
     )
 
 
-def _size(scope: Scope) -> int | None:
+async def _size(scope: Scope) -> tuple[int | None, int | None]:
+    """Return the bytes and the records of the store, as far as they are known."""
     store = scope.store
-    size = store.size() if isinstance(store, GroupedStore) else None
-    return None if size is None else size.size
+    if not isinstance(store, GroupedStore):
+        return None, None
+    if (size := store.size()) is not None:
+        return size.size, None
+    told = await store.measure()
+    return (None, None) if told is None else (told.size, told.records)
 
 
 # --- workers, and runs that wait for one ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from standfast.keys import RecordKey
 from standfast.stores.backend import OPEN, Batching, moved_error, pages
 from standfast.stores.cloudflare.connection import STORE, ObjectSockets
 from standfast.stores.cloudflare.liveness import liveness_server
-from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot, StoreMeasure
 from standfast.stores.remote.connection import FIRST_PAUSE, LONGEST_PAUSE
 from standfast.stores.remote.failover import REMEMBERED_FOR
 from standfast.stores.remote.liveness import join_liveness
@@ -156,6 +156,11 @@ class CloudflareServer(ServerDefaults):
         """Do nothing: each object has an alarm that does it."""
         del limit
         return 0
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the namespaces that this handle uses. Records are not counted: each read is billed."""
+        replies = [await self._sockets.read(namespace, "size") for namespace in self._sockets.namespaces()]
+        return StoreMeasure(sum(int(reply.fields[0]) for reply in replies))
 
     def transfer(self) -> CloudflareTransfer:
         """Return what moves the whole store."""

@@ -315,6 +315,10 @@ export class StandfastObject extends DurableObject {
     return [[id, "page", at, places, more], found.flatMap(({ key, value }) => [key, value])];
   }
 
+  size(id) {
+    return [[id, "size", this.sql.databaseSize]];
+  }
+
   // --- notifications ------------------------------------------------------------------------------------------------
 
   sockets() {
@@ -472,7 +476,7 @@ export class StandfastObject extends DurableObject {
 }
 
 const OPERATIONS = new Set([
-  "about", "audience", "close", "forget", "freeze", "load", "namespaces", "read", "reserve", "scan", "send",
+  "about", "audience", "close", "forget", "freeze", "load", "namespaces", "read", "reserve", "scan", "send", "size",
   "subscribe", "tell", "unattached", "write",
 ]);
 

@@ -35,7 +35,7 @@ from standfast.stores.dynamodb.items import (
     version_of,
 )
 from standfast.stores.dynamodb.tables import prepare, probe
-from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
+from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot, StoreMeasure
 from standfast.stores.remote.server import (
     Intent,
     Landed,
@@ -275,6 +275,11 @@ class DynamoServer(ServerDefaults):
         dead = self._garbage.take(await self.now(), limit)
         turn = asyncio.Semaphore(REMOVED_AT_ONCE)
         return sum(await asyncio.gather(*(self._remove(key, version, turn) for key, version in dead)))
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes and the items of the table, as the service last counted them: about every six hours."""
+        told = (await self._link.ask("describe_table", {"TableName": self._options.table}))["Table"]
+        return StoreMeasure(told.get("TableSizeBytes"), told.get("ItemCount"))
 
     async def _remove(self, key: RecordKey, version: int, turn: asyncio.Semaphore) -> bool:
         async with turn:

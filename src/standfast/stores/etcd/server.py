@@ -20,7 +20,7 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.stores.backend import OPEN, Batching, moved_error, pages
-from standfast.stores.etcd.gateway import RANGE, TXN, EtcdConnection, RangeReply
+from standfast.stores.etcd.gateway import RANGE, STATUS, TXN, EtcdConnection, RangeReply
 from standfast.stores.etcd.health import EtcdHealth, check_members
 from standfast.stores.etcd.liveness import liveness_server
 from standfast.stores.etcd.records import (
@@ -50,7 +50,7 @@ from standfast.stores.etcd.records import (
     removals,
 )
 from standfast.stores.etcd.subscriber import EtcdSubscriber
-from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
+from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot, StoreMeasure
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
 from standfast.stores.remote.service_time import SLACK
@@ -389,6 +389,16 @@ class EtcdServer(ServerDefaults):
                 break  # it is being moved; the next write finds out
             removed += len(some)
         return removed
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the database of the member that is asked, all that others keep in it included.
+
+        Records are counted in the index that each member has in memory.
+        """
+        status = await self._connection.ask(STATUS, {})
+        first, last = self._keys.below(b"r")
+        found = await self._connection.ask(RANGE, {"key": first, "range_end": last, "count_only": True})
+        return StoreMeasure(status.dbSize, found.count)
 
     async def _sweep_attempts(self, now: Instant) -> None:
         first, last = self._keys.below(b"a")

@@ -33,7 +33,7 @@ from standfast.stores.libsql.connection import (
     translate,
 )
 from standfast.stores.libsql.hrana import BatchResults, HranaBatch, HranaFailure, if_failed, if_first_but_not, if_ok
-from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot, StoreMeasure
 from standfast.stores.remote.server import (
     Intent,
     Landed,
@@ -173,6 +173,12 @@ class LibsqlServer(ServerDefaults):
         batch.add(self._sql.sweep_attempts, (ATTEMPTS_KEPT,), if_ok(swept))
         result = (await self._done(batch)).step_results[swept]
         return 0 if result is None else result.affected_row_count
+
+    async def measure(self) -> StoreMeasure:
+        """Return the bytes of the database. How many rows it has is known only to who reads them, which is billed."""
+        pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        [[size]] = _numbers(await self._one(pages))
+        return StoreMeasure(size)
 
     def transfer(self) -> LibsqlTransfer:
         """Return what moves everything in the tables."""
