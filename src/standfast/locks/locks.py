@@ -39,6 +39,7 @@ from standfast.locks.line import UNLIMITED, Rules
 from standfast.locks.line_driver import TAKEN_AWAY
 from standfast.locks.line_records import LockSpec, Resize, WrongKind
 from standfast.locks.lock_record import check_permits
+from standfast.locks.registry import NOT_RENEWED
 from standfast.scope import address_of
 from standfast.stores.protocol import Check
 
@@ -68,16 +69,20 @@ OnLost: TypeAlias = Literal["cancel", "tell"]
 
 HELD_TOO_LONG: Final = "it was held for longer than max_hold"
 GIVEN_BACK: Final = "its block was left"
-LAPSED: Final = "its lease lapsed"
+LAPSED: Final = "its lease lapsed: it was not renewed in time"
+
+_ENDS: Final[dict[str, LockEnd]] = {
+    "": "released",
+    HELD_TOO_LONG: "expired",
+    NOT_RENEWED: "expired",
+    LAPSED: "expired",
+    TAKEN_AWAY: "evicted",
+}
 
 
 def lock_end(reason: str) -> LockEnd:
     """Return how a hold has ended that was lost for a reason; without one it was given back."""
-    if not reason:
-        return "released"
-    if reason == HELD_TOO_LONG or reason.startswith(LAPSED):
-        return "expired"
-    return "evicted" if reason == TAKEN_AWAY else "lost"
+    return _ENDS.get(reason, "lost")
 
 
 @final
@@ -140,7 +145,7 @@ class Hold:
     def is_lost(self) -> bool:
         """Whether the lock is no longer held, as far as this process can tell; also when its time is over by now."""
         if not self.reason and self.presence.left() <= 0:
-            self.lose("its lease lapsed: this process could not renew it in time")
+            self.lose(NOT_RENEWED)
         if not self.reason and self._ends_at is not None and self._ends_at <= self._lines.clock.elapsed():
             self.lose(HELD_TOO_LONG)
         return bool(self.reason)

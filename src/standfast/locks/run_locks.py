@@ -48,7 +48,7 @@ from standfast.locks.line_records import (
     ready_key,
 )
 from standfast.locks.lock_record import Renewal
-from standfast.locks.locks import LONGEST_OWNER, DurableLock, check_lease, check_text, lock_end
+from standfast.locks.locks import LAPSED, LONGEST_OWNER, DurableLock, check_lease, check_text, lock_end
 from standfast.stores.protocol import Check, Delete, Put
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ RUN_LOCK: Final = LockSpec("run lock", Rules(1))
 SLOT: Final = 0
 """A run has one permit, so its grant is always the first."""
 
-LAPSED: Final = "its lease lapsed: it was not renewed in time"
 RELEASED: Final = "it was released"
 
 
