@@ -80,13 +80,22 @@ class Codec(Generic[T]):
         max_bytes: The most bytes that are written or read.
         inner: The values are written inside of other ones: leave room for what is around them.
         hooks: How to treat types that msgspec does not know.
+        newest: The newest format of such values. One that older versions would misread is written with a number
+            that they refuse; all formats are read alike.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_short", "max_bytes", "max_depth", "max_keys", "what")
+    __slots__ = ("_decoder", "_encoder", "_newest", "_short", "max_bytes", "max_depth", "max_keys", "what")
 
     @overload
     def __init__(
-        self, of: type[T], *, what: str = ..., max_bytes: int = ..., inner: bool = ..., hooks: Conversions | None = ...
+        self,
+        of: type[T],
+        *,
+        what: str = ...,
+        max_bytes: int = ...,
+        inner: bool = ...,
+        hooks: Conversions | None = ...,
+        newest: int = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -97,6 +106,7 @@ class Codec(Generic[T]):
         max_bytes: int = ...,
         inner: bool = ...,
         hooks: Conversions | None = ...,
+        newest: int = ...,
     ) -> None: ...
 
     def __init__(
@@ -107,12 +117,14 @@ class Codec(Generic[T]):
         max_bytes: int = MAX_BYTES,
         inner: bool = False,
         hooks: Conversions | None = None,
+        newest: int = FORMAT,
     ) -> None:
         self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(
             of, dec_hook=hooks.from_data if hooks else None
         )
         self._encoder: Final = msgspec.json.Encoder(enc_hook=hooks.to_data) if hooks else _encoder
         self.what: Final = what
+        self._newest: Final = newest
         self.max_bytes: Final = max_bytes - ROOM_BYTES * inner
         self.max_depth: Final = MAX_DEPTH - _ROOM_DEPTH * inner
         self.max_keys: Final = MAX_KEYS - _ROOM_KEYS * inner
@@ -157,9 +169,12 @@ class Codec(Generic[T]):
             raise EncodeError(f"{self.what} cannot be stored: {loss}")
         return body, restored
 
-    def encode_own(self, value: T) -> bytes:
-        """Return ``value`` as bytes, for a value of ours whose every part has been checked: it is not read back."""
-        return _PREFIX + self._body(value)
+    def encode_own(self, value: T, form: int = FORMAT) -> bytes:
+        """Return ``value`` as bytes, for a value of ours whose every part has been checked: it is not read back.
+
+        ``form`` is the number of its format, see ``newest``.
+        """
+        return (_PREFIX if form == FORMAT else b"%d:" % form) + self._body(value)
 
     def decode(self, data: bytes) -> T:
         """Return the value that ``data`` was made from.
@@ -170,7 +185,7 @@ class Codec(Generic[T]):
         """
         self._check_size(len(data), DecodeError)
         if not data.startswith(_PREFIX):
-            self._refuse_format(data)
+            return self._read_strictly(self._newer_body(data))
         return self._read_strictly(data[len(_PREFIX) :])
 
     def read(self, body: bytes) -> T:
@@ -224,10 +239,13 @@ class Codec(Generic[T]):
         if len(body) > self.max_keys < body.count(b":") and len(_outside_strings(body, b":")) > self.max_keys:
             raise DecodeError(f"{self.what} has more than {self.max_keys:,} keys")
 
-    def _refuse_format(self, data: bytes) -> None:
+    def _newer_body(self, data: bytes) -> bytes:
+        """Return what follows the format number; raise if it is none, or one that is not known."""
         found = _NUMBER.match(data)
-        if found and int(found[1]) > FORMAT:
-            raise FormatTooNewError(self.what, int(found[1]), FORMAT)
+        if found and FORMAT < int(found[1]) <= self._newest:
+            return data[found.end() :]
+        if found and int(found[1]) > self._newest:
+            raise FormatTooNewError(self.what, int(found[1]), self._newest)
         if data.startswith(b"sealed"):
             raise DecodeError(f"{self.what} cannot be read: it is sealed; open the store with encryption=Keyring(...)")
         raise DecodeError(f"{self.what} cannot be read: it does not begin with a format number")

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 
 from standfast.durations import seconds
 from standfast.errors import DeclarationError, InvalidArgumentError
-from standfast.locks.entry import MOST_HOLDERS
 from standfast.locks.rate_limiter import check_rate
 
 if TYPE_CHECKING:
@@ -134,6 +133,9 @@ LimitKey: TypeAlias = "KeyForm | Callable[..., str | None]"
 """What a limit counts by: see :class:`Limit`."""
 
 DEFAULT: Final = "default"
+MOST_PERMITS: Final = 1_000_000
+"""The most unfinished runs that a limit of a workflow admits."""
+
 MOST_QUEUED: Final = 10_000
 LARGEST_RATE: Final = 1_000_000
 
@@ -147,7 +149,8 @@ class Limit(Value):
     It counts over all workers of a store; with ``arbiter="local"``, the requests of the one server.
 
     Args:
-        max: How many; 400 at most, since all holders share one record. For more, split them by ``key``.
+        max: How many; of the requests of an action 400 at most, since a line lists those. For more, split them by
+            ``key``.
         key: What they are counted by; None: all together. For a workflow: a function of its arguments that returns
             text. For an action: ``"tenant"``, ``"user"``, ``"session"``, or a function of the :class:`~standfast.Call`,
             all of them within a tenant. Callers without a name, and requests without a session, count as one. A
@@ -181,10 +184,7 @@ class Limit(Value):
         ttl: Duration | None = DEFAULT,
         name: str = "",
     ) -> None:
-        if type(max) is int and max > MOST_HOLDERS:
-            problem = f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all holders share one record"
-            raise DeclarationError("Limit", f"{problem}; split it by a key, with a part for each, or leave it out")
-        self.max: Final = checked_count("Limit", "max", max, MOST_HOLDERS)
+        self.max: Final = checked_count("Limit", "max", max, MOST_PERMITS)
         if key is not None and key not in KEY_FORMS and not callable(key):
             raise DeclarationError("Limit", f"the key {key!r:.60} is none; {_KEYS_OF_LIMITS}")
         self.key: Final = key

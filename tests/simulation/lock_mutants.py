@@ -117,7 +117,7 @@ def count_down(line: Line, entry: Entry, now: Instant) -> tuple[Line, Any]:
         return (renewed, granted) if granted is not None else enter(line, entry, now)
     present = line.waiter(entry.id)
     if present is None and line.front == line.next_ticket and free >= entry.weight:
-        holder = _grant(entry, line.holders, now)
+        holder = _grant(entry, line, now)
         return resize(structs.replace(line, holders=(*line.holders, holder)), free - entry.weight), Granted(holder)
     waiter = Waiter(entry, line.next_ticket if present is None else present.ticket)
     others = tuple(each for each in line.waiters if each is not present)
@@ -133,7 +133,7 @@ def count_on(line: Line, now: Instant) -> Line:
     reach = line.next_ticket if line.horizon is None else line.horizon
     while line.waiters and line.waiters[0].ticket < reach and line.waiters[0].entry.weight <= (line.rules.permits or 0):
         entry = line.waiters[0].entry
-        holders = (*line.holders, _grant(entry, line.holders, now))
+        holders = (*line.holders, _grant(entry, line, now))
         line = structs.replace(resize(line, (line.rules.permits or 0) - entry.weight), holders=holders)
         line = structs.replace(line, waiters=line.waiters[1:])
     return line

@@ -11,8 +11,8 @@ from standfast.cli.output import json_option, print_json, print_table
 from standfast.cli.runs import complete_workflow, talking
 from standfast.cli.target import MOMENT, Target, carried_out, target_options
 from standfast.durations import typed
-from standfast.locks.entry import MOST_HOLDERS
 from standfast.locks.inspect import length, moment, one_line
+from standfast.policies import MOST_PERMITS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,7 +67,7 @@ _key = click.option("--key", metavar="TEXT", help="The key of a limit of each ke
 
 @click.command("set")
 @_workflow
-@click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_HOLDERS))
+@click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_PERMITS))
 @_key
 @click.option("--for", "lasts", metavar="DURATION", help="Set it for so long, such as 2h; then it is as it was before.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Set it until then, such as 2026-11-17T18:00, in UTC.")

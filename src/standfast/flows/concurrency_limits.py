@@ -33,11 +33,10 @@ from standfast.flows.declaration import ActionLimit
 from standfast.flows.request import Call, Principal, RequestExplanation, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
-from standfast.locks.entry import AcquireRequest, LockSpec, Rules
+from standfast.locks.entry import LIMIT, AcquireRequest, LockSpec, Rules
 from standfast.locks.locks import Holding
 from standfast.locks.rate_limiter import RateLimiter
 from standfast.space import lines_of
-from standfast.workflows.limits import LIMIT
 from standfast.workflows.records import Standing
 
 if TYPE_CHECKING:

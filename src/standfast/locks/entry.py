@@ -35,10 +35,23 @@ from standfast.locks.acquire import (
     undo_cancellation,
 )
 from standfast.locks.deadlock import GIVEN, PATIENCE, cycle_to_break, find_cycle, give_way
-from standfast.locks.inspect import find_waiter
-from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfRun, Rules, TooHeavy, Waiter, Waiting
+from standfast.locks.inspect import find_waiter, held_of
+from standfast.locks.line import (
+    MOST_HOLDERS,
+    OUT_OF_SIGHT,
+    Entry,
+    Granted,
+    Holder,
+    Line,
+    OfRun,
+    Rules,
+    TooHeavy,
+    Waiter,
+    Waiting,
+)
 from standfast.locks.line_driver import LocalHold, grant_seen
 from standfast.locks.line_records import (
+    LIMIT,
     MARKERS,
     WAITERS,
     Answer,
@@ -72,7 +85,9 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot, Wake
 
 __all__ = [
+    "LIMIT",
     "MOST_HOLDERS",
+    "OUT_OF_SIGHT",
     "AcquireRequest",
     "Answer",
     "Answered",
@@ -405,8 +420,27 @@ class LineEntries:
         return self._lines.line(address).driver.keys.grant(slot)
 
     async def read(self, address: tuple[str, ...]) -> Line:
-        """Return a line as it is now: all holders, and the first waiters."""
+        """Return a line as it is now: the holders that it lists, and the first waiters."""
         return (await self._lines.line(address).driver.look()).line
+
+    async def all_holders(self, address: tuple[str, ...]) -> list[Holder]:
+        """Return all that hold a line, the oldest first, those included that it only counts: one read each hundred."""
+        listed = (await self.read(address)).holders
+        scope, keys = self._lines.scope, self._lines.line(address).driver.keys
+        return sorted([*listed, *await held_of(scope, keys, None)], key=lambda each: each.granted_at)
+
+    def unseen_in(self, address: tuple[str, ...], entries: Collection[str], seen: Snapshot) -> frozenset[str]:
+        """Return which of ``entries`` hold a line that only counts them, as a snapshot shows it.
+
+        Raises:
+            MissingKeysError: It does not show where that is told.
+        """
+        keys = self._lines.line(address).driver.keys
+        held = {keys.held(each): each for each in entries}
+        missing = held.keys() - given_in(seen)
+        if missing:
+            raise MissingKeysError(frozenset(missing))
+        return frozenset(each for key, each in held.items() if seen.get(key) is not None)
 
     def line_in(self, address: tuple[str, ...], seen: Snapshot) -> Line | None:
         """Return the line as a snapshot shows it; None: it is empty, or the snapshot does not show its head."""
@@ -471,7 +505,7 @@ def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunGrant | Waiting | 
         return None  # its time is over, though no step of the line has dropped it yet
     grant = None if holder is None else grant_seen(holder, sight)
     if holder is not None and grant is not None:
-        key = line.driver.keys.grant(holder.slot)
+        key = line.driver.keys.grant_of(holder)
         return RunGrant(grant.fence, holder.slot, holder.granted_at, holder.ends_at, key)
     return None if waiter is None else Waiting(waiter.ticket, sight.line.place(waiter.ticket))
 

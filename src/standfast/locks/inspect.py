@@ -11,15 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.errors import InvalidArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
-from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfPresence, Until, Waiter
 from standfast.locks.line_history import HISTORIES, PastHold
-from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, LineKeys, head_at, presences_of, run_of
+from standfast.locks.line_records import GRANTS, HEADS, HELD, WAITERS, Head, LineKeys, head_at, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 from standfast.locks.mutex_line import SLOT, holder_in, is_mutex, queued_in
 from standfast.stores.protocol import Record
@@ -75,7 +75,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
             not live by a lease.
         ends_at: When it is taken away, however alive it is; None if there is no such limit.
         fence: Its fence; None if it changed hands while it was looked at.
-        slot: Which of the permits' slots it has.
+        slot: Which of the permits' slots it has; -1 if it has none, because its line only counts it.
         entered_at: When it joined the line.
     """
 
@@ -125,7 +125,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         permits: How many there are; None for no limit, or if it is not in use.
         is_pinned: Whether an operator has set the permits, with ``resize``.
         alone: Modes that are held by one at a time.
-        holders: Who holds it.
+        holders: Who holds it; of very many, some hundred.
         waiters: Who waits for it, from the front, as many as were asked for.
         waiting: How many wait. If :attr:`more` is true, the most there can be.
         more: Whether there are more waiters than are listed.
@@ -136,6 +136,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         history: Who held it before, newest first: those whose hold ended by death, eviction or expiry; and those who
             released it, if the key's family asks for that (``sf.KeyFamily(..., history=20)``).
         reverts_at: When the permits end that an operator has set; None: when they are cleared.
+        holding: How many hold it, also if not all of them are listed.
     """
 
     key: str
@@ -154,6 +155,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     estimate: float | None = 0.0
     history: tuple[PastHold, ...] = ()
     reverts_at: Instant | None = None
+    holding: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON-shaped data: what ``standfast locks explain --json`` prints."""
@@ -175,12 +177,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
             yield f"{one_line(self.key)} is free: nobody holds it and nobody waits for it"
             yield from self._past_lines()
             return
-        yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {len(self.holders)} holding, {self._waiting()}"
+        yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {self.holding:,} holding, {self._waiting()}"
         if self.pace:
             yield f"a hold took {length(self.pace)} lately"
         yield self._newcomer()
         for holder in self.holders:
             yield from _holder_lines(holder)
+        if self.holding > len(self.holders):
+            yield f"and {self.holding - len(self.holders):,} more holding"
         for waiter in self.waiters:
             yield from _waiter_lines(waiter)
         if self.more:
@@ -222,7 +226,8 @@ class LineSummary(Struct, frozen=True, kw_only=True):
         is_pinned: Whether an operator has set the permits.
         holders: How many hold it, dead ones included.
         waiting: How many wait for it at the most.
-        held_for: For how many seconds the one who holds it longest has done so; None if it is not held.
+        held_for: For how many seconds the one who holds it longest has done so, of those that its line lists; None if
+            it lists none.
     """
 
     key: str
@@ -245,7 +250,8 @@ class LineSummary(Struct, frozen=True, kw_only=True):
 def _holder_lines(holder: ExplainedHolder) -> Iterator[str]:
     yield f"holding: {_who(holder)}"
     fence = "in transit" if holder.fence is None else str(holder.fence)
-    yield f"  for {length(holder.held_for)}, since {moment(holder.since)}, fence {fence}, slot {holder.slot}"
+    slot = "" if holder.slot == OUT_OF_SIGHT else f", slot {holder.slot}"
+    yield f"  for {length(holder.held_for)}, since {moment(holder.since)}, fence {fence}{slot}"
     yield from _life_lines(holder)
     if holder.lease_left is not None:
         yield f"  lease: {length(holder.lease_left)} left if it is not renewed"
@@ -401,6 +407,11 @@ class FoundLine(Struct, frozen=True):
     waiting: int
     first: Waiter | None
 
+    @property
+    def held(self) -> int:
+        """How many hold it, those included that it only counts."""
+        return len(self.holders) + self.head.unseen
+
 
 async def lines_at(scope: Scope, heads: Iterable[Record], at: Instant) -> list[FoundLine]:
     """Read the lines that heads were found of at an instant, in a few round trips for all of them together."""
@@ -466,6 +477,18 @@ async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, in
                 yield found.keys.address[1], found.waiting, waited
 
 
+async def held_of(scope: Scope, keys: LineKeys, most: int | None) -> list[Holder]:
+    """Return the holders that a line only counts, in the order of their ids, so many at most; None: all."""
+    found: list[Holder] = []
+    start: RecordKey | None
+    start, end = keys.all_held()
+    while start is not None and (most is None or len(found) < most):
+        page = await scope.scan(start, end, limit=PAGE if most is None else min(PAGE, most - len(found)))
+        found += [HELD.decode(record.value) for record in page.records.values()]
+        start = page.more
+    return found
+
+
 async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ...]:
     """Return the entries that hold the line at an address."""
     keys = LineKeys(scope, address)
@@ -474,7 +497,7 @@ async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ..
 
 
 def holders_of(keys: LineKeys, seen: Snapshot) -> tuple[Holder, ...]:
-    """Return who holds a line, by its head and its first grant."""
+    """Return who holds a line, by its head and its first grant, but for those that it only counts."""
     record, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
     head = None if record is None else HEADS.decode(record.value)
     if head is None or not is_mutex(head):
@@ -539,6 +562,7 @@ def _value(kind: str, record: Record) -> object:
         "grant": GRANTS,
         "presence": PRESENCES,
         "ticket": WAITERS,
+        "held": HELD,
         "past": HISTORIES,
     }
     return codecs[kind].decode(record.value)
@@ -578,10 +602,12 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
         past = {key: record for key, record in first.records.items() if key == keys.past}
         return _LineRead(first.at, records=past)
     head, holders = head_at(HEADS.decode(found.value), first.at), holders_of(keys, first)
+    if head.unseen:
+        holders = (*holders, *await held_of(scope, keys, LISTED))
     waiters = [waiter async for waiter in waiters_of(scope, keys, head, limit + 1)]
     shown = tuple(waiters[:limit])
     entries = [*(holder.entry for holder in holders), *(waiter.entry for waiter in shown)]
-    grants = [keys.grant(holder.slot) for holder in holders]
+    grants = [keys.grant_of(holder) for holder in holders]
     wanted = [keys.head, keys.past, *grants, *(keys.presence(name) for name in sorted(presences_of(entries)))]
     records, at = await _read_all(scope, wanted)
     held = [keys.head, *grants] if is_mutex(head) else [keys.head]
@@ -640,7 +666,7 @@ def _summary(line: FoundLine, at: Instant) -> LineSummary:
         kind=line.head.kind,
         permits=line.head.rules.permits,
         is_pinned=line.head.pinned,
-        holders=len(line.holders),
+        holders=line.held,
         waiting=line.waiting,
         held_for=None if oldest is None else seconds_between(oldest, at),
     )
@@ -672,6 +698,7 @@ def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
         estimate=_for_newcomer(estimates[-1], head, seen.rest if seen.more else 0),
         history=_history(keys, seen),
         reverts_at=None if head.reversion is None else head.reversion.at,
+        holding=max(len(seen.holders), len(head.holders) + head.unseen),
     )
 
 
@@ -689,8 +716,16 @@ def _estimates(seen: _LineRead, head: Head, lives: _Liveness, waiters: Sequence[
     ]
     living = [lives.is_alive(entry) for entry in waiters]
     standing = [entry for entry, is_alive in zip(waiters, living, strict=True) if is_alive]
-    found = forecast(head.rules, holders, (*standing, newcomer(head.rules, head.kind)), head.pace)
+    found = forecast(_rules_of_listed(seen, head), holders, (*standing, newcomer(head.rules, head.kind)), head.pace)
     return list(_spread(found, (*living, True)))
+
+
+def _rules_of_listed(seen: _LineRead, head: Head) -> Rules:
+    """Return the rules for the holders that were read: their share of the permits, if they are some of very many."""
+    unlisted = max(0, head.unseen + len(head.holders) - len(seen.holders))
+    if not unlisted or head.rules.permits is None:
+        return head.rules
+    return structs.replace(head.rules, permits=max(1, head.rules.permits - unlisted))
 
 
 def _spread(found: Iterator[float | None], living: Iterable[bool]) -> Iterator[float | None]:
@@ -736,9 +771,11 @@ class _Liveness:
         return self.until(entry.anchor.at if isinstance(entry.anchor, Until) else expires_at)
 
     def _fence(self, holder: Holder) -> int | None:
-        grant = self._seen.records.get(self._keys.grant(holder.slot))
+        grant = self._seen.records.get(self._keys.grant_of(holder))
         if grant is None:
             return None
+        if holder.slot == OUT_OF_SIGHT:
+            return grant.version
         head = self._seen.head
         entry = holder_in(grant).entry.id if head is not None and is_mutex(head) else GRANTS.decode(grant.value).entry
         return grant.version if entry == holder.entry.id else None

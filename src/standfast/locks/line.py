@@ -13,6 +13,7 @@ with :func:`enter`, :func:`renew`, :func:`leave` and :func:`resize`, advancing a
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct, structs
@@ -77,7 +78,10 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
 
 class Holder(Struct, frozen=True, omit_defaults=True):
-    """An entry that has its permits. Its grant is the record of its slot, and that record's version is its fence."""
+    """An entry that has its permits. Its grant is the record of its slot, and that record's version is its fence.
+
+    One that its line only counts has the slot :data:`OUT_OF_SIGHT`, and a record of its own instead.
+    """
 
     entry: Entry
     slot: int
@@ -99,7 +103,10 @@ UNLIMITED: Final = None
 
 
 MOST_HOLDERS: Final = 400
-"""The most that hold at a time, whatever the permits: they share one record. Others wait until one of them leaves."""
+"""The most that a line lists: they share one record. Others wait, whatever the permits, until one of them leaves."""
+
+OUT_OF_SIGHT: Final = -1
+"""The slot of a holder that its line only counts: its grant is found by the id of its entry."""
 
 
 class Rules(Struct, frozen=True, omit_defaults=True):
@@ -113,22 +120,27 @@ class Rules(Struct, frozen=True, omit_defaults=True):
     permits: int | None = 1
     alone: tuple[str, ...] = ()
 
-    def admit(self, holders: Iterable[Holder], entry: Entry) -> bool:
-        """Return True if ``entry`` may hold together with ``holders``."""
-        taken = count = 0
+    def admit(self, holders: Iterable[Holder], entry: Entry, unseen: int = 0, most: float = MOST_HOLDERS) -> bool:
+        """Return True if ``entry`` may hold together with ``holders``, if those are fewer than ``most``.
+
+        The ``unseen`` hold as well, each one permit without a mode.
+        """
+        if unseen and (entry.mode or entry.mode in self.alone):
+            return False
+        taken, count = unseen, 0
         for holder in holders:
             other = holder.entry
             if other.mode != entry.mode or other.mode in self.alone:
                 return False
             taken += other.weight
             count += 1
-        if count >= MOST_HOLDERS:
+        if count >= most:
             return False
         return self.permits is None or taken + entry.weight <= self.permits
 
-    def is_full(self, holders: Iterable[Holder]) -> bool:
+    def is_full(self, holders: Iterable[Holder], unseen: int = 0) -> bool:
         """Return True if no entry at all can hold together with ``holders``, however little it wants."""
-        return self.permits is not None and sum([holder.entry.weight for holder in holders]) >= self.permits
+        return self.permits is not None and unseen + sum([holder.entry.weight for holder in holders]) >= self.permits
 
     def ever_admit(self, entry: Entry) -> bool:
         """Return True if ``entry`` could hold alone."""
@@ -136,16 +148,18 @@ class Rules(Struct, frozen=True, omit_defaults=True):
 
 
 class Line(Struct, frozen=True):
-    """A line as far as it is in sight: all holders, and the waiters at the front.
+    """A line as far as it is in sight: the holders but for those that are only counted, and the waiters at the front.
 
     Attributes:
         rules: What may be held together.
-        holders: Everyone who holds, in order of their grants.
+        holders: Who holds, in order of their grants.
         waiters: Those in sight, in order of their tickets.
         next_ticket: The ticket of the next one to join.
         horizon: Every waiter with a smaller ticket is in sight; others may be out of sight, though some that are known
             or have just joined may be listed. None: all are in sight. No waiter is granted past those out of sight.
         sparse: Tickets grow, but not by one each: they do not tell how many are out of sight.
+        unseen: How many hold that are not among the holders. Each is a run with one permit, no mode and no end by time.
+        listed: How many such holders it lists before it only counts them. None: all of them.
     """
 
     rules: Rules
@@ -154,6 +168,28 @@ class Line(Struct, frozen=True):
     next_ticket: int = 0
     horizon: int | None = None
     sparse: bool = False
+    unseen: int = 0
+    listed: int | None = None
+
+    @property
+    def held(self) -> int:
+        """How many hold, in sight or not."""
+        return self.unseen + len(self.holders)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none holds and none waits."""
+        return not self.holders and not self.unseen and self.front == self.next_ticket
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry at all could hold besides those that do."""
+        return self.rules.is_full(self.holders, self.unseen)
+
+    def admits(self, entry: Entry) -> bool:
+        """Return True if ``entry`` may hold together with all that do, whoever waits."""
+        most = MOST_HOLDERS if self.listed is None or not is_countable(entry) else inf
+        return self.rules.admit(self.holders, entry, self.unseen, most)
 
     @property
     def front(self) -> int:
@@ -182,6 +218,26 @@ class Line(Struct, frozen=True):
         horizon = ticket if self.horizon is None else self.horizon
         seen = sum(waiter.ticket < min(ticket, horizon) for waiter in self.waiters)
         return seen + (0 if self.sparse else max(0, ticket - horizon))
+
+
+def is_countable(entry: Entry) -> bool:
+    """Return True if a line need not list an entry that holds: it is like all others, and does not end by time."""
+    return type(entry.anchor) is OfRun and entry.weight == 1 and not entry.mode and entry.max_hold is None
+
+
+def bring_into_sight(line: Line, holders: tuple[Holder, ...]) -> Line:
+    """Return a line with holders in sight that it counted."""
+    if not holders:
+        return line
+    return structs.replace(line, holders=(*line.holders, *holders), unseen=line.unseen - len(holders))
+
+
+def put_out_of_sight(line: Line) -> Line:
+    """Return a line with the holders that it lists, and the others counted: what is kept of it between two steps."""
+    listed = tuple([holder for holder in line.holders if holder.slot != OUT_OF_SIGHT])
+    if len(listed) == len(line.holders):
+        return line
+    return structs.replace(line, holders=listed, unseen=line.held - len(listed))
 
 
 class Granted(Struct, frozen=True):
@@ -221,17 +277,17 @@ def advance(line: Line, now: Instant) -> Line:
     first that wants to take its permit itself, and at the horizon. A front that can never fit, because permits were
     taken away while it waited, is refused: it would hold up all others. Its owner asks again and is told.
     """
-    first, reach = 0, line.next_ticket if line.horizon is None else line.horizon
-    holders = line.holders
+    reach = line.next_ticket if line.horizon is None else line.horizon
     for waiter in line.waiters:
         if waiter.ticket >= reach:
             break
+        holders = line.holders
         if line.rules.ever_admit(waiter.entry):
-            if not waiter.entry.woken or not line.rules.admit(holders, waiter.entry):
+            if not waiter.entry.woken or not line.admits(waiter.entry):
                 break
-            holders = (*holders, _grant(waiter.entry, holders, now))
-        first += 1
-    return structs.replace(line, holders=holders, waiters=line.waiters[first:]) if first else line
+            holders = (*holders, _grant(waiter.entry, line, now))
+        line = structs.replace(line, holders=holders, waiters=line.waiters[1:])
+    return line
 
 
 def enter(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting | TooHeavy]:
@@ -247,7 +303,7 @@ def enter(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiti
     present = line.waiter(entry.id)
     if present is not None:
         return _ask_again(line, present, entry, now)
-    if line.front == line.next_ticket and line.rules.admit(line.holders, entry):
+    if line.front == line.next_ticket and line.admits(entry):
         return _take(line, entry, now)
     waiter = Waiter(entry, line.next_ticket)
     queued = structs.replace(line, waiters=(*line.waiters, waiter), next_ticket=line.next_ticket + 1)
@@ -283,19 +339,20 @@ def resize(line: Line, permits: int | None) -> Line:
 
 def _ask_again(line: Line, present: Waiter, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting]:
     waiter = structs.replace(present, entry=structs.replace(present.entry, anchor=entry.anchor, woken=entry.woken))
-    if line.front == waiter.ticket and line.rules.admit(line.holders, waiter.entry):
+    if line.front == waiter.ticket and line.admits(waiter.entry):
         return _take(structs.replace(line, waiters=line.waiters[1:]), waiter.entry, now)
     waiters = tuple(waiter if each is present else each for each in line.waiters)
     return structs.replace(line, waiters=waiters), Waiting(waiter.ticket, line.place(waiter.ticket))
 
 
 def _take(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted]:
-    holder = _grant(entry, line.holders, now)
+    holder = _grant(entry, line, now)
     return structs.replace(line, holders=(*line.holders, holder)), Granted(holder)
 
 
-def _grant(entry: Entry, holders: tuple[Holder, ...], now: Instant) -> Holder:
-    taken = {holder.slot for holder in holders}
-    slot = next(slot for slot in range(len(holders) + 1) if slot not in taken)
+def _grant(entry: Entry, line: Line, now: Instant) -> Holder:
+    taken = {holder.slot for holder in line.holders if holder.slot != OUT_OF_SIGHT}
+    is_counted = line.listed is not None and len(taken) >= line.listed and is_countable(entry)
+    slot = OUT_OF_SIGHT if is_counted else next(slot for slot in range(len(taken) + 1) if slot not in taken)
     ends_at = None if entry.max_hold is None else later(now, entry.max_hold)
     return Holder(entry, slot, now, ends_at)

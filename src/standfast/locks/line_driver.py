@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
-from standfast.locks.line import Holder, Line, OfPresence, Rules
+from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, put_out_of_sight
 from standfast.locks.line_records import (
     WINDOW,
     Enter,
@@ -32,6 +32,7 @@ from standfast.locks.line_records import (
     Renew,
     Request,
     brought_by,
+    entries_named_by,
     run_of,
 )
 from standfast.locks.line_step import Answered, OtherLayoutError, Sight, StepInput, StepResult, decide_step
@@ -40,7 +41,7 @@ from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Decided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from standfast.clock import Clock
     from standfast.keys import RecordKey
@@ -80,20 +81,26 @@ class Guess:
         is_crowded: A guess was wrong since the line was last empty.
     """
 
-    __slots__ = ("_head", "_keys", "_most", "_next_runs", "_spare", "is_crowded")
+    __slots__ = ("_head", "_keys", "_listed", "_most", "_next", "_spare", "is_crowded")
 
     def __init__(self, keys: LineKeys, most: int, limits: Capabilities) -> None:
         self._keys, self._most = keys, most
         self._spare: Final = 1 if limits.reach == "network" else FEW_TICKETS
         self._head: Head = _EMPTY
-        self._next_runs: tuple[str, ...] = ()
+        self._next: tuple[Entry, ...] = ()
+        self._listed: int | None = None
         self.is_crowded = False
 
     def remember(self, line: Line) -> None:
         """Keep in mind how the line was seen."""
-        is_empty = not line.holders and line.front == line.next_ticket
-        self._head = _EMPTY if is_empty else Head("", "", line.rules, line.holders, line.front, line.next_ticket)
-        self._next_runs = tuple([run for each in line.waiters[:FEW_SLOTS] if (run := run_of(each.entry)) is not None])
+        kept = put_out_of_sight(line)
+        self._head = (
+            _EMPTY
+            if line.is_empty
+            else Head("", "", line.rules, kept.holders, line.front, line.next_ticket, unseen=kept.unseen)
+        )
+        self._next = tuple([each.entry for each in line.waiters[:FEW_SLOTS] if run_of(each.entry) is not None])
+        self._listed = line.listed
 
     def wants_look(self, requests: Sequence[Request]) -> bool:
         """Return True if a look pays before joining: not in a queue, where only the own ticket is needed."""
@@ -110,7 +117,8 @@ class Guess:
         for request in requests:
             keys.update(brought_by(request))
             if isinstance(request, Leave | Renew) and request.slot is not None:
-                keys.add(self._keys.grant(request.slot))
+                is_counted = request.slot == OUT_OF_SIGHT
+                keys.add(self._keys.held(request.entry_id) if is_counted else self._keys.grant(request.slot))
             if isinstance(request, Enter | Leave) and request.ticket is not None:
                 keys.add(self._keys.ticket(request.ticket))
         return frozenset(keys)
@@ -126,9 +134,23 @@ class Guess:
         tickets: set[int] = set()
         if last > front or entering > 1 or (entering and head.holders) or self.is_crowded:
             tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
+        keys, following = self._keys, self._next[: len(requests)]
+        runs = [run for each in following if (run := run_of(each)) is not None]
+        named = (*map(keys.ticket, tickets), *map(keys.ready, runs))
+        if self._listed is not None and (head.unseen or len(head.holders) + entering > self._listed):
+            return frozenset((*named, *self._for_counted(requests, head, entering, following)))
         slots = range(min(len(head.holders) + entering, FEW_SLOTS))
-        runs, keys = self._next_runs[: len(requests)], self._keys
-        return frozenset((*map(keys.ticket, tickets), *map(keys.grant, slots), *map(keys.ready, runs)))
+        return frozenset((*named, *map(keys.grant, slots)))
+
+    def _for_counted(
+        self, requests: Sequence[Request], head: Head, entering: int, following: Sequence[Entry]
+    ) -> Iterator[RecordKey]:
+        """Yield the grants that change hands in a line that lists a few holders, and counts the others."""
+        keys, about = self._keys, set(entries_named_by(requests))
+        listed = {holder.entry.id: holder.slot for holder in head.holders}
+        free = [slot for slot in range(self._listed or 0) if slot not in listed.values()]
+        yield from map(keys.grant, (*free[:entering], *(listed[each] for each in about & listed.keys())))
+        yield from map(keys.held, (about | {each.id for each in following}) - listed.keys())
 
     def _for_queue(self, request: Request, head: Head, slack: int) -> frozenset[RecordKey]:
         """Return the keys for joining a queue, or for handing over to the first in it."""
@@ -148,7 +170,8 @@ class Guess:
 
 def _is_queue(head: Head) -> bool:
     """Return True if a line was full when it was last seen, with holders that live by their presence."""
-    return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is OfPresence for each in head.holders)
+    is_full = not head.unseen and head.rules.is_full(head.holders)
+    return is_full and all(type(each.entry.anchor) is OfPresence for each in head.holders)
 
 
 # --- driving one line: the requests of one process on one key, folded in order and committed once ------------------
@@ -162,8 +185,8 @@ SLACK: Final = 24
 MOST_KEYS: Final = 100
 """The most keys of one step, unless the store takes fewer in one commit."""
 
-KEYS_EACH: Final = 4
-"""How many keys of the line a request needs at the most: its ticket and its marker, a grant, and a run to tell."""
+KEYS_EACH: Final = 5
+"""How many keys of the line a request needs at the most: its ticket and its marker, two grants, and a run to tell."""
 
 MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
@@ -332,7 +355,7 @@ class LineDriver:
     async def _advance(self, requests: Sequence[Request], spec: LockSpec) -> tuple[Sight, tuple[Outcome, ...]]:
         dead = frozenset(self.dead)
         sight, outcomes = await self._step(requests, spec)
-        self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.holders)
+        self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.held)
         while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
             sight = await self._look_further(sight, spec, dead)
         return sight, outcomes
@@ -359,7 +382,7 @@ class LineDriver:
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
-            view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts())
+            view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts(), also)
             if is_mutex(view.head) and (sight := await self.mutex.look()) is not None:
                 self._is_mutex = True
                 return sight
@@ -450,7 +473,7 @@ class LineDriver:
             self.disagreement = found.head
         fences = dict(found.fences)
         for holder in found.granted:
-            fences[holder.entry.id] = decided.versions[self.keys.grant(holder.slot)]
+            fences[holder.entry.id] = decided.versions[self.keys.grant_of(holder)]
         sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions)
         if not is_mutex(found.head):  # of which nothing is in sight here
             self._seen(sight)
@@ -467,7 +490,7 @@ def _ignored(_: Record) -> None:
 
 def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
     """Return True if a waiter out of sight may have to fall, or to move up, which none does while all is held."""
-    return line.is_cut_off and (bool(dead) or not line.rules.is_full(line.holders))
+    return line.is_cut_off and (bool(dead) or not line.is_full)
 
 
 def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
@@ -603,11 +626,14 @@ class LocalLine:
         self._joined += 1  # tickets would not do: those of another life of the line begin anew
         wait.ticket, wait.joined = ticket, self._joined
 
-    async def look(self) -> Sight:
-        """Read the line and tell the waiters and holds of this process."""
+    async def look(self, also: Collection[str] = ()) -> Sight:
+        """Read the line and tell the waiters and holds of this process.
+
+        ``also`` are entries that are looked for among the holders that the line only counts.
+        """
         # One that joins after the line was read is not in what was read: its fate cannot be told from it.
         joined, held = self._joined, tuple(self.holds)
-        sight = await self.driver.look()
+        sight = await self.driver.look(also)
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
         return sight

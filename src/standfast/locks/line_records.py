@@ -20,6 +20,7 @@ from standfast.clock import Instant, later
 from standfast.codec import Codec
 from standfast.keys import RecordKey, display
 from standfast.locks.line import (
+    OUT_OF_SIGHT,
     Entry,
     Granted,
     Holder,
@@ -32,8 +33,10 @@ from standfast.locks.line import (
     Waiter,
     Waiting,
     advance,
+    bring_into_sight,
     enter,
     leave,
+    put_out_of_sight,
     renew,
     resize,
     sweep,
@@ -180,6 +183,15 @@ def brought_by(request: Request) -> Iterator[RecordKey]:
         yield from extra_changes.keys
 
 
+def entries_named_by(requests: Iterable[Request]) -> Iterator[str]:
+    """Yield the entries that requests are about."""
+    for request in requests:
+        if isinstance(request, Enter):
+            yield request.entry.id
+        elif isinstance(request, Leave | Renew):
+            yield request.entry_id
+
+
 def extra_changes_of(request: Request) -> ExtraChanges[Answer] | None:
     """Return what is to be committed together with the answer to a request."""
     return None if isinstance(request, Renew) else request.extra_changes
@@ -237,8 +249,7 @@ def _let_fall(line: Line, requests: Sequence[Request], now: Instant, alive: Call
     swept = sweep(line, now, alive)
     if len(line.holders) - len(swept.holders) <= MOST_FALLING:
         return swept
-    asked = {each.entry_id for each in requests if isinstance(each, Leave | Renew)}
-    asked |= {each.entry.id for each in requests if isinstance(each, Enter)}
+    asked = set(entries_named_by(requests))
     stand = {holder.entry.id for holder in swept.holders}
     dead = [holder.entry.id for holder in line.holders if holder.entry.id not in stand]
     fall = set(sorted(dead, key=lambda each: each not in asked)[:MOST_FALLING])
@@ -346,6 +357,12 @@ def _note_answer(known: dict[str, tuple[Entry, _Place]], request: Request, answe
 WINDOW: Final = 8
 """How many waiters at the front are looked at in one step."""
 
+FEW_HOLDERS: Final = 8
+"""How many holders the line of a limit lists, before it only counts them."""
+
+LIMIT: Final = "limit"
+"""The kind of a line in which runs hold a place until they end: beyond the first few they are only counted."""
+
 
 class Reversion(Struct, frozen=True, omit_defaults=True):
     """When the permits that an operator has set end, and what the line has from then on."""
@@ -365,6 +382,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
         pace: Seconds that a hold took lately, as a moving average; 0 if none has ended yet.
         history: How many holds that were released are kept, see :mod:`standfast.locks.line_history`; 0: none.
         reversion: When the permits end that were set; None: when an operator clears them. Read it by :func:`head_at`.
+        unseen: How many hold besides the holders, each in a record of its own.
     """
 
     life: str
@@ -377,6 +395,12 @@ class Head(Struct, frozen=True, omit_defaults=True):
     pace: float = 0.0
     history: int = 0
     reversion: Reversion | None = None
+    unseen: int = 0
+
+    @property
+    def listed(self) -> int | None:
+        """How many holders that are alike it lists, before it only counts them. None: all of them."""
+        return FEW_HOLDERS if self.kind == LIMIT else None
 
 
 class Grant(Struct, frozen=True):
@@ -395,10 +419,20 @@ class Marker(Struct, frozen=True):
     entry: str
 
 
-HEADS: Final[Codec[Head]] = Codec(Head, what="the head of a line")
+COUNTING: Final = 2
+"""The format of a head that counts holders. A version that knows no such heads would forget the count: it refuses."""
+
+HEADS: Final[Codec[Head]] = Codec(Head, what="the head of a line", newest=COUNTING)
+HELD: Final[Codec[Holder]] = Codec(Holder, what="a holder of a line")
 WAITERS: Final[Codec[Waiter]] = Codec(Waiter, what="a waiter")
 GRANTS: Final[Codec[Grant]] = Codec(Grant, what="a grant")
 MARKERS: Final[Codec[Marker]] = Codec(Marker, what="a marker of a waiter")
+
+
+def head_value(head: Head) -> bytes:
+    """Return the head of a line as it is stored."""
+    return HEADS.encode_own(head, COUNTING) if head.unseen else HEADS.encode_own(head)
+
 
 MARKERS_KEPT_FOR: Final = 30 * 86_400.0
 """Seconds after which a marker goes by itself, if its process died and no other process has removed it."""
@@ -447,6 +481,7 @@ class LineKeys:
     __slots__ = (
         "_end",
         "_grants",
+        "_held",
         "_scope",
         "_seen",
         "_tickets",
@@ -467,6 +502,7 @@ class LineKeys:
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
         self._grants: Final = scope.key("grant", *address)
+        self._held: Final = scope.key("held", str(len(address)), *address)  # the number: no address begins with another
         self.queue: Final = scope.key("queue", *address)
         self.inboxes: Final = scope.key("presence")
         self._seen: Final[dict[int, RecordKey]] = {}
@@ -499,6 +535,18 @@ class LineKeys:
         if key is None:
             key = self._seen[slot] = self._grants.child(str(slot))
         return key
+
+    def held(self, entry_id: str) -> RecordKey:
+        """Return the key of the grant of an entry that its line only counts."""
+        return self._held.child(entry_id)
+
+    def all_held(self) -> tuple[RecordKey, RecordKey]:
+        """Return the range of the grants of all entries that the line only counts."""
+        return self._held.within()
+
+    def grant_of(self, holder: Holder) -> RecordKey:
+        """Return the key of a holder's grant."""
+        return self.held(holder.entry.id) if holder.slot == OUT_OF_SIGHT else self.grant(holder.slot)
 
     def presence(self, name: str) -> RecordKey:
         """Return the key of a presence, which is named by its opening of the space and a number."""
@@ -595,13 +643,20 @@ class LineView:
     """A line as one snapshot shows it, and the way back from a changed line to changes.
 
     ``missing`` names keys that the snapshot would have had to be taken of; while there are any, the rest means
-    nothing and the step is to be repeated with them.
+    nothing and the step is to be repeated with them. Of the holders that are only counted, those of ``entries`` are
+    brought into sight.
     """
 
     __slots__ = ("_given", "_is_stored", "_shown", "_snapshot", "facts", "head", "history", "keys", "line", "missing")
 
     def __init__(
-        self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts
+        self,
+        keys: LineKeys,
+        snapshot: Snapshot,
+        given: frozenset[RecordKey],
+        spec: LockSpec,
+        facts: LineFacts,
+        entries: Iterable[str] = (),
     ) -> None:
         self.keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
         self.missing: set[RecordKey] = set()
@@ -615,7 +670,22 @@ class LineView:
         last = self.head.next_ticket
         self._shown: Final = range(min(front, last), min(last, front + WINDOW))
         horizon = self._shown.stop if self._shown.stop < last else None
-        self.line: Final = Line(self.head.rules, self.head.holders, tuple(self._waiters()), last, horizon)
+        line = Line(
+            self.head.rules,
+            self.head.holders,
+            tuple(self._waiters()),
+            last,
+            horizon,
+            unseen=self.head.unseen,
+            listed=self.head.listed,
+        )
+        self.line: Final = bring_into_sight(line, self._unseen(line, entries)) if line.unseen else line
+
+    def _unseen(self, line: Line, entries: Iterable[str]) -> tuple[Holder, ...]:
+        """Return those of ``entries`` that hold and are only counted."""
+        known = {*(each.entry.id for each in line.holders), *(each.entry.id for each in line.waiters)}
+        records = [self.get(self.keys.held(each)) for each in dict.fromkeys(entries) if each not in known]
+        return tuple([HELD.decode(record.value) for record in records if record is not None])
 
     def _waiters(self) -> Iterator[Waiter]:
         beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
@@ -651,21 +721,29 @@ class LineView:
 
     def fence_of(self, holder: Holder) -> int:
         """Return the version of a holder's grant as it was in the snapshot."""
-        return 0 if (record := self.get(self.keys.grant(holder.slot))) is None else record.version
+        return 0 if (record := self.get(self.keys.grant_of(holder))) is None else record.version
 
     def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[Change, ...]:
         """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
         return (*self._grant_changes(line), *self._waiter_changes(line), *self._head_change(line, resized))
 
     def _grant_changes(self, line: Line) -> Iterator[Change]:
-        before, after = _by_slot(self.line), _by_slot(line)
+        before, after = self._by_slot(self.line), self._by_slot(line)
         for slot in before.keys() | after.keys():
             old, new = before.get(slot), after.get(slot)
             if new is None:
-                yield from self._delete(self.keys.grant(slot))
+                yield from self._delete(self.keys.grant(slot) if isinstance(slot, int) else self.keys.held(slot))
             elif old is None or _grant_id(old) != _grant_id(new):
                 grant = Grant(new.entry.id, new.entry.owner, new.granted_at)
-                yield self._put(self.keys.grant(slot), GRANTS.encode_own(grant))
+                is_listed = isinstance(slot, int)
+                yield self._put(
+                    self.keys.grant_of(new), GRANTS.encode_own(grant) if is_listed else HELD.encode_own(new)
+                )
+
+    @staticmethod
+    def _by_slot(line: Line) -> Mapping[int | str, Holder]:
+        """Return the holders by their slots; those that are only counted by the ids of their entries."""
+        return {each.entry.id if each.slot == OUT_OF_SIGHT else each.slot: each for each in line.holders}
 
     def _waiter_changes(self, line: Line) -> Iterator[Change]:
         before = {waiter.ticket: waiter for waiter in self.line.waiters}
@@ -679,27 +757,28 @@ class LineView:
     def _head_change(self, line: Line, resized: Resize | None) -> Iterator[Change]:
         if not self.head.life:  # of a mutex, whose records lie otherwise
             return
-        old = self.head
+        old, kept = self.head, put_out_of_sight(line)
         pinned, reversion = (
             (old.pinned, old.reversion) if resized is None else (resized.pinned, _reversion(old, resized))
         )
-        if not pinned and not line.holders and line.front == line.next_ticket:
+        if not pinned and line.is_empty:
             yield from self._delete(self.keys.head)
             return
         head = Head(
             old.life,
             old.kind,
             line.rules,
-            line.holders,
+            kept.holders,
             line.front,
             line.next_ticket,
             pinned,
             self._pace(line),
             self.history,
             reversion,
+            kept.unseen,
         )
         if head != old or not self._is_stored:
-            yield self._put(self.keys.head, HEADS.encode_own(head))
+            yield self._put(self.keys.head, head_value(head))
 
     def _pace(self, line: Line) -> float:
         pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
@@ -751,10 +830,6 @@ def _reversion(old: Head, resized: Resize) -> Reversion | None:
     if old.reversion is not None:
         return structs.replace(old.reversion, at=resized.until)
     return Reversion(resized.until, old.rules.permits, old.pinned)
-
-
-def _by_slot(line: Line) -> Mapping[int, Holder]:
-    return {holder.slot: holder for holder in line.holders}
 
 
 def _grant_id(holder: Holder) -> tuple[str, Instant]:

@@ -45,7 +45,9 @@ from standfast.locks.line_records import (
     StepSnapshot,
     StepView,
     WrongKind,
+    entries_named_by,
     extra_changes_of,
+    head_value,
     runs_to_notify,
     step,
     waiter_in,
@@ -109,9 +111,9 @@ def queue_up(
     after = structs.replace(head, next_ticket=ticket + 1)
     changes = (
         Put(keys.ticket(ticket), WAITERS.encode_own(waiter), seen.version(keys.ticket(ticket))),
-        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+        Put(keys.head, head_value(after), seen.version(keys.head)),
     )
-    line = Line(head.rules, head.holders, (waiter,), ticket + 1, _horizon(head.front, ticket))
+    line = Line(head.rules, head.holders, (waiter,), ticket + 1, _horizon(head.front, ticket), listed=head.listed)
     return QuickStep(head, line, Waiting(ticket, ticket - head.front), changes)
 
 
@@ -146,9 +148,9 @@ def hand_on(
     changes = (
         Put(grant_key, grant, seen.version(grant_key)),
         Delete(ticket_key, record.version),
-        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+        Put(keys.head, head_value(after), seen.version(keys.head)),
     )
-    line = Line(head.rules, (holder,), (), last, _horizon(ticket + 1, last))
+    line = Line(head.rules, (holder,), (), last, _horizon(ticket + 1, last), listed=head.listed)
     wakes = (Wake(keys.presence(first.anchor.presence), keys.head),)
     return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), wakes=wakes)
 
@@ -185,14 +187,12 @@ def quick_step(
     stored = seen.get(keys.head)
     if stored is None:
         return _enter(keys, seen, given, spec, facts, request) if type(request) is Enter else None
-    if facts.dead:
+    if facts.dead or type(request) not in (Enter, Leave) or (head := HEADS.decode(stored.value)).unseen:
         return None
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
-        head = HEADS.decode(stored.value)
         return queue_up(keys, seen, given, head, spec, request) if head.reversion is None else None
     if type(request) is Leave and not request.by_force and not request.only_waiting and not spec.history:
-        head = HEADS.decode(stored.value)
         # That the hold was released is noted, and permits that were set for a while end: both the long way.
         is_noted = bool(head.history) or head.reversion is not None
         if head.front == head.next_ticket and not is_noted:
@@ -213,8 +213,9 @@ def _enter(
     holder = Holder(entry, 0, seen.at, ends_at)
     grant = GRANTS.encode_own(Grant(entry.id, entry.owner, seen.at))
     head = Head(facts.new_life, spec.kind, spec.rules, (holder,), history=spec.history)
-    changes = (Put(grant_key, grant, seen.version(grant_key)), Put(keys.head, HEADS.encode_own(head)))
-    return QuickStep(head, Line(spec.rules, (holder,)), Granted(holder), changes, (holder,))
+    changes = (Put(grant_key, grant, seen.version(grant_key)), Put(keys.head, head_value(head)))
+    line = Line(spec.rules, (holder,), listed=head.listed)
+    return QuickStep(head, line, Granted(holder), changes, (holder,))
 
 
 def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave) -> QuickStep | None:
@@ -227,7 +228,7 @@ def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: He
         return None
     if grant_key not in given or not (grant := seen.version(grant_key)):
         return None
-    left = Line(head.rules, next_ticket=head.next_ticket)
+    left = Line(head.rules, next_ticket=head.next_ticket, listed=head.listed)
     changes = (Delete(grant_key, grant), Delete(keys.head, seen.version(keys.head)))
     return QuickStep(head, left, Left(was_holding=True, was_waiting=False), changes)
 
@@ -255,14 +256,15 @@ def _hand_over(
     ):
         return None
     holder = Holder(first.entry, left.slot, seen.at)
-    line = Line(head.rules, (holder,), tuple(waiters[1:]), last, shown.stop if shown.stop < last else None)
+    horizon = shown.stop if shown.stop < last else None
+    line = Line(head.rules, (holder,), tuple(waiters[1:]), last, horizon, listed=head.listed)
     pace = pace_after(head, left, seen.at)
     after = Head(head.life, head.kind, head.rules, (holder,), line.front, last, head.pinned, pace)
     grant = GRANTS.encode_own(Grant(first.entry.id, first.entry.owner, seen.at))
     changes = (
         Put(grant_key, grant, seen.version(grant_key)),
         Delete(ticket_key, seen.version(ticket_key)),
-        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+        Put(keys.head, head_value(after), seen.version(keys.head)),
     )
     ready = Put(ready_key, READY, seen.version(ready_key))
     return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), (ready,))
@@ -358,7 +360,7 @@ def decide_step(asked: StepInput, seen: Snapshot) -> Decision[StepResult]:
     """Take one step of a counted line: answer the requests in order, and say what is to be committed."""
     if len(asked.requests) == 1 and (quick := _decide_quickly(asked, seen)):
         return quick
-    view = LineView(asked.keys, seen, asked.given, asked.spec, asked.facts)
+    view = LineView(asked.keys, seen, asked.given, asked.spec, asked.facts, entries_named_by(asked.requests))
     if not view.head.life and view.head.kind == asked.spec.kind:
         raise OtherLayoutError
     found = take_step(asked, view, seen)

@@ -268,7 +268,7 @@ class Lines:
 
     async def _evict(self, address: tuple[str, ...], spec: LockSpec, entry_id: str, *, only_waiting: bool) -> Left:
         line = self.line(address)
-        holder = (await line.look()).line.holder(entry_id)
+        holder = (await line.look({entry_id})).line.holder(entry_id)
         waiter = None if holder is not None else await find_waiter(self.scope, line.driver.keys, entry_id)
         if waiter is not None:
             await self._note_cancelled(entry_id)

@@ -134,7 +134,7 @@ def _info(line: FoundLine, at: Instant) -> LineInfo:
         line.head.kind,
         line.head.rules.permits,
         line.head.pinned,
-        len(line.holders),
+        line.held,
         line.waiting,
         None if oldest is None else seconds_between(oldest.granted_at, at),
         None if first is None else seconds_between(first.entry.entered_at, at),

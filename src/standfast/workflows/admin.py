@@ -19,11 +19,12 @@ from standfast.errors import (
     WorkflowTypeNotRegisteredForRecoveryError,
 )
 from standfast.ids import new_id
+from standfast.locks.entry import LIMIT
 from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.catalog import as_remote, find_declared
 from standfast.workflows.fleet import list_workers
-from standfast.workflows.limits import LIMIT, waits_until
+from standfast.workflows.limits import waits_until
 from standfast.workflows.records import (
     HEADERS,
     NO_DUE,

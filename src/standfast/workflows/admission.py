@@ -395,7 +395,7 @@ async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standi
         except _WorkerLostError:
             runtime.lost_presence()
         except _FullError as refused:
-            joined = refused.joined()
+            joined = await _joined(runtime, refused.full)
             if joined is not None:
                 return Started(joined, is_new=False)
             if refused.full.standing.on_limit != JOIN_ALIKE:
@@ -404,6 +404,18 @@ async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standi
         except _QueueFullError as refused:
             await _look_closer(runtime, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
+
+
+async def _joined(runtime: Runtime, full: Full) -> str | None:
+    """Return the run to join, if that is what to do: the oldest, or the oldest of which the same is said."""
+    standing, line = full.standing, full.line
+    if standing.on_limit == JOIN_ALIKE:
+        entries = [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
+        return next((entry.owner for entry in entries if entry.note == standing.note), None)
+    if standing.on_limit != "join":
+        return None
+    holders = await LineEntries(runtime.lines).all_holders(standing.address) if line.unseen else line.holders
+    return holders[0].entry.id if holders else None
 
 
 def _waiting(standing: Standing) -> Standing:
@@ -465,14 +477,6 @@ class _FullError(Exception):
     def __init__(self, full: Full) -> None:
         super().__init__(full)
         self.full = full
-
-    def joined(self) -> str | None:
-        """Return the run to join, if that is what to do: the oldest, or the oldest of which the same is said."""
-        standing, line = self.full.standing, self.full.line
-        if standing.on_limit == JOIN_ALIKE:
-            entries = [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
-            return next((entry.owner for entry in entries if entry.note == standing.note), None)
-        return line.holders[0].entry.id if standing.on_limit == "join" and line.holders else None
 
 
 class _QueueFullError(Exception):
@@ -581,9 +585,15 @@ class _Starting:
 
     def _check_parents_do_not_hold(self, standing: Standing, seen: Snapshot) -> None:
         """Refuse to wait for ever in a line that only runs hold which wait for this one."""
-        line = LineEntries(self._runtime.lines).line_in(standing.address, seen)
-        if line is not None and {each.entry.id for each in line.holders} <= self._above:
-            raise _FullError(Full(standing, Line(line.rules)))
+        entries = LineEntries(self._runtime.lines)
+        line = entries.line_in(standing.address, seen)
+        if line is None or not {each.entry.id for each in line.holders} <= self._above:
+            return
+        if line.unseen:
+            others = self._above - {each.entry.id for each in line.holders}
+            if line.unseen > len(others) or len(entries.unseen_in(standing.address, others, seen)) < line.unseen:
+                return
+        raise _FullError(Full(standing, Line(line.rules)))
 
     def _first_state(self, place: Place) -> RunState:
         presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
@@ -603,11 +613,12 @@ class _Starting:
 
 async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: int) -> None:
     """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
-    line = await LineEntries(runtime.lines).read(standing.address)
-    in_front = [holder.entry.id for holder in line.holders]
+    entries, own = LineEntries(runtime.lines), entry_id_of(run_id, standing)
+    line = await entries.read(standing.address)
+    holders = await entries.all_holders(standing.address) if line.unseen else line.holders
+    in_front = [holder.entry.id for holder in holders]
     in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
-    own = entry_id_of(run_id, standing)
-    staying = [last for each in in_front if each != own and (last := await _last_of(runtime, each)) is not None]
+    staying = await _last_of(runtime, [each for each in in_front if each != own])
     too_many = len(staying) + 1 - (line.rules.permits or standing.permits)
     for each in staying[: max(0, too_many)]:
         try:
@@ -616,13 +627,21 @@ async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: i
             continue
 
 
-async def _last_of(runtime: Runtime, run_id: str) -> str | None:
-    """Return the run that stands in a line under that id, which may have gone on as a new one; None: it is leaving."""
-    while True:
-        key = RunKeys(runtime.space, run_id).state
-        record = (await runtime.space.read(key)).get(key)
-        state = None if record is None else RUN_STATES.decode(record.value)
-        if state is None or not state.continues:
-            break
-        run_id = next_id(run_id)
-    return None if state is None or state.has_ended or state.cancel is not None else run_id
+async def _last_of(runtime: Runtime, entries: Sequence[str]) -> list[str]:
+    """Return the runs that stand in a line under these ids, which may have gone on as new ones, but for the leaving."""
+    found: dict[str, str | None] = {}
+    pending, page = {each: each for each in entries}, runtime.space.at_most(100)
+    while pending:
+        some = dict(list(pending.items())[:page])
+        keys = {each: RunKeys(runtime.space, run_id).state for each, run_id in some.items()}
+        seen = await runtime.space.read(*keys.values())
+        for each, run_id in some.items():
+            record = seen.get(keys[each])
+            state = None if record is None else RUN_STATES.decode(record.value)
+            if state is not None and state.continues:
+                pending[each] = next_id(run_id)
+                continue
+            del pending[each]
+            is_leaving = state is None or state.has_ended or state.cancel is not None
+            found[each] = None if is_leaving else run_id
+    return [last for each in entries if (last := found[each]) is not None]

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec import structs
 
 from standfast.errors import StoreError
-from standfast.locks.entry import ExtraChanges, LeaveRequest, LineEntries, MissingKeysError, given_in
+from standfast.locks.entry import (
+    OUT_OF_SIGHT,
+    ExtraChanges,
+    LeaveRequest,
+    LineEntries,
+    MissingKeysError,
+    given_in,
+)
 from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
@@ -65,6 +72,8 @@ def _leaving(runtime: Runtime, run_id: str, standing: Standing, *, look: bool = 
     line = None if look else LineEntries(runtime.lines).last_seen(standing.address)
     holder = None if line is None else line.holder(entry_id)
     slot = None if holder is None else holder.slot
+    if holder is None and line is not None and line.unseen:
+        slot = OUT_OF_SIGHT  # it holds, since it is driven here
     return LeaveRequest(standing.address, spec_of(standing), entry_id, slot)
 
 

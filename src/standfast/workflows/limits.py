@@ -11,7 +11,7 @@ from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, LimitKeyError
 from standfast.locks.entry import (
-    MOST_HOLDERS,
+    LIMIT,
     Answer,
     Entry,
     ExtraChanges,
@@ -23,6 +23,7 @@ from standfast.locks.entry import (
     Waiting,
 )
 from standfast.locks.survey import read_lines
+from standfast.policies import MOST_PERMITS
 from standfast.stores.protocol import Delete, Put
 from standfast.workflows.catalog import RemoteWorkflow, find_declared, list_declared
 from standfast.workflows.definition import StartLimit
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
 
 # --- in which lines a run has to stand -----------------------------------------------------------------------------
 
-LIMIT: Final = "limit"
-"""The kind of such a line, and the first part of its address: those of locks begin with a number."""
-
 
 def address_of_limit(workflow: str, partition: str | None) -> tuple[str, ...]:
-    """Return where the line of a limit lies: of one partition, or of the whole workflow."""
+    """Return where the line of a limit lies: of one partition, or of the whole workflow.
+
+    Its kind is the first part of its address as well: those of locks begin with a number.
+    """
     return (LIMIT, workflow, "type") if partition is None else (LIMIT, workflow, "key", partition)
 
 
@@ -210,8 +211,8 @@ async def set_limit(
     The commit that sets it puts a timer as well. The worker that finds the timer due takes a step of the line, so
     waiting runs are admitted then though nothing else happens in the line (:func:`end_override`).
     """
-    if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
-        raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
+    if type(permits) is not int or not 1 <= permits <= MOST_PERMITS:
+        raise DeclarationError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_PERMITS:,}")
     standing = await _standing_of(runtime, workflow, key)
     extra = None if until is None else _timer(runtime.space, standing.address, until)
     lines, spec = LineEntries(runtime.lines), spec_of(standing)

@@ -47,6 +47,12 @@ async def rest(ctx: sf.Context, seconds: float) -> None:
     await ctx.sleep(seconds)
 
 
+@sf.workflow(concurrency=sf.Limit(1_000))
+async def many(ctx: sf.Context) -> None:
+    """A workflow of which many are unfinished."""
+    await ctx.sleep(1)
+
+
 @pytest.fixture
 async def url(postgresql_url: str) -> str:
     """A schema of its own."""
@@ -127,6 +133,20 @@ async def test_everyone_who_shares_a_semaphore_is_shown(url: str) -> None:
 
     assert [(lock["key"], lock["permits"]) for lock in locks] == [("pool", "3")] * 2
     assert [lock["fence"] for lock in locks] == sorted([one.fence, two.fence])
+
+
+async def test_everyone_who_has_a_place_of_a_large_limit_is_shown(url: str) -> None:
+    """Those as well that the head of the line only counts, each with its fence."""
+    async with sf.Engine(url, workflows=[many], drive=False) as engine:
+        for number in range(11):
+            await engine.start(many, id=f"run-{number:02}")
+        found = await rows(url, "SELECT * FROM @.locks ORDER BY holder")
+    assert [each["holder"] for each in found] == [f"run-{number:02}" for number in range(11)]
+    assert {(each["permits"], each["content"], each["held_by"] == each["holder"]) for each in found} == {
+        ("1000", "readable", True)
+    }
+    assert len({each["fence"] for each in found}) == 11
+    assert all(each["since"] for each in found)
 
 
 async def test_names_of_any_kind_are_shown(url: str) -> None:

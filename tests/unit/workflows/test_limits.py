@@ -207,7 +207,7 @@ async def test_a_key_function_that_raises_is_told_with_its_cause(engine: sf.Engi
     assert await records(engine) == before
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2", 401])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2", 1_000_001])
 def test_a_limit_is_a_positive_whole_number(wrong: Any) -> None:
     """Anything else is refused when the limit is made."""
     with pytest.raises(DeclarationError):

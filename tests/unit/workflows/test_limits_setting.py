@@ -136,5 +136,5 @@ async def test_only_limits_that_there_are_can_be_set(engine: sf.Engine) -> None:
     """And only to numbers that they can have."""
     with pytest.raises(DeclarationError, match="no limit with a key"):
         await engine.set_limit(QUEUED, 2, key="a")
-    with pytest.raises(DeclarationError, match="whole number from 1 to 400"):
+    with pytest.raises(DeclarationError, match="whole number from 1 to 1,000,000"):
         await engine.set_limit(QUEUED, 0)

@@ -66,7 +66,7 @@ async def line(view: View) -> Response:
         is_lock=address[0].isdigit(),
         lease=view.engine.space.lease,
         modes={mode: number % COLOURS for number, mode in enumerate(modes)},
-        used=sum(each.weight for each in told.holders),
+        used=sum(each.weight for each in told.holders) + told.holding - len(told.holders),
         furthest=max((each.estimate or 0.0 for each in told.waiters), default=0.0),
     )
 

@@ -128,6 +128,7 @@ KINDS: Final = {
     "life": "runs",
     "step": "chunks of histories",
     "line": "lines in use",
+    "held": "runs that hold a place of a large limit",
     "ticket": "waiters",
     "request": "requests",
     "schedule": "schedules",

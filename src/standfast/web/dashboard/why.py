@@ -173,7 +173,7 @@ class _Search:
         if name not in self.nodes:
             told = await self.explained(address)
             permits = f" of {told.permits}" if told.permits and told.permits > 1 else ""
-            detail = f"{told.kind or 'free'}: {len(told.holders)}{permits} holding, {told.waiting:,} waiting"
+            detail = f"{told.kind or 'free'}: {told.holding:,}{permits} holding, {told.waiting:,} waiting"
             self.nodes[name] = WaitNode(
                 name, "line", one_line(told.key), detail, self._view.url("line", at=list(address))
             )

@@ -39,7 +39,8 @@ QUEUED = limited("queued", sf.Limit(1, on_limit="queue", max_queued=2))
 BRIEFLY = limited("briefly", sf.Limit(1, on_limit="queue", ttl=0.02))
 LATEST = limited("latest", sf.Limit(1, on_limit="cancel_running"))
 JOINED = limited("joined", sf.Limit(1, key=str, on_limit="join"))
-LIMITED = (TWO, BY_NAME, BOTH, QUEUED, BRIEFLY, LATEST, JOINED)
+CROWD = limited("crowd", sf.Limit(12, on_limit="queue"))
+LIMITED = (TWO, BY_NAME, BOTH, QUEUED, BRIEFLY, LATEST, JOINED, CROWD)
 
 
 async def ended(*runs: sf.Run[Any]) -> None:
@@ -109,6 +110,18 @@ class StartLimitCases(WorkflowGround):
         await ended(*runs)
 
         assert done == ["a", "b", "c"]
+
+    async def test_more_than_a_line_lists_are_counted(self, engine: sf.Engine, other: sf.Engine) -> None:
+        """Of many that two processes start at once as many as fit begin; the others when those end."""
+        runs = await asyncio.gather(*((engine, other)[n % 2].start(CROWD, str(n)) for n in range(18)))
+        waiting = [run for run in runs if await run.place() is not None]
+        assert len(waiting) == 6
+        [limit] = [each for each in (await other.limits()).limits if each.workflow == "crowd"]
+        assert (limit.max, limit.in_use, limit.waiting) == (12, 12, 6)
+        await ended(*(run for run in runs if run not in waiting))
+        await ended(*waiting)
+        [limit] = [each for each in (await engine.limits()).limits if each.workflow == "crowd"]
+        assert (limit.in_use, limit.waiting) == (0, 0)
 
     async def test_a_queue_may_be_full(self, engine: sf.Engine) -> None:
         """One more than may wait is refused."""
