@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 import standfast as sf
+from standfast.clock import monotonic
 from standfast.errors import HoldTimeoutError, LeaseLostError, RateTimeoutError, ReentryError, StaleFenceError
 from standfast.events import (
     DeadlockRefused,
@@ -62,25 +63,26 @@ async def space(told: Everything) -> AsyncIterator[sf.Space]:
 
 async def test_a_hold_tells_how_long_it_waited_and_was_held(space: sf.Space, told: Everything) -> None:
     """The second waits for the first, and both tell their family and kind."""
-    entered, may_end = asyncio.Event(), asyncio.Event()
+    mutex, may_end, held_for = space.mutex(ORDER("7")), asyncio.Event(), 0.0
 
-    async def first() -> None:
-        async with space.mutex(ORDER("7")).hold():
-            entered.set()
-            await may_end.wait()
+    async def second() -> int:
+        async with mutex.hold() as hold:
+            return hold.fence
 
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(first())
-        await entered.wait()
-        asyncio.get_running_loop().call_later(0.03, may_end.set)
-        async with space.mutex(ORDER("7")).hold() as hold:
-            pass
+    async with asyncio.TaskGroup() as tasks, mutex.hold():
+        waiting = tasks.create_task(second())
+        while not (await mutex.explain()).waiting:  # noqa: ASYNC110 -- the line itself is asked
+            await asyncio.sleep(0)
+        began = monotonic()
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+        await may_end.wait()
+        held_for = monotonic() - began
     one, two = told.of(LockAcquired)
-    assert (two.family, two.kind, two.fence, two.key) == (ORDER.name, "mutex", hold.fence, str(ORDER("7")))
-    assert one.waited < two.waited
-    assert two.waited >= 0.02
+    assert (two.family, two.kind, two.fence, two.key) == (ORDER.name, "mutex", waiting.result(), str(ORDER("7")))
+    assert one.waited >= 0
+    assert two.waited >= held_for >= 0.01
     assert [each.outcome for each in told.of(LockReleased)] == ["released", "released"]
-    assert told.of(LockReleased)[0].held >= 0.02
+    assert told.of(LockReleased)[0].held >= held_for
 
 
 async def test_a_mode_is_told(space: sf.Space, told: Everything) -> None:
