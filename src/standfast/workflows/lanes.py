@@ -7,6 +7,8 @@ a status, a workflow, an action. A list is a merge of the lanes that are meant, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct
@@ -18,7 +20,7 @@ from standfast.keys import RecordKey, decode_parts, encode_parts
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from standfast.scope import Scope
 
@@ -27,6 +29,9 @@ BATCH: Final = 50
 
 PAGE: Final = 500
 """How many records of an index are read at once."""
+
+COUNTED: Final = 1_000
+"""How many entries are counted at once: their records hold next to nothing."""
 
 LAST: Final = Instant(10**16 - 1)
 ALWAYS: Final = (Instant(0), LAST)
@@ -161,8 +166,34 @@ class LaneMerge:
         return taken
 
 
+_ONE_LOOK: Final[ContextVar[dict[RecordKey, list[str] | bool] | None]] = ContextVar("one look", default=None)
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """Ask once, in this block, which lanes there are and if an index is complete: for a page of many lists and counts.
+
+    What is found stays as it was first seen in the block, so the block must be short.
+    """
+    token = _ONE_LOOK.set({})
+    try:
+        yield
+    finally:
+        _ONE_LOOK.reset(token)
+
+
 async def parts_below(scope: Scope, prefix: RecordKey) -> list[str]:
     """Find which parts follow a prefix in the keys of a store, by one look for each of them."""
+    seen = _ONE_LOOK.get()
+    if seen is None:
+        return await _parts_below(scope, prefix)
+    known = seen.get(prefix)
+    if not isinstance(known, list):
+        known = seen[prefix] = await _parts_below(scope, prefix)
+    return known
+
+
+async def _parts_below(scope: Scope, prefix: RecordKey) -> list[str]:
     found: list[str] = []
     depth = len(prefix.parts)
     start, end = prefix.within()
@@ -179,7 +210,7 @@ async def count_lane(scope: Scope, lane: RecordKey, most: int, times: tuple[Inst
         start, end = lane.child(f"{times[0]:016d}"), lane.child(f"{times[1]:016d}")
     counted = 0
     while counted < most and start < end:
-        page = await scope.scan(start, end, limit=min(PAGE, most - counted))
+        page = await scope.scan(start, end, limit=min(COUNTED, most - counted))
         counted += len(page.records)
         if page.more is None:
             break
@@ -226,8 +257,14 @@ class IndexMarker:
 
     async def is_complete(self) -> bool:
         """Return True if all are in the index."""
+        seen = _ONE_LOOK.get()
+        if seen is not None and seen.get(self._key) is True:
+            return True
         record = (await self._scope.read(self._key)).get(self._key)
-        return record is not None and INDEXINGS.decode(record.value).is_done
+        is_done = record is not None and INDEXINGS.decode(record.value).is_done
+        if seen is not None:
+            seen[self._key] = is_done
+        return is_done
 
     async def begin(self) -> None:
         """Say that the index is complete, if there is nothing yet that it would hold."""

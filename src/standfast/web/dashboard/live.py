@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from standfast.errors import StandfastError
 from standfast.web.sse import HEADERS
+from standfast.workflows.lanes import one_look
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
@@ -36,11 +37,11 @@ MOST_STREAMS: Final = 500
 MOST_A_SECOND: Final = 50
 """How many parts of pages are fetched in a second: if more than half as many look, they do so less often."""
 
-PAUSE: Final = 100
-"""How many times as long as it took to make a part it is shown at least, if it goes on changing."""
+PAUSE: Final = 0.9
+"""Seconds between the beginnings of two parts of one page, if it goes on changing."""
 
-OLDEST: Final = 10.0
-"""Seconds after which a part is made anew though that took long."""
+PAUSES: Final = {"/": 5.0, "/store": 6.0, "/runs": 2.0, "/flows": 1.5}
+"""The same, of pages that ask the store for more than a few records: eight calls a second are what a page may cost."""
 
 MOST_PARTS: Final = 200
 """How many parts are kept."""
@@ -116,51 +117,69 @@ class Watcher:
 class SharedParts:
     """Parts of pages that were made since the last change: all that look at the same page have the same one.
 
-    A part is made anew when something has changed since it was begun, but not before a pause that grows with what it
-    costs. So a page costs the store the same for one viewer and for a hundred, and a dear one is drawn less often.
+    A part is made anew when something has changed since it was begun, but two are not begun within a pause: a viewer
+    that asks meanwhile waits for the next one. So what a viewer gets is never older than its question, the first change
+    after a rest is shown at once, and a page costs the store the same for one viewer and for a hundred (ADR 105).
     """
 
     def __init__(self) -> None:
         self._kept: Final[OrderedDict[Hashable, _Part]] = OrderedDict()
 
-    async def get(self, key: Hashable, changes: int, make: Callable[[], Awaitable[Response]]) -> Response:
-        """Return a part that was begun after that number of changes, or lately enough; make it if there is none.
+    async def get(
+        self,
+        key: Hashable,
+        changes: Callable[[], int],
+        make: Callable[[], Awaitable[Response]],
+        pause: float = PAUSE,
+    ) -> Response:
+        """Return a part that was begun after the last change; make it if there is none.
 
         Args:
             key: What it depends on: the page, whose it is, and what its viewer may do.
-            changes: How many changes there were.
+            changes: Says how many changes there were.
             make: Makes it.
+            pause: Seconds between the beginnings of two parts.
         """
         loop = asyncio.get_running_loop()
         part = self._kept.get(key)
-        if part is None or (part.changes != changes and loop.time() >= part.until):
-            part = self._kept[key] = _Part(changes, loop.create_task(_made(make)))
+        if part is None or part.is_older_than(changes()):
+            begins_at = loop.time() if part is None else part.began_at + pause
+            part = self._kept[key] = _Part(begins_at)
+            part.task = loop.create_task(part.run(changes, make))
             if len(self._kept) > MOST_PARTS:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         try:
-            answer, took = await asyncio.shield(part.task)
+            answer = await asyncio.shield(part.task)
         except Exception:
             if self._kept.get(key) is part:
                 del self._kept[key]
             raise
-        if not part.until:
-            part.until = loop.time() + min(PAUSE * took, OLDEST)
         return Response(answer.body, answer.status_code, {"cache-control": "no-store"}, answer.media_type)
 
 
+@final
 class _Part:
-    __slots__ = ("changes", "task", "until")
+    """A part that is made, or is going to be at ``began_at``."""
 
-    def __init__(self, changes: int, task: asyncio.Task[tuple[Response, float]]) -> None:
-        self.changes, self.task = changes, task
-        self.until = 0.0
+    __slots__ = ("_changes", "began_at", "task")
 
+    def __init__(self, began_at: float) -> None:
+        self.began_at = began_at
+        self._changes: int | None = None
+        self.task: asyncio.Task[Response]
 
-async def _made(make: Callable[[], Awaitable[Response]]) -> tuple[Response, float]:
-    began = asyncio.get_running_loop().time()
-    answer = await make()
-    return answer, asyncio.get_running_loop().time() - began
+    def is_older_than(self, changes: int) -> bool:
+        """Return True if something has changed since it was begun."""
+        return self._changes is not None and self._changes != changes
+
+    async def run(self, changes: Callable[[], int], make: Callable[[], Awaitable[Response]]) -> Response:
+        """Make it when its time has come."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self.began_at - loop.time()))
+        self.began_at, self._changes = loop.time(), changes()
+        with one_look():
+            return await make()
 
 
 async def live(view: View) -> Response:

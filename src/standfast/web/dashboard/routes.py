@@ -26,10 +26,11 @@ from standfast.web.auth import OwnToken, identify
 from standfast.web.dashboard.access import OneTimeToken, PageError, access_of
 from standfast.web.dashboard.actions import perform, preview
 from standfast.web.dashboard.bulk import Jobs
-from standfast.web.dashboard.live import SharedParts, live
+from standfast.web.dashboard.live import PAUSE, PAUSES, SharedParts, live
 from standfast.web.dashboard.pages import PART, View, compile_templates, error_page, static_files
 from standfast.web.dashboard.screens import SCREENS
 from standfast.workflows.failures import log_failure
+from standfast.workflows.lanes import one_look
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -89,7 +90,9 @@ class _Gate:
         self._dashboard: Final = dashboard
         self._refusals: Final = LogBudget(_log)
         self._parts: Final = SharedParts()
-        routes = [Route(path, self._shown(screen), methods=[method]) for (method, path), screen in screens().items()]
+        routes = [
+            Route(path, self._shown(screen, path), methods=[method]) for (method, path), screen in screens().items()
+        ]
         routes.append(Route("/static/{name}", _static, methods=["GET"]))
         self.routes: Final = routes
 
@@ -129,7 +132,7 @@ class _Gate:
                 raise
             await self._error(problem, scope)(scope, receive, guarded)
 
-    def _shown(self, screen: Screen) -> Callable[[Request], Awaitable[Response]]:
+    def _shown(self, screen: Screen, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             found = await self._let_in(request.scope)
             if isinstance(found, Response):
@@ -137,13 +140,16 @@ class _Gate:
             engine = await self._dashboard.engine_of(found.principal.tenant)
             view = View(self._dashboard, request, found, engine)
             watcher = self._dashboard.watchers.get(engine.space)
-            if PART not in request.headers or not is_shared or watcher is None or not watcher.changes:
+            if not is_shared:
                 return await screen(view)
+            if PART not in request.headers or watcher is None or not watcher.changes:
+                with one_look():
+                    return await screen(view)
             scope, mounted = request.scope, request.scope.get("root_path", "")
             page = (mounted, scope["path"], scope["query_string"], found.principal.tenant, found.actions)
-            return await self._parts.get(page, watcher.changes, lambda: screen(view))
+            return await self._parts.get(page, lambda: watcher.changes, lambda: screen(view), pause)
 
-        is_shared = screen in SCREENS.values()
+        is_shared, pause = screen in SCREENS.values(), PAUSES.get(path, PAUSE)
         return endpoint
 
     async def _let_in(self, scope: Scope) -> Access | Response:

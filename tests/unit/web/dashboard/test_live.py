@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+import uvicorn
 from starlette.responses import Response
 
 import standfast as sf
+from standfast.locks.survey import read_lines
+from standfast.web.dashboard import screens
 from standfast.web.dashboard.live import SharedParts, Watcher
+from standfast.workflows.lanes import one_look, parts_below
 from tests.unit.web.dashboard.opened import opened
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from standfast.locks.survey import LinePage
+    from standfast.web.dashboard import Dashboard
 
 
 async def test_one_watch_serves_all_streams_of_a_tenant_and_ends_with_the_last() -> None:
@@ -49,26 +63,100 @@ async def test_what_many_fetch_after_a_change_is_made_once() -> None:
         await asyncio.sleep(0)
         return Response(f"part {made[-1]}")
 
-    answers = await asyncio.gather(*(parts.get("page", 1, make) for _ in range(100)))
+    answers = await asyncio.gather(*(parts.get("page", lambda: 1, make) for _ in range(100)))
     assert {each.body for each in answers} == {b"part 0"}
-    assert (await parts.get("page", 1, make)).body == b"part 0"
-    assert (await parts.get("other", 1, make)).body == b"part 1"
+    assert (await parts.get("page", lambda: 1, make)).body == b"part 0"
+    assert (await parts.get("other", lambda: 1, make)).body == b"part 1"
 
 
-async def test_a_part_is_made_anew_after_a_change_but_a_dear_one_not_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause between two grows with what it takes to make one."""
-    parts, now, loop = SharedParts(), [100.0], asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", lambda: now[0])
+async def test_after_a_change_all_that_ask_wait_for_one_part_that_is_newer_than_their_question() -> None:
+    """Two parts of a page are not begun within a pause, and what is shown is never older than the change."""
+    parts, changes, begun = SharedParts(), [1], list[float]()
+    loop = asyncio.get_running_loop()
 
     async def make() -> Response:
-        now[0] += 0.1
-        return Response(str(now[0]))
+        begun.append(loop.time())
+        return Response(f"after {changes[0]}")
 
-    first = (await parts.get("page", 1, make)).body
-    now[0] += 9.9
-    assert (await parts.get("page", 2, make)).body == first
-    now[0] += 0.2
-    assert (await parts.get("page", 2, make)).body != first
+    assert (await parts.get("page", lambda: changes[0], make, 0.05)).body == b"after 1"
+    changes[0] = 2
+    asked = [asyncio.ensure_future(parts.get("page", lambda: changes[0], make, 0.05)) for _ in range(10)]
+    await asyncio.sleep(0)
+    changes[0] = 3  # it is not begun yet, so it shows this one too
+    asked.append(asyncio.ensure_future(parts.get("page", lambda: changes[0], make, 0.05)))
+    assert {each.body for each in await asyncio.gather(*asked)} == {b"after 3"}
+    assert len(begun) == 2
+    assert begun[1] - begun[0] >= 0.05
+
+
+@asynccontextmanager
+async def served(dashboard: Dashboard) -> AsyncIterator[str]:
+    """Serve a dashboard on a port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", lifespan="off"))
+        serving = asyncio.ensure_future(server.serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            dashboard.drain()
+            server.should_exit = True
+            await serving
+
+
+async def follow(http: httpx.AsyncClient, page: str, shown: dict[str, asyncio.Event]) -> None:
+    """Do what our script does: fetch a page whenever the stream says so; note which texts were shown."""
+    async with http.stream("GET", "/live", timeout=None) as stream:
+        async for line in stream.aiter_lines():
+            if line == "event: changed":
+                part = (await http.get(page, headers={"standfast-part": "main"})).text
+                for text in [text for text in shown if text in part]:
+                    shown[text].set()
+
+
+async def test_a_page_that_takes_long_shows_a_change_within_two_seconds_while_all_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a real stream. What takes long to make, as on a slow machine, is not shown for longer because of that."""
+
+    async def slow(*args: Any, **options: Any) -> LinePage:
+        await asyncio.sleep(0.2)
+        return await read_lines(*args, **options)
+
+    monkeypatch.setattr(screens, "read_lines", slow)
+    names = [f"marked-{number}" for number in range(3)]
+    loop, shown = asyncio.get_running_loop(), {name: asyncio.Event() for name in names}
+    async with opened() as made, served(made.dashboard) as address, httpx.AsyncClient(base_url=address) as http:
+        space = made.engine.space
+
+        async def change() -> None:
+            while True:
+                async with space.mutex("churn").hold():
+                    await asyncio.sleep(0.01)
+
+        tasks = [asyncio.ensure_future(each) for each in (change(), follow(http, "/lines", shown))]
+        try:
+            async with asyncio.timeout(20), AsyncExitStack() as held:
+                for name in names:
+                    await held.enter_async_context(space.mutex(name).hold())
+                    taken = loop.time()
+                    await shown[name].wait()
+                    assert loop.time() - taken < 2.5
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_page_asks_once_which_lanes_there_are() -> None:
+    """Though it makes many lists and counts of them."""
+    async with opened() as made:
+        space = made.engine.space
+        assert await parts_below(space, space.key("runs", "pending")) == []
+        with one_look():
+            before = await parts_below(space, space.key("runs", "pending"))
+            await made.engine.start("posting", 1, id="later", delay="1 hour")
+            assert await parts_below(space, space.key("runs", "pending")) is before
+        assert await parts_below(space, space.key("runs", "pending")) == ["posting"]
 
 
 async def test_a_part_that_could_not_be_made_is_not_kept() -> None:
@@ -83,8 +171,8 @@ async def test_a_part_that_could_not_be_made_is_not_kept() -> None:
         return answer
 
     with pytest.raises(ValueError, match="no"):
-        await parts.get("page", 1, make)
-    assert (await parts.get("page", 1, make)).body == b"part"
+        await parts.get("page", lambda: 1, make)
+    assert (await parts.get("page", lambda: 1, make)).body == b"part"
 
 
 async def test_a_viewer_is_never_given_the_part_of_one_who_may_more() -> None:

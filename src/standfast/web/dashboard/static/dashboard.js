@@ -11,6 +11,7 @@ let source = null;
 let last = 0;
 let timer = 0;
 let busy = false;
+let isMissed = false;
 let isPaused = sessionStorage.getItem("standfast-paused") === "yes";
 
 // A form that is filled in, a page that asks before it acts, and one that is read or copied, are left alone.
@@ -26,6 +27,7 @@ const hasSelection = () => {
 
 async function refresh() {
   timer = 0;
+  if (busy) isMissed = true;
   if (busy || isPaused || document.hidden || isUsed() || hasSelection()) return;
   busy = true;
   last = Date.now();
@@ -38,6 +40,8 @@ async function refresh() {
     // The stream comes back by itself, and then the page is fetched again.
   } finally {
     busy = false;
+    if (isMissed) changed();
+    isMissed = false;
   }
 }
 
