@@ -180,8 +180,8 @@ async def from_the_answer(presence: Presence, store: Store) -> bool:
 def without(guard: type) -> Callable[..., Alternative]:
     """Return what makes alternatives without one kind of guard."""
 
-    def make(changes: tuple[Any, ...], wake: tuple[Any, ...] = ()) -> Alternative:
-        return Alternative(tuple(each for each in changes if not isinstance(each, guard)), wake)
+    def make(changes: tuple[Any, ...], wake: tuple[Any, ...] = (), before: Instant | None = None) -> Alternative:
+        return Alternative(tuple(each for each in changes if not isinstance(each, guard)), wake, before=before)
 
     return make
 

@@ -53,14 +53,12 @@ from standfast.locks.line_driver import LocalHold, grant_seen
 from standfast.locks.line_records import (
     LIMIT,
     MARKERS,
-    WAITERS,
     Answer,
     Enter,
     ExtraChanges,
     Leave,
     Left,
     LineFacts,
-    LineKeys,
     LineView,
     LockSpec,
     MissingKeysError,
@@ -229,7 +227,15 @@ class LineEntries:
         if ticket is None and request.waits and not is_new:
             ticket = _ticket(await self.find(address, entry.id, owner=entry.owner))
         noted = marker_key(self._lines.scope, entry.owner, entry.id) if marker else None
-        enter = Enter(entry, request.waits, noted, ticket, extra_changes=extra_changes, permits=request.permits)
+        enter = Enter(
+            entry,
+            request.waits,
+            noted,
+            ticket,
+            extra_changes=extra_changes,
+            permits=request.permits,
+            is_new=is_new,
+        )
         answered = await line.driver.do(enter, request.spec)
         head, line.driver.disagreement = line.driver.disagreement, None
         if head is not None and self._lines.hooks and self._lines.is_news(address, request.spec):
@@ -372,6 +378,13 @@ class LineEntries:
         None: no entry in sight ends by time; the holders are runs, or there are none.
         """
         line = self._line(address)
+        if line.reaping is None:  # of a crowd that has just joined, all are served by one that begins after that
+            line.reaping = self._lines.own(self._reap(line))
+        return await asyncio.shield(line.reaping)
+
+    async def _reap(self, line: LocalLine) -> Instant | None:
+        await asyncio.sleep(0)
+        line.reaping = None
         for _ in range(REAPS):
             if not await self._lines.reap(line):
                 break
@@ -391,24 +404,22 @@ class LineEntries:
         found = _seen(line, entry_id, sight)
         if found is not None or sight.line.horizon is None:
             return found
-        waiter = await self._far_back(line.driver.keys, entry_id, ticket, owner)
+        waiter = await self._far_back(line, entry_id, ticket, owner)
         if waiter is not None:
             return Waiting(waiter.ticket, sight.line.place(waiter.ticket))
         return _seen(line, entry_id, await line.driver.look({entry_id}))  # it may have moved up meanwhile
 
-    async def _far_back(self, keys: LineKeys, entry_id: str, ticket: int | None, owner: str | None) -> Waiter | None:
+    async def _far_back(self, line: LocalLine, entry_id: str, ticket: int | None, owner: str | None) -> Waiter | None:
         scope = self._lines.scope
         if ticket is None and owner is not None:
             marker = marker_key(scope, owner, entry_id)
             found = (await scope.read(marker)).get(marker)
             ticket = None if found is None else MARKERS.decode(found.value).ticket
         if ticket is not None:
-            key = keys.ticket(ticket)
-            record = (await scope.read(key)).get(key)
-            waiter = None if record is None else WAITERS.decode(record.value)
+            waiter = await line.driver.waiter_at(ticket)
             if waiter is not None and waiter.entry.id == entry_id:
                 return waiter
-        return await find_waiter(scope, keys, entry_id)
+        return await find_waiter(scope, line.driver.keys, entry_id)
 
     def grant_in(self, address: tuple[str, ...], entry_id: str, answered: Answered) -> RunGrant | None:
         """Return the grant of an entry, as the step that answered its request has left the line."""

@@ -34,6 +34,7 @@ from standfast.locks.line_records import (
     brought_by,
     entries_named_by,
     run_of,
+    waiter_in,
 )
 from standfast.locks.line_step import Answered, OtherLayoutError, Sight, StepInput, StepResult, decide_step
 from standfast.locks.mutex_line import MUTEX, MutexDriver, holder_in, is_mutex
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from standfast.clock import Clock
     from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
-    from standfast.locks.line import Entry
+    from standfast.locks.line import Entry, Waiter
     from standfast.locks.line_records import LineKeys
     from standfast.locks.line_step import Outcome
     from standfast.scope import Scope
@@ -374,7 +375,7 @@ class LineDriver:
 
         ``also`` are further entries whose fences are to be told.
         """
-        if self._is_mutex and (sight := await self.mutex.look()) is not None:
+        if self._is_mutex and (sight := await self.mutex.look(also)) is not None:
             return sight
         self._is_mutex = False
         keys = frozenset((self.keys.head, *self._guess.likely(())))
@@ -383,7 +384,7 @@ class LineDriver:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
             view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts(), also)
-            if is_mutex(view.head) and (sight := await self.mutex.look()) is not None:
+            if is_mutex(view.head) and (sight := await self.mutex.look(also)) is not None:
                 self._is_mutex = True
                 return sight
             ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
@@ -393,6 +394,14 @@ class LineDriver:
                 self._guess.remember(view.line)
                 return Sight(view.line, view.head.life, fences, seen.at, asked_at)
             keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
+
+    async def waiter_at(self, ticket: int) -> Waiter | None:
+        """Return the waiter with a ticket, however far back; None: it does not wait."""
+        if self._is_mutex:
+            return await self.mutex.waiter_at(ticket)
+        key = self.keys.ticket(ticket)
+        record = (await self._scope.read(key)).get(key)
+        return None if record is None else waiter_in(record)
 
     async def poll_front(self, waiting: Mapping[str, int]) -> Sight:
         """Read what a notification may be about, mostly in one round trip: the holders, and the tickets of ``waiting``.
@@ -585,11 +594,24 @@ class LocalLine:
 
     Attributes:
         entering: Held while an entry joins this line in the step of another line.
+        reaping: The next reap, which has not begun: those who ask for one share it.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
         next_end: When that is by the store's time; None: no entry there falls by time.
     """
 
-    __slots__ = ("_clock", "_joined", "driver", "due_in", "entering", "holds", "last", "lifelines", "next_end", "waits")
+    __slots__ = (
+        "_clock",
+        "_joined",
+        "driver",
+        "due_in",
+        "entering",
+        "holds",
+        "last",
+        "lifelines",
+        "next_end",
+        "reaping",
+        "waits",
+    )
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, LocalWaiter]] = {}
@@ -597,6 +619,7 @@ class LocalLine:
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.entering: Final = asyncio.Lock()
+        self.reaping: asyncio.Task[Instant | None] | None = None
         self.due_in = 0.0
         self.next_end: Instant | None = None
         self._joined = 0

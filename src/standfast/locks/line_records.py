@@ -97,12 +97,20 @@ class ExtraChanges(Struct, Generic[A_contra], frozen=True):
         on_grant: For a request that is alone in its step: what to commit for the entries that the step grants. It
             returns changes, and the ready records that are not needed because their runs know already.
         wakes: Whom to wake after the commit, besides the entries of the line; asked for after ``decide``.
+        next_keys: What ``on_grant`` looks at as well if the entry with this id is the next one in a mutex's line.
+        guarded: What ``decide`` comes to, unless a record has changed that they guard themselves: for an entry that
+            joins or holds at once, or for one that leaves and did hold. So nothing has to be read for it. None: not
+            known before.
+        before: When the guarded changes must be done.
     """
 
     keys: tuple[RecordKey, ...]
     decide: Callable[[A_contra, Snapshot], Sequence[Change]]
     on_grant: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
     wakes: Callable[[], tuple[Wake, ...]] | None = None
+    next_keys: Callable[[str], tuple[RecordKey, ...]] | None = None
+    guarded: tuple[Change, ...] | None = None
+    before: Instant | None = None
 
 
 class Enter(Struct, frozen=True):

@@ -48,6 +48,7 @@ from standfast.locks.line_records import (
     LockSpec,
     Reap,
     brought_by,
+    extra_changes_of,
     run_of,
     wakes_between,
 )
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 
     from standfast.clock import Clock
-    from standfast.locks.line_records import LineKeys, Request, Resize
+    from standfast.locks.line_records import Answer, ExtraChanges, LineKeys, Request, Resize
     from standfast.locks.line_step import StepDecision, StepResult
     from standfast.scope import Scope
     from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
@@ -327,35 +328,42 @@ class MutexDriver:
     async def _enter(self, request: Enter, spec: LockSpec) -> Answered | None:
         keys, entry, scope = self._keys, request.entry, self._scope
         value, grant = WAITERS.encode_own(Waiter(entry)), keys.grant(SLOT)
-        ways = [Alternative((Put(keys.head, HEAD), Stamped(grant, value)))]
+        extra, before = _guarded(request.extra_changes)
+        ways = [Alternative((Put(keys.head, HEAD), Stamped(grant, value), *extra), before=before)]
         if request.waits:
-            ways.append(Alternative((Present(keys.head), Append(keys.queue, value, suffix_of(entry), stamped=True))))
+            append = Append(keys.queue, value, suffix_of(entry), stamped=True)
+            ways.append(Alternative((Present(keys.head), append, *extra), before=before))
         for _ in range(QUICK_TRIES):
             asked_at = self._clock.elapsed()
             chosen = await scope.choose(*ways)
             if isinstance(chosen, Conflict):
-                if request.waits:  # it got free between the first alternative and the second
-                    continue
+                if request.waits and not any(each.key in chosen.current for each in extra):
+                    continue  # it got free between the first alternative and the second
                 break
             if chosen.index == 0:
                 self._head = Record(keys.head, HEAD, chosen.version)
                 holder = Holder(structs.replace(entry, entered_at=chosen.at), SLOT, chosen.at)
                 fences = {entry.id: chosen.version}
                 return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", fences, chosen.at, asked_at))
-            return await self._joined(entry, chosen, asked_at)
+            return await self._joined(entry, chosen, extra, asked_at)
         return await self.step(request, spec)
 
-    async def _joined(self, entry: Entry, chosen: Choice, asked_at: Instant) -> Answered | None:
+    async def _joined(
+        self, entry: Entry, chosen: Choice, extra: Iterable[Change], asked_at: Instant
+    ) -> Answered | None:
         keys, ticket = self._keys, chosen.appended
         assert ticket is not None  # noqa: S101 -- for the type checker: it has appended one
         head = chosen.present.get(keys.head)
         if head is None:  # the answer got lost, and what was found of it does not say
             head = (await self._scope.read(keys.head)).get(keys.head)
         if head is not None and head.value != HEAD and not is_mutex(HEADS.decode(head.value)):
-            await self._scope.commit(Delete(ticket, chosen.version))
+            undo = [Delete(each.key, chosen.version) if isinstance(each, Put) else each for each in extra]
+            if isinstance(await self._scope.commit(Delete(ticket, chosen.version), *undo), Conflict):
+                await self._scope.commit(Delete(ticket, chosen.version))  # the rest is in other hands
             return None
         self._head = head
-        self._tickets[entry.id] = ticket
+        if type(entry.anchor) is OfPresence:  # others may leave in another process
+            self._tickets[entry.id] = ticket
         line = Line(ONE, (), (), UNDRAWN, 0, sparse=True)
         return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
 
@@ -389,16 +397,23 @@ class MutexDriver:
 
     # --- the general way -----------------------------------------------------------------------------------------
 
-    async def look(self) -> Sight | None:
-        """Read the line; None: it is of another kind."""
+    async def look(self, at: Collection[str] = ()) -> Sight | None:
+        """Read the line; None: it is of another kind. If an entry that is looked ``at`` holds, waiters are not read."""
         keys, asked_at = self._keys, self._clock.elapsed()
-        page = await self._scope.scan(*keys.queue.within(), limit=WINDOW)
+        page = None if at else await self._scope.scan(*keys.queue.within(), limit=WINDOW)
         seen = await self._scope.read(keys.head, keys.grant(SLOT))
         view = self._view(seen, frozenset(), _ANY, LineFacts(), page, ())
+        if at and view is not None and not any(holder.entry.id in at for holder in view.line.holders):
+            return await self.look()
         if view is None:
             return None
         fences = {holder.entry.id: view.fence_of(holder) for holder in view.line.holders}
         return Sight(view.line, "", fences, seen.at, asked_at)
+
+    async def waiter_at(self, ticket: int) -> Waiter | None:
+        """Return the waiter with a ticket, however far back; None: it does not wait."""
+        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
+        return next((queued_in(self._keys, record) for record in found.records.values()), None)
 
     async def step(self, request: Request, spec: LockSpec) -> Answered | None:
         """Read the line, decide by the pure one, and commit that if it is still so."""
@@ -414,7 +429,7 @@ class MutexDriver:
             page = await self._front(facts) if scans else None
             also = await self._own_ticket(request, page)
             if page is not None:
-                named.update(_ready_keys(keys, page))
+                named.update(_next_keys(keys, page, extra_changes_of(request)))
             seen = await scope.read(*named)
             view = self._view(seen, frozenset(named), spec, facts, page, also)
             if view is None:
@@ -521,11 +536,26 @@ _ANY: Final = LockSpec("", ONE)
 
 
 def _is_plain(request: Enter, spec: LockSpec) -> bool:
-    """Return True if an entry joins that has not been in the line, lives by a presence, and brings nothing along."""
-    entry = request.entry
-    brings = request.extra_changes or request.marker or request.permits or request.lease or request.since
+    """Return True if an entry joins that has not been in the line, and what it brings along can be undone."""
+    entry, extra = request.entry, request.extra_changes
+    brings = request.marker or request.permits or request.lease or request.since
     is_new = request.is_new and request.ticket is None and not brings and not spec.history
-    return is_new and type(entry.anchor) is OfPresence and entry.woken and entry.max_hold is None
+    if extra is None:
+        is_known = type(entry.anchor) is OfPresence
+    else:
+        is_known = type(entry.anchor) is not Until and extra.guarded is not None
+        is_known = is_known and not any(map(_is_lasting, extra.guarded or ()))
+    return is_new and is_known and entry.woken and entry.max_hold is None
+
+
+def _guarded(extra: ExtraChanges[Answer] | None) -> tuple[tuple[Change, ...], Instant | None]:
+    """Return the changes that a request brings along, and when they must be done."""
+    return ((), None) if extra is None else (extra.guarded or (), extra.before)
+
+
+def _is_lasting(change: Change) -> bool:
+    """Return True if a change leaves nothing by which it could be undone."""
+    return isinstance(change, Delete) or (isinstance(change, Put) and bool(change.expected))
 
 
 def _just_leaves(request: Leave, spec: LockSpec) -> bool:
@@ -534,12 +564,15 @@ def _just_leaves(request: Leave, spec: LockSpec) -> bool:
     return not (brings or request.by_force or request.only_waiting or spec.history)
 
 
-def _ready_keys(keys: LineKeys, page: Snapshot) -> Iterator[RecordKey]:
-    """Yield where the first waiter is told of its turn, if it is a run."""
+def _next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:
+    """Yield where the first waiter is told of its turn, if it is a run, and what is to be known of it besides."""
     for record in page.records.values():
-        run = run_of(_entry_in(record.value)[1])
+        entry = _entry_in(record.value)[1]
+        run = run_of(entry)
         if run is not None:
             yield keys.ready(run)
+            if extra is not None and extra.next_keys is not None:
+                yield from extra.next_keys(entry.id)
             return
 
 

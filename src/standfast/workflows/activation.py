@@ -104,7 +104,7 @@ class Activation:
         self.rings_at: Instant | None = None  # the next alarm that is set for it
         self.has_resumed = False  # its code is past what it did before it was loaded
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
-        self.ending_children = 0  # how many are writing that they have ended, and tell this run, not the store
+        self.awaited = 0  # how many are writing something that they tell this run, and not the store
         self.pace: Final = BranchPace(self.branches)
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
@@ -159,13 +159,15 @@ class Activation:
     async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
         """Make everything durable that was noted so far. Returns at once if there is nothing.
 
-        For an operation that begins: raise there if a lock is lost that its branch relies on.
+        For an operation that begins: raise there if a lock is lost that its branch relies on. That a lock was granted
+        need not be durable then, as the grant is.
         """
         journal = self.journal
         if journal is None:
             raise Unload
         try:
-            while (refused := await insist(self, journal.flush)) is not None:
+            write = journal.flush if branch is None else journal.flush_for_effect
+            while (refused := await insist(self, write)) is not None:
                 self.refused(refused)
         except StoreError:
             self.abandon()
@@ -251,13 +253,14 @@ class Activation:
     def note_idleness(self) -> None:
         """Say that every branch waits, if that is so."""
         if self.is_idle and not self.is_unloading and self.claim is not None:
-            self.runtime.idle[self] = self.runtime.clock.elapsed()
+            self.runtime.idle.pop(self, None)
+            self.runtime.idle[self] = self.runtime.clock.elapsed()  # they are in the order of time
             self.runtime.notify()
 
     @property
     def is_idle(self) -> bool:
         """Whether every branch waits, so that the run could be unloaded."""
-        if self.journal is None or self.journal.is_flushing or self.ending_children:
+        if self.journal is None or self.journal.is_flushing or self.awaited:
             return False
         return bool(self.branches) and not self.branches.active
 

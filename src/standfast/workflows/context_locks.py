@@ -185,12 +185,16 @@ class LockAcquisition:
         branch: By which branch.
         operation: The id of the operation.
         asked_at: Since when it stands in line, by the store's time.
+        as_of: How often the run had looked for news when it was last certain not to have its turn.
     """
 
     def __init__(self, activation: Activation, branch: Branch, operation: str, request: LockRequest) -> None:
         self.request, self.branch, self.operation = request, branch, operation
         self.asked_at = Instant(0)
+        self.as_of = 0
         self._activation = activation
+        self._joined: Waiting | None = None  # as it was told when it joined, until it looks again
+        self._ticket: int | None = None
         self._entries: Final = LineEntries(activation.runtime.lines)
         run = activation.keys.id
         # Branches that run side by side may wait for each other, so each is an owner of its own.
@@ -222,6 +226,8 @@ class LockAcquisition:
         return self._refusal(answered.answer) or await self._place(answered)
 
     async def _enter(self, *, is_new: bool) -> Answered:
+        self.as_of = self._activation.inbox_poll.polls
+
         async def send(sent: JournalCommit) -> Answered:
             def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
                 sent.check(seen)
@@ -230,11 +236,12 @@ class LockAcquisition:
                     return sent.changes()
                 return sent.changes(self._asks(seen.at)) if isinstance(answer, Granted | Waiting) else ()
 
+            guarded = sent.changes(self._asks(self._activation.runtime.now())) if is_new else None
             return await self._entries.enter(
                 EnterRequest(self.request.address, self.request.spec, self.entry),
                 is_new=is_new,
                 marker=self._may_circle(),
-                extra_changes=ExtraChanges(sent.keys, decide),
+                extra_changes=ExtraChanges(sent.keys, decide, guarded=guarded, before=sent.before),
             )
 
         answered = await commit_with_journal(
@@ -250,7 +257,12 @@ class LockAcquisition:
         return HistoryEvent("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
 
     async def _place(self, answered: Answered) -> Place:
-        return self._entries.grant_in(self.request.address, self.entry.id, answered) or await self.look()
+        grant = self._entries.grant_in(self.request.address, self.entry.id, answered)
+        if grant is None and isinstance(answered.answer, Waiting):
+            self._joined = answered.answer
+            self._ticket = self._joined.ticket
+            return self._joined
+        return grant or await self.look()
 
     def _held_above(self) -> list[Held]:
         """Return what this branch holds, and those that wait for its end."""
@@ -280,12 +292,18 @@ class LockAcquisition:
 
     async def look(self) -> Place:
         """Return the place."""
-        return await self._entries.find(self.request.address, self.entry.id, owner=self._owner)
+        self._joined = None
+        place = await self._entries.find(self.request.address, self.entry.id, ticket=self._ticket, owner=self._owner)
+        self._ticket = place.ticket if isinstance(place, Waiting) else None
+        return place
 
     async def look_after(self) -> tuple[Place, Instant | None]:
         """Let those fall in front who are over; return the place, and when to look again."""
+        if self._joined is None:
+            self.as_of = self._activation.inbox_poll.polls
         next_end = await reap_line(self._activation.runtime, self.request.address)
-        place = await self.look()
+        place = self._joined or await self.look()  # whoever grants it after it has joined makes the run ready
+        self._joined = None
         if not isinstance(place, Waiting):
             return place, None
         if next_end is not None:
@@ -306,8 +324,9 @@ class LockAcquisition:
 
     async def held_by_parent(self) -> str | None:
         """Return a run that holds what this one waits for, and waits for this one's end: that would never end."""
-        holders = [holder for holder in self._last_holders() if isinstance(holder.entry.anchor, OfRun)]
         header = self._activation.header
+        line = await self._entries.read(self.request.address) if header.parent else None
+        holders = [] if line is None else [each for each in line.holders if isinstance(each.entry.anchor, OfRun)]
         while holders and header.parent:
             path = branch_of(header.parent_step)
             for holder in holders:
@@ -358,14 +377,82 @@ class LockAcquisition:
                 slot=None if hold is None else hold.slot,
                 owner=self._owner,
             )
-            return await self._entries.leave(leave, extra_changes=ExtraChanges(sent.keys, decide))
+            extra = ExtraChanges(sent.keys, decide, following.on_grant, next_keys=following.keys)
+            return await self._entries.leave(leave, extra_changes=extra)
 
-        line = self.request.address
-        answered = await commit_with_journal(
-            self._activation, self.branch, self.operation, send, line=line, leaving=True
-        )
+        line, following = self.request.address, _NextTurn(self._activation.runtime, self.request.address)
+        try:
+            answered = await commit_with_journal(
+                self._activation, self.branch, self.operation, send, line=line, leaving=True
+            )
+        except BaseException:
+            following.drop(notify=True)  # it may have been written
+            raise
+        following.tell(answered)
         self._activation.runtime.saw(answered.sight.at)
         return events[0]
+
+
+@final
+class _NextTurn:
+    """The run in this process whose turn comes when another one leaves a line: it is told, and not made to look.
+
+    The commit guards that it is driven here, and it is not unloaded before it was told. If it is driven elsewhere by
+    then, the commit is refused, and it is made ready like any other.
+    """
+
+    __slots__ = ("_address", "_following", "_granted", "_runtime")
+
+    def __init__(self, runtime: Runtime, address: tuple[str, ...]) -> None:
+        self._runtime, self._address = runtime, address
+        self._following: tuple[Activation, Wait] | None = None
+        self._granted: Holder | None = None
+
+    def keys(self, entry_id: str) -> tuple[RecordKey, ...]:
+        """Return what guards that the run of an entry is driven here, if it is and waits for its turn."""
+        self.drop()
+        activation, wait = self._runtime.turns.get(entry_id, (None, None))
+        if activation is None or wait is None or activation.claim is None or wait.future.done():
+            return ()
+        if activation.is_unloading or activation.is_stopping:
+            return ()
+        self._following = activation, wait
+        activation.awaited += 1
+        return (activation.claim.key,)
+
+    def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        """Return the guard, and that the run need not be made ready, if it is the one that has its turn now."""
+        self._granted = None
+        activation, _ = self._following or (None, None)
+        if activation is None or activation.claim is None or len(granted) != 1:
+            return (), ()
+        run, claim = activation.keys, activation.claim
+        if granted[0].entry.anchor != OfRun(run.id) or seen.version(claim.key) != claim.fence:
+            return (), ()
+        self._granted = granted[0]
+        return (Check(claim.key, claim.fence),), (run.ready,)
+
+    def tell(self, answered: Answered) -> None:
+        """Tell the run that it has its turn, if it was granted."""
+        granted, (activation, wait) = self._granted, self._following or (None, None)
+        self.drop()
+        if granted is None or activation is None or wait is None:
+            return
+        turn = LineEntries(self._runtime.lines).grant_in(self._address, granted.entry.id, answered)
+        if turn is None or wait.future.done():
+            activation.notify()
+        else:
+            wait.settle(turn)
+
+    def drop(self, *, notify: bool = False) -> None:
+        """Let the run go: with ``notify``, it looks for itself."""
+        activation, _ = self._following or (None, None)
+        self._following = self._granted = None
+        if activation is not None:
+            activation.awaited -= 1
+            if notify:
+                activation.notify()
+            activation.note_idleness()
 
 
 def _is_held_around(entry: Entry, run: str, path: str) -> bool:
@@ -614,8 +701,9 @@ class ContextLock:
     async def _wait_a_while(self, standing: LockAcquisition, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
         activation, request, branch = self._activation, self._request, standing.branch
-        as_of = activation.inbox_poll.polls
         place, look_at = await standing.look_after()
+        if branch.cancel is not None:
+            activation.raise_cancel(branch, standing.operation)
         if not isinstance(place, Waiting):
             return place
         if until is not None and until <= activation.runtime.now():
@@ -628,8 +716,15 @@ class ContextLock:
             if not isinstance(found, Waiting):
                 wait.settle(found)
 
-        wait = Wait(f"the {request.spec.kind} {request.name!r}", wakes_at, look, line=line, as_of=as_of)
-        found = await activation.wait(branch, wait)
+        about = f"the {request.spec.kind} {request.name!r}"
+        wait = Wait(about, wakes_at, look, line=line, as_of=standing.as_of)
+        turns, here = activation.runtime.turns, (activation, wait)
+        turns[standing.entry.id] = here
+        try:
+            found = await activation.wait(branch, wait)
+        finally:
+            if turns.get(standing.entry.id) is here:
+                del turns[standing.entry.id]
         if branch.cancel is not None:
             activation.raise_cancel(branch, standing.operation)
         if activation.is_unloading:

@@ -59,6 +59,12 @@ if TYPE_CHECKING:
 # --- driving a claimed run: until it has ended, waits for long, or is handed back ----------------------------------
 
 TRIES: Final = 50
+TURNS: Final = 20
+"""How many times longer than others a run stays in memory that waits for nothing but its turn in lines."""
+
+MOST_IN_TURN: Final = 2_000
+"""How many runs may stay in memory for that."""
+
 SHOWN: Final = 20
 """How many of the things that a run waits for are named."""
 
@@ -143,16 +149,16 @@ async def _end(
     if activation.header.parent and parent is None:
         over[RunKeys(runtime.space, activation.header.parent).ready] = READY
     if parent is not None:
-        parent.ending_children += 1
+        parent.awaited += 1
     try:
         answer = await _commit_state(activation, ended, over, continues, parent)
     except BaseException:
         if parent is not None:  # it may have been written, and then nothing in the store tells the parent
-            parent.ending_children -= 1
+            parent.awaited -= 1
             parent.abandon()
         raise
     if parent is not None:
-        parent.ending_children -= 1
+        parent.awaited -= 1
         if isinstance(answer, Conflict):
             parent.notify()  # it may have been written before, by a commit whose answer was lost
         else:
@@ -402,7 +408,10 @@ def is_resting(activation: Activation, linger: float) -> bool:
     """Return True if a run has waited long enough to be unloaded, and is not about to go on."""
     runtime = activation.runtime
     since = runtime.idle.get(activation)
-    if since is None or seconds_between(since, runtime.clock.elapsed()) < linger:
+    rested = 0.0 if since is None else seconds_between(since, runtime.clock.elapsed())
+    if since is None or rested < linger:
+        return False
+    if rested < linger * TURNS and len(runtime.idle) <= MOST_IN_TURN and all(wait.is_turn for wait in activation.waits):
         return False
     due = activation.due_at()
     return due is None or seconds_between(runtime.now(), due) > linger

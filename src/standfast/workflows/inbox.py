@@ -209,13 +209,15 @@ class Inbox:
 
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
+        has_answered = False
         for loaded in tuple(self._updates.values()):
             handler = self.handlers.get(loaded.item.name)
             if handler is not None and self._is_open:
                 self._answer(loaded, handler)
+                has_answered = True
                 await self.write_if_much()
         journal = self._activation.journal
-        if journal is not None and journal.is_dirty:
+        if has_answered and journal is not None and journal.is_dirty:
             await self._activation.flush()
 
     def _answer(self, loaded: LoadedItem, handler: Handler) -> None:

@@ -75,6 +75,7 @@ class Journal:
 
     Attributes:
         holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
+        spared_at: Since when what is to be written waits for the next commit, by the loop's time; None: it does not.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Journal:
         self._progress: bytes | None = None
         self._progress_version: int | None = None
         self.holds: Final[dict[RecordKey, Held]] = {}
+        self.spared_at: float | None = None
 
     @property
     def position(self) -> int:
@@ -113,6 +115,16 @@ class Journal:
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
         return bool(self._pending or self._extra_changes or self._progress is not None)
+
+    @property
+    def has_only_grants(self) -> bool:
+        """Whether all that is to be written is that locks were granted.
+
+        That need not be durable before an effect begins: the grants are, and whoever replays the run finds them.
+        """
+        if self._extra_changes or self._progress is not None:
+            return False
+        return all(event.kind == "held" for event in self._pending)
 
     def is_heavy(self, most: int) -> bool:
         """Return True if there is too much to write to take it along in a commit that does more."""
@@ -135,6 +147,11 @@ class Journal:
         """Add changes to the next commit."""
         for change in changes:
             self._extra_changes[change.key] = change
+
+    async def flush_for_effect(self) -> Conflict | None:
+        """Write what has to be durable before an effect begins, or look at the holds; return what was in the way."""
+        is_durable = self.has_only_grants and not self._is_flushing
+        return await (self._look_at_holds() if is_durable else self.flush())
 
     async def flush(self) -> Conflict | None:
         """Write everything that was noted so far; return what was in the way. If there is none, look at the holds.
@@ -240,7 +257,7 @@ class Journal:
         self._stop_flushing(is_written=added is not None)
 
     def _start_flushing(self) -> None:
-        self._is_flushing = True
+        self._is_flushing, self.spared_at = True, None
         self._begun += 1
 
     def _stop_flushing(self, *, is_written: bool) -> None:

@@ -75,6 +75,11 @@ class Wait:
         self.branches: Branches | None = None  # those among which it is counted as waiting
         self.future: Final[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
 
+    @property
+    def is_turn(self) -> bool:
+        """Whether it waits for its turn in a line."""
+        return self.as_of is not None and self.child is None
+
     def settle(self, result: object) -> None:
         """End the wait."""
         if not self.future.done():

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.inbox import Sending
     from standfast.workflows.records import Header, RunState
+    from standfast.workflows.replay import Wait
 
 
 # --- threads for steps that are plain functions --------------------------------------------------------------------
@@ -172,6 +173,7 @@ class Runtime:
         dropped: Those that are not in memory, or not any more, because it was not known what is written.
         dirty: Those that have events which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
+        turns: The entries of loaded runs that wait for their turn in a line, and where their runs wait for it.
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
         poke: Called when there is something to do earlier than was known.
@@ -208,6 +210,7 @@ class Runtime:
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
+        self.turns: Final[dict[str, tuple[Activation, Wait]]] = {}
         self.inboxes: Final = InboxWriter(space)
         self.answers: Final = AnswerWaits(space)
         self.endings: Final = Endings(space, self.loaded)

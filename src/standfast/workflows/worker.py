@@ -70,6 +70,9 @@ PROBE_EVERY: Final = 0.05
 FLUSH_AFTER: Final = 0.02
 """Seconds after which events are written though nothing needs them to be."""
 
+AT_REST: Final = 0.1
+"""After which part of the time that a run stays in memory it is looked again which have been there for so long."""
+
 HELD_UP: Final = 0.5
 """An event loop that stands still for this many seconds is reported: something blocks it."""
 
@@ -195,6 +198,7 @@ class Worker:
         self._has_more, self._was_lucky = False, True
         self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
+        self._rested_at = Instant(0)
         self._lifelines: dict[str, str] = {}
         self._met, self._problem = False, ""
         self._polled_at = self._probed_at = self._sought_at = -1e9
@@ -446,8 +450,10 @@ class Worker:
             runtime.lost_presence()
         runtime.fire_alarms()
         self._flush_dirty()
-        for activation in [each for each in runtime.idle if is_resting(each, self._linger)]:
-            self._own(self._safely(suspend(activation)))
+        if runtime.idle and seconds_between(self._rested_at, now := runtime.clock.elapsed()) >= self._linger * AT_REST:
+            self._rested_at = now
+            for activation in [each for each in runtime.idle if is_resting(each, self._linger)]:
+                self._own(self._safely(suspend(activation)))
         if loop.time() - self._polled_at >= POLL_EVERY:
             self._polled_at = loop.time()
             await self._poll_all()
@@ -467,8 +473,14 @@ class Worker:
 
     def _flush_dirty(self) -> None:
         for activation in tuple(self._runtime.dirty):
-            if activation.journal is not None and not activation.journal.is_flushing:
-                self._own(self._safely(activation.flush()))
+            journal = activation.journal
+            if journal is None or journal.is_flushing:
+                continue
+            if journal.has_only_grants and not activation.is_idle:  # mostly it is written with what is done next
+                journal.spared_at = journal.spared_at or asyncio.get_running_loop().time()
+                if asyncio.get_running_loop().time() - journal.spared_at < FLUSH_AFTER:
+                    continue
+            self._own(self._safely(activation.flush()))
 
     async def _safely(self, work: Awaitable[object]) -> None:
         try:
@@ -686,6 +698,10 @@ class Worker:
 
     async def _release(self, activation: Activation, grace: float, hurried: asyncio.Future[Any]) -> None:
         """Hand one run back: as soon as none of its steps is under way."""
+        if activation in self._runtime.idle and all(wait.is_turn for wait in activation.waits):
+            await self._safely(suspend(activation))  # there is nothing to do before its turn, which makes it ready
+            if activation.is_handed_back:
+                return
         activation.stop()
         if any(branch.is_in_effect for branch in activation.branches):
             ends: set[asyncio.Future[Any]] = {activation.over, hurried}
