@@ -20,8 +20,9 @@ This is correct because no commit that finds the head present passes the one tha
 a waiter is seen by the one that leaves, or sees that the mutex is free (``tests/model/test_mutex_line.py``).
 
 Everything else goes the general way: the records are read, the pure line (:mod:`standfast.locks.line`) decides, and one
-guarded commit does it. That is so for entries of runs, with extra changes, a marker or a ``max_hold``, and for
-histories, evictions and the dead. Where a store has no alternatives a mutex is a counted line like any other.
+guarded commit does it. That is so for runs that leave, for entries with a marker, a ``max_hold`` or extra changes
+that are not known before, and for histories, evictions and the dead. Where a store has no alternatives a mutex is a
+counted line like any other.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ class LockAcquisition:
         if self._joined is None:
             self.as_of = self._activation.inbox_poll.polls
         next_end = await reap_line(self._activation.runtime, self.request.address)
-        place = self._joined or await self.look()  # whoever grants it after it has joined makes the run ready
+        place = self._joined or await self.look()  # the commit that grants it later makes the run ready
         self._joined = None
         if not isinstance(place, Waiting):
             return place, None

@@ -120,7 +120,7 @@ class Journal:
     def has_only_grants(self) -> bool:
         """Whether all that is to be written is that locks were granted.
 
-        That need not be durable before an effect begins: the grants are, and whoever replays the run finds them.
+        That need not be durable before an effect begins: the grants are, and a worker that replays the run finds them.
         """
         if self._extra_changes or self._progress is not None:
             return False

@@ -103,7 +103,7 @@ async def counts_down(ctx: sf.Context) -> int:
         return await ctx.step(pass_the_gate, 0)
 
 
-WORKFLOWS = [takes_a_turn, stays_inside, mistaken, counts_down]
+WORKFLOWS: list[sf.Workflow[..., Any]] = [takes_a_turn, stays_inside, mistaken, counts_down]
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ async def test_only_one_is_inside_and_each_has_a_larger_fence(url: str) -> None:
 
 async def test_a_run_that_is_taken_out_of_memory_has_its_turn_all_the_same(url: str) -> None:
     """It is made ready by the commit that grants it, as it is not there to be told."""
-    async with sf.Engine(url, workflows=WORKFLOWS, linger="10ms") as engine:
+    async with sf.Engine(url, workflows=WORKFLOWS, worker=sf.admin.WorkerLimits(linger="10ms")) as engine:
         first = await engine.start(stays_inside, 0)
         await entered[-1].wait()
         second = await engine.start(takes_a_turn, "stock", 1)
