@@ -61,8 +61,8 @@ prove: $(DEV)/.ready fetch-services ## run all tests at full size: 1,000 seeds, 
 	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: failover
-failover: $(DEV)/.ready fetch-services ## lose the primary of each replicated set-up in five ways, and write the table of the docs
-	@$(DEV)/bin/python -m tests.integration.failover.storm
+failover: $(DEV)/.ready fetch-services ## lose the primary of each replicated set-up in five ways, and write the table of the docs; ARGS=MongoDB picks some
+	@$(DEV)/bin/python -m tests.integration.failover.storm $(ARGS)
 
 .PHONY: check
 check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter, the rules and the words of the house

@@ -15,6 +15,7 @@ MODULES = {
     "dynamodb": "http",
     "etcd": "etcd",
     "haproxy": "proxies",
+    "haproxy-primary": "proxies",
     "libsql": "http",
     "mongodb": "mongodb",
     "mongodb-member": "mongodb",
@@ -30,7 +31,9 @@ MODULES = {
     "standby": "postgresql",
 }
 
-IN_FRONT = frozenset({"haproxy", "mongodb-member", "nginx", "prometheus", "redis-node", "sentinel", "standby"})
+IN_FRONT = frozenset(
+    {"haproxy", "haproxy-primary", "mongodb-member", "nginx", "prometheus", "redis-node", "sentinel", "standby"}
+)
 """Those that belong to a server of the test's own, and nowhere else: `private(kind, behind=url)`.
 
 Prometheus stands behind nothing: it looks at what the settings name that are passed as ``behind``.

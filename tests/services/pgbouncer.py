@@ -27,6 +27,8 @@ max_client_conn = 1000
 auth_type = scram-sha-256
 auth_file = {folder}/users
 ignore_startup_parameters = extra_float_digits
+server_login_retry = 1
+server_connect_timeout = 2
 listen_port = {port}
 """
 

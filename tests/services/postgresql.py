@@ -83,10 +83,10 @@ class Standby(PostgreSQL):
         run(*ordinary(), *backup, "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", cwd=folder)
 
 
-def can_log_in(url: str) -> bool:
+def can_log_in(url: str, seconds: int = 5) -> bool:
     """Tell whether a connection can be opened."""
     try:
-        psycopg.connect(url, connect_timeout=5).close()
+        psycopg.connect(url, connect_timeout=seconds).close()
     except psycopg.OperationalError:
         return False
     return True

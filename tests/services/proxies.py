@@ -8,6 +8,7 @@ least that works: one line that says where the server is.
 from __future__ import annotations
 
 import signal
+import socket
 from typing import TYPE_CHECKING, final
 from urllib.parse import urlsplit
 
@@ -119,7 +120,64 @@ class Proxy:
         return answers(url, "/health")
 
 
+PRIMARY = """
+global
+    maxconn 1000
+defaults
+    mode tcp
+    timeout connect 2s
+    timeout client 1h
+    timeout server 1h
+listen primary
+    bind 127.0.0.1:{port}
+    option httpchk
+    default-server inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions
+{servers}
+"""
+
+
+@final
+class PrimaryProxy:
+    """HAProxy in front of replicated servers: ``behind`` names their ports, and those that say which is the primary.
+
+    ``tcp://5432:8001,5433:8002``; a GET of ``/primary`` at the second port is answered with 200 by the primary alone.
+    """
+
+    orderly = signal.SIGTERM
+
+    def program(self) -> Path:
+        """Return the proxy."""
+        return fetched("proxies/usr/sbin/haproxy")
+
+    def prepare(self, folder: Path, behind: str) -> None:
+        """Write down the servers behind."""
+        (folder / "behind").write_text(behind.partition("://")[2])
+        hand_over(folder)
+
+    def command(self, folder: Path, port: int) -> list[str]:
+        """Run it with settings for the port."""
+        places = [each.split(":") for each in (folder / "behind").read_text().split(",")]
+        lines = [f"    server s{own} 127.0.0.1:{own} check port {checked}" for own, checked in places]
+        servers = "\n".join(["    http-check send meth GET uri /primary", *lines])
+        (folder / "settings").write_text(PRIMARY.format(port=port, servers=servers))
+        return [*ordinary(), str(self.program()), "-f", str(folder / "settings")]
+
+    def url(self, folder: Path, port: int) -> str:
+        """Return its address."""
+        del folder
+        return f"tcp://127.0.0.1:{port}"
+
+    def ready(self, url: str) -> bool:
+        """Connect to it."""
+        try:
+            socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), 5).close()
+        except OSError:
+            return False
+        return True
+
+
 KINDS: dict[str, Kind] = {
     "nginx": Proxy("nginx", NGINX, "-c"),
     "haproxy": Proxy("haproxy", HAPROXY, "-f"),
+    "haproxy-primary": PrimaryProxy(),
 }

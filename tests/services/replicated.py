@@ -19,12 +19,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from standfast.keys import RecordKey
 from standfast.stores.redis.scripts import RedisKeys
 from tests import services
+from tests.services.postgresql import can_log_in
 from tests.services.relay import Relay, port_of, with_port
 
 if TYPE_CHECKING:
@@ -142,7 +144,11 @@ def until(reached: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def postgresql(
-    *, synchronous: bool = True, arguments: Sequence[str] = (), clock_of_standbys: str = ""
+    *,
+    synchronous: bool = True,
+    arguments: Sequence[str] = (),
+    clock_of_standbys: str = "",
+    front: Literal["", "haproxy", "pgbouncer"] = "",
 ) -> Iterator[Group]:
     """Start a primary and two standbys; the first of them is synchronous, or neither is.
 
@@ -150,6 +156,8 @@ def postgresql(
         synchronous: Whether a commit waits for the first standby (``synchronous_standby_names``).
         arguments: More arguments for all three.
         clock_of_standbys: By how much the clocks of the standbys are off: ``"-10s"``.
+        front: What clients connect to: a HAProxy that asks which server is the primary, or a pgbouncer whose server is
+            the address that follows it.
     """
     import psycopg  # noqa: PLC0415 - a driver, needed here only
 
@@ -179,7 +187,58 @@ def postgresql(
         def promote(follower: Server) -> None:
             assert ask(follower.url, "select pg_promote(true, 30)") == (True,)
 
-        yield Group([primary, *standbys], lines, relay(stack, primary.url), promote)
+        group = FrontedGroup([primary, *standbys], lines, relay(stack, primary.url), promote)
+        if front == "haproxy":
+            checked = [stack.enter_context(says_primary(group, each)) for each in group.members]
+            places = [f"{port_of(each.url)}:{port}" for each, port in zip(group.members, checked, strict=True)]
+            [proxy] = started(stack, server("haproxy-primary", behind=f"tcp://{','.join(places)}"))
+            group.front = port_of(proxy.url)
+
+            def leads_to_the_primary() -> bool:  # at first it takes all of them for up
+                try:
+                    return all(ask(group.url, "select pg_is_in_recovery()") == (False,) for _ in range(6))
+                except psycopg.OperationalError:
+                    return False
+
+            until(leads_to_the_primary, "the proxy leads to the primary")
+        elif front == "pgbouncer":
+            [pooler] = started(stack, server("pgbouncer", behind=group.url))
+            group.front, group.options = port_of(pooler.url), f"?listen=127.0.0.1:{port_of(group.url)}"
+        yield group
+
+
+class FrontedGroup(Group):
+    """Servers behind a proxy or a pooler, perhaps."""
+
+    front = 0
+    options = ""
+
+    @property
+    def url(self) -> str:
+        """The address of what stands in front, or the one that follows the primary."""
+        return f"{with_port(self.primary.url, self.front)}{self.options}" if self.front else super().url
+
+
+@contextmanager
+def says_primary(group: Group, member: Server) -> Iterator[int]:
+    """Answer ``GET /primary`` with 200 while a member is the primary and lets people in, as Patroni does."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if member is group.primary and can_log_in(member.url, 1) else 503)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as answering:
+        thread = threading.Thread(target=answering.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield answering.server_port
+        finally:
+            answering.shutdown()
+            thread.join()
 
 
 # --- Valkey --------------------------------------------------------------------------------------------------------
@@ -467,12 +526,11 @@ def mongodb() -> Iterator[MongoGroup]:
 
     with ExitStack() as stack:
         members = started(stack, *(server("mongodb-member") for _ in range(3)))
-        hosts = [f"127.0.0.1:{port_of(each.url)}" for each in members]
+        lines = [relay(stack, each.url) for each in members]
+        hosts = [f"127.0.0.1:{line.port}" for line in lines]
         config = {
             "_id": "rs0",
-            "members": [
-                {"_id": number, "host": host, "priority": 2 - (number > 0)} for number, host in enumerate(hosts)
-            ],
+            "members": [{"_id": number, "host": host} for number, host in enumerate(hosts)],
             "settings": {"electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500},
         }
         with MongoClient[dict[str, Any]](members[0].url) as client:
@@ -487,22 +545,32 @@ def mongodb() -> Iterator[MongoGroup]:
             return "primary" if told.get("isWritablePrimary") else "secondary" if told.get("secondary") else ""
 
         until(lambda: sorted(map(state_of, members)) == ["primary", "secondary", "secondary"], "the set is complete")
-        group = MongoGroup(members, hosts, state_of)
+        group = MongoGroup(members, lines, state_of)
         group.find_primary()
         yield group
 
 
 class MongoGroup(Group):
-    """A replica set: clients find its primary by themselves, and it elects another one by itself."""
+    """A replica set: clients find its primary by themselves, and it elects another one by itself.
 
-    def __init__(self, members: Sequence[Server], hosts: Sequence[str], state_of: Callable[[Server], str]) -> None:
-        super().__init__(members, [], None, lambda _: None)
-        self._hosts, self._state_of = hosts, state_of
+    Each member has a line that all others reach it by, clients and members.
+    """
+
+    def __init__(self, members: Sequence[Server], lines: Sequence[Relay], state_of: Callable[[Server], str]) -> None:
+        super().__init__(members, lines, None, lambda _: None)
+        self._state_of = state_of
 
     @property
     def url(self) -> str:
         """The address that names all members."""
-        return f"mongodb://{','.join(self._hosts)}/standfast?replicaSet=rs0"
+        hosts = ",".join(f"127.0.0.1:{line.port}" for line in self.lines)
+        return f"mongodb://{hosts}/standfast?replicaSet=rs0"
+
+    def part(self) -> None:
+        """Let nothing reach the primary any more; its own questions to the others still arrive."""
+        line = self.lines[self.members.index(self.primary)]
+        line.hold()
+        line.cut()
 
     def take_over(self) -> None:
         """Wait until another primary was elected."""
