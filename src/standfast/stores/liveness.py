@@ -228,10 +228,10 @@ class ProcessLiveness:
         self._tell()
         return is_attached
 
-    def lose(self) -> None:
-        """Say that the session is lost."""
+    def lose(self, at: float = math.inf) -> None:
+        """Say that the session is lost, since ``at`` if that is earlier: its process may have been stopped."""
         with self._lock:
-            self._state.lose(now())
+            self._state.lose(min(at, now()))
         self._tell()
 
     def excuse(self) -> None:

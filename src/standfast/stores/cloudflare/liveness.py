@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
@@ -58,6 +59,8 @@ class CloudflareLivenessSession:
     Attributes:
         tried_at: When it last answered.
     """
+
+    ends_at: Final = math.inf
 
     def __init__(self, session: aiohttp.ClientSession, options: CloudflareOptions, store: str) -> None:
         self._session, self._options, self._store = session, options, store

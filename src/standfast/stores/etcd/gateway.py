@@ -30,7 +30,9 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.address import Address, tls_error
+from standfast.stores.liveness import GRACE
 from standfast.stores.remote.connection import ConnectBackoff
+from standfast.stores.remote.liveness import take_grace
 from standfast.stores.remote.service_time import ServiceTime, shared_time
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*", re.ASCII)
 _LONGEST_PREFIX: Final = 200
 OPTION_NAMES: Final = (
     *("tls", "tls_ca", "timeout", "connect_timeout", "pool", "shortest_lease"),
-    *("max_txn_ops", "max_request_bytes", "quota", "lifeline"),
+    *("max_txn_ops", "max_request_bytes", "quota", "lifeline", "grace"),
 )
 
 
@@ -75,6 +77,7 @@ class EtcdOptions(Struct, frozen=True):
         max_request_bytes: How many bytes a request may have, as the cluster was told.
         quota: How many bytes the cluster may take, as it was told; a store that is nearly full is reported.
         lifeline: Whether a process keeps a lease alive by which others see that it died.
+        grace: For how many seconds others wait for a process whose lease has ended.
     """
 
     urls: tuple[str, ...]
@@ -91,6 +94,7 @@ class EtcdOptions(Struct, frozen=True):
     max_request_bytes: int = 1_572_864
     quota: int = QUOTA
     lifeline: bool = True
+    grace: float = GRACE
 
     def __repr__(self) -> str:
         return f"EtcdOptions({self.name})"
@@ -130,6 +134,7 @@ def read_options(address: Address) -> EtcdOptions:
         max_request_bytes=address.take_count("max_request_bytes", 1_572_864, most=1 << 30),
         quota=address.take_count("quota", QUOTA, most=1 << 50),
         lifeline=address.take_flag("lifeline", default=True),
+        grace=take_grace(address),
     )
     address.finish(*OPTION_NAMES)
     if options.max_txn_ops < FEWEST_OPERATIONS:

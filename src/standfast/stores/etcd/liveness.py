@@ -26,11 +26,18 @@ if TYPE_CHECKING:
 
     from standfast.stores.etcd.gateway import EtcdOptions
 
-LEASE: Final = 3
-"""How many seconds a lease lasts. The shortest that a cluster gives is one and a half elections, 2 s by default."""
+LEASE: Final = 2
+"""How many seconds a lease lasts: the shortest that a cluster gives, one and a half elections by default.
 
-BEFORE_THE_END: Final = 0.75
+A cluster looks for leases that have ended twice a second. Then others let the grace pass. So a death is seen 3 to 4 s
+after the last word of a process, and one that was silent for less than 2.6 s, because of an election, say, lives on.
+"""
+
+BEFORE_THE_END: Final = 0.25
 """How many seconds before its lease ends a process that could not keep it alive gives it up."""
+
+KEPT_EVERY: Final = 0.4
+"""Seconds between two words."""
 
 LOOKED_AT: Final = 100
 _ERRORS: Final = (StoreError, aiohttp.ClientError, TimeoutError, CompactedError)
@@ -40,7 +47,7 @@ def liveness_server(options: EtcdOptions, store: str) -> LivenessServer:
     """Return where sessions are opened; ``store`` tells the store from all others."""
     place = f"{','.join(options.urls)}/{options.prefix}"
     open_session = functools.partial(open_liveness_session, options, store)
-    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4)
+    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4, options.grace)
 
 
 @asynccontextmanager
@@ -79,6 +86,11 @@ class EtcdLivenessSession:
         self.is_lost = False
         self._keeping: Final = asyncio.get_running_loop().create_task(self._keep_alive())
 
+    @property
+    def ends_at(self) -> float:
+        """When it ends unless it is kept alive: also while this process is stopped."""
+        return self.tried_at + self._seconds - BEFORE_THE_END
+
     def when_lost(self, tell: Callable[[], object]) -> None:
         """Call ``tell`` when it ends."""
         self._told = tell
@@ -91,10 +103,10 @@ class EtcdLivenessSession:
 
     async def _keep_alive(self) -> None:
         while True:
-            left = self.tried_at + self._seconds - BEFORE_THE_END - now()
+            left = self.ends_at - now()
             if left <= 0:
                 break
-            await asyncio.sleep(min(self._seconds / 6, left))
+            await asyncio.sleep(min(KEPT_EVERY, left))
             sent_at = now()
             with contextlib.suppress(*_ERRORS):
                 kept = await self._connection.ask(KEEP_ALIVE, {"ID": self._lease}, seconds=max(left, 0.1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -75,6 +76,8 @@ class MysqlLivenessSession:
     Attributes:
         tried_at: When it last answered.
     """
+
+    ends_at: Final = math.inf
 
     def __init__(self, connection: MysqlConnection, protocol: Any, transport: Any, store: str) -> None:  # noqa: ANN401 -- the driver has types in name only
         self._connection: Final = connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -61,6 +62,8 @@ class PostgresLivenessSession:
     Attributes:
         tried_at: When it last answered.
     """
+
+    ends_at: Final = math.inf
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection

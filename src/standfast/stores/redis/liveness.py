@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
@@ -113,6 +114,8 @@ class RedisLivenessSession:
     Attributes:
         tried_at: When it last answered.
     """
+
+    ends_at: Final = math.inf
 
     def __init__(
         self, asking: RedisConnection, subscribed: RedisConnection, keys: RedisKeys, answers_within: float = SILENT_FOR

@@ -50,6 +50,14 @@ class LivenessSession(Protocol):
     tried_at: float
 
     @property
+    def ends_at(self) -> float:
+        """When it ends by itself unless it is tried before; infinity where it lasts until it is closed.
+
+        Others have not seen it since then, however late this process notices.
+        """
+        ...
+
+    @property
     def is_lost(self) -> bool:
         """Whether it has ended."""
         ...
@@ -253,7 +261,7 @@ class SessionLiveness:
                     while was_attached and not self._stopping and not session.is_lost:
                         await self._check(session)
                 finally:
-                    proof.lose()
+                    proof.lose(session.ends_at)
         except self._server.errors as error:
             if self._server.refuses_sessions(error):
                 proof.excuse()
