@@ -354,21 +354,23 @@ def _do_many(action: str) -> Callable[[View, Engine, Fields], Awaitable[str]]:
         counted = await bulk.count(
             view, action, {name: _one(fields, name) for name in fields}, _one(fields, "reason").strip()
         )
-        return view.url("bulk", id=view.dashboard.jobs.start(view, engine, action, counted).id)
+        return view.url("bulk", id=(await view.dashboard.jobs.start(view, engine, action, counted)).id)
 
     return do_many
 
 
 async def _preview_stop(view: View, fields: Fields) -> Preview:
-    job = view.dashboard.jobs.get(view, _one(fields, "id"))
-    will = f"No more runs are {job.counted.bulk.done}. What was done so far stays done: {job.changed.done:,} runs."
-    own = (("id", job.id),)
-    return Preview(subject="the work", will=(will,), back=view.url("bulk", id=job.id), fields=own, is_harmless=True)
+    job_id = _one(fields, "id")
+    job = await bulk.read_work(view.engine.space, job_id)
+    will = f"No more runs are {job.done_word}. What was done so far stays done: {job.done:,} runs."
+    own, back = (("id", job_id),), view.url("bulk", id=job_id)
+    return Preview(subject="the work", will=(will,), back=back, fields=own, is_harmless=True)
 
 
 async def _stop(view: View, engine: Engine, fields: Fields) -> str:
     del engine
-    return view.url("bulk", id=bulk.stop(view, _one(fields, "id")).id)
+    await bulk.stop(view, _one(fields, "id"))
+    return view.url("bulk", id=_one(fields, "id"))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

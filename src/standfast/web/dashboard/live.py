@@ -29,7 +29,7 @@ SHORTEST: Final = 0.5
 LONGEST: Final = 5.0
 """Seconds after which a page is drawn again though nothing was said to have changed: times on it have."""
 
-WATCHED: Final = ("life", "line", "ticket", "schedule", "worker", "audit", "request", "rate")
+WATCHED: Final = ("life", "line", "ticket", "schedule", "worker", "audit", "request", "rate", "bulk")
 """The kinds of records that pages show."""
 
 MOST_STREAMS: Final = 500

@@ -11,6 +11,7 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.locks.inspect import length, one_line
 from standfast.locks.line_history import lost_holds
 from standfast.stores.group_commit import GroupedStore
+from standfast.web.dashboard.bulk import list_work
 from standfast.web.dashboard.diagrams import sparkline
 from standfast.workflows.engine import retention_of
 from standfast.workflows.records import ENDED
@@ -34,6 +35,7 @@ MOST_A_MINUTE: Final = 1_000
 """Up to how many runs of a minute are counted."""
 
 MOST_LOST: Final = 200
+MOST_WORK: Final = 20
 """How many lines are looked at for leases that were lost."""
 
 LATELY: Final = 86_400.0
@@ -97,6 +99,10 @@ async def now(view: View) -> Response:
         words += f"{ago} ago: {one_line(first.key)}, {first.hold.end}"
         links = {each.key: view.url("line", at=list(each.address)) for each in lost[:5]}
         concerns.append((words, list(links.items()), ""))
+    for name, each in await list_work(engine.space, MOST_WORK):
+        if each.state == "cut off" and seconds_between(each.began_at, told.at) < LATELY:
+            words = f"work on many runs was cut off: {each.seen:,} of {each.count} runs were {each.done_word}"
+            concerns.append((words, [("do the rest", view.url("bulk", id=name))], ""))
     counts = await _measured.setdefault(engine.space, Throughput()).read(engine.space, told.at)
     return view.page(
         "now.html",

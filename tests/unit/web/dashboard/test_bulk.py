@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
+from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -11,10 +13,10 @@ import pytest
 
 import standfast as sf
 from standfast.web.dashboard import bulk
-from tests.unit.web.dashboard.opened import opened, until
+from tests.unit.web.dashboard.opened import Opened, broken, opened, until
 
 if TYPE_CHECKING:
-    from tests.unit.web.dashboard.opened import Opened
+    from pathlib import Path
 
 
 async def failed(made: Opened, count: int, **options: Any) -> None:
@@ -156,3 +158,87 @@ async def test_work_is_stopped_and_belongs_to_its_tenant(monkeypatch: pytest.Mon
             answer = await confirmed(made, "runs.purge", "2", status="failed")
         assert (await confirmed(made, "runs.purge", "2", status="failed")).status_code == 409
     assert all(job.is_over for job in made.dashboard.jobs._known.values())
+
+
+CUT_OFF = """
+import asyncio, sys
+import httpx
+import standfast as sf
+from standfast.web.dashboard import bulk
+from tests.unit.web.dashboard.opened import Opened
+from tests.unit.web.dashboard.test_bulk import confirmed
+
+bulk.TELL_EVERY = 0.05
+
+async def main() -> None:
+    purge, seen = sf.Engine.purge, 0
+
+    async def some(engine: sf.Engine, run_id: str, **options: object) -> int:
+        nonlocal seen
+        seen += 1
+        if seen > 3:
+            await asyncio.Event().wait()  # until this process is killed
+        return await purge(engine, run_id, **options)
+
+    sf.Engine.purge = some
+    async with sf.Engine(sys.argv[1], drive=False) as engine:
+        made = Opened(engine)
+        answer = await confirmed(made, "runs.purge", "7", status="failed")
+        print(httpx.URL(answer.headers["location"]).params["id"], flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_work_whose_process_was_killed_is_told_as_cut_off_and_the_rest_is_done(tmp_path: Path) -> None:
+    """By every other process, with how far it came, at once; going on counts only what is left."""
+    url = f"sqlite:///{tmp_path}/standfast.db"
+    async with sf.Engine(url, workflows=[broken]) as engine:
+        made = Opened(engine)
+        async with made.dashboard, made.http:
+            await failed(made, 7)
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT_OFF, url, stdout=PIPE)
+            assert process.stdout is not None
+            job_id = (await process.stdout.readline()).decode().strip()
+            async with asyncio.timeout(30), engine.space.watch(engine.space.key(bulk.BULK_RECORDS)) as watch:
+                while (found := await bulk.read_work(engine.space, job_id)).done < 3:
+                    await watch.wait(0.2)
+            assert found.state == "under way"
+            assert "under way" in (await made.get("bulk", id=job_id)).text
+            process.kill()
+            await process.wait()
+            async with asyncio.timeout(30):
+                while (await bulk.read_work(engine.space, job_id)).state == "under way":  # noqa: ASYNC110 -- a death is seen by looking
+                    await asyncio.sleep(0.05)
+            page = (await made.get("bulk", id=job_id)).text
+            assert "Purged 3 of 7 runs" in page
+            assert ">cut off<" in page
+            assert "work on many runs was cut off" in (await made.get("")).text
+            rest = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', page))
+            assert set(rest) == {"status", "ended_before"}
+            with pytest.raises(sf.errors.RunFailedError):  # one more fails since then, and is not meant
+                await (await engine.start("broken", "x", id="since")).result(timeout="10s")
+            done = await over(made, await confirmed(made, "runs.purge", "4", **rest))
+            assert done.changed.done == 4
+            assert [each.id for each in (await engine.list(status="failed")).runs] == ["since"]
+
+
+async def test_work_is_stopped_by_a_process_that_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks by the record, and the one that does it finds that out when it tells how far it is."""
+    monkeypatch.setattr(bulk, "TELL_EVERY", 0.01)
+
+    async def wait(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bulk, "change_all", wait)
+    async with opened() as made:
+        await failed(made, 2)
+        answer = await confirmed(made, "runs.purge", "2", status="failed")
+        job_id = httpx.URL(answer.headers["location"]).params["id"]
+        other = Opened(made.engine)
+        async with other.dashboard, other.http:
+            assert (await other.act("runs.stop", id=job_id)).status_code == 303
+            async with asyncio.timeout(10):
+                while (await bulk.read_work(made.engine.space, job_id)).state != "stopped":  # noqa: ASYNC110 -- told by looking
+                    await asyncio.sleep(0.01)
