@@ -15,8 +15,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 import standfast as sf
 from benchmarks._workflow_sleepers import all_asleep, multiply, nap, one_sleeper
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfRun, Rules
+from standfast.locks.line_records import FEW_HOLDERS, GRANTS, HELD, LIMIT, Grant, Head, LineKeys, head_value
+from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +31,9 @@ LEAST: Final = 200
 
 AT_ONCE: Final = 1_000
 """How many callers send at a time."""
+
+RUNS: Final = 300
+"""How many runs are measured where something else is what there is much of."""
 
 
 @sf.step
@@ -86,7 +94,13 @@ async def queued(ctx: sf.Context, number: int) -> int:
     return await ctx.step(one, number)
 
 
-WORKFLOWS: Final[list[Any]] = [single, branches, children, timers, signals, updates, queued, nap]
+@sf.workflow(concurrency=sf.Limit(1_000_000))
+async def limited(ctx: sf.Context, number: int) -> int:
+    """Run beside very many others."""
+    return await ctx.step(one, number)
+
+
+WORKFLOWS: Final[list[Any]] = [single, branches, children, timers, signals, updates, queued, limited, nap]
 
 
 async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
@@ -158,6 +172,30 @@ async def renewals(engine: sf.Engine, count: int) -> None:
         await hold.__aexit__(None, None, None)
 
 
+async def beside_holders(engine: sf.Engine, count: int) -> None:
+    """Measure runs under a limit of which so many places are held; that they are is written in bulk before."""
+    for number in range(count):
+        await (await engine.start(limited, number)).result()
+
+
+async def hold_places(engine: sf.Engine, count: int) -> None:
+    """Write the records of runs that have a place of the limit: they are there, and do nothing."""
+    space, address = engine.space, (LIMIT, "limited", "type")
+    keys = LineKeys(space, address)
+    now = (await space.read(keys.head)).at
+    holders = [
+        Holder(Entry(name, name, OfRun(name), now), OUT_OF_SIGHT, now) for name in map("r{:06}".format, range(count))
+    ]
+    listed = [structs.replace(each, slot=slot) for slot, each in enumerate(holders[:FEW_HOLDERS])]
+    counted = holders[FEW_HOLDERS:]
+    head = Head("bulk.1", LIMIT, Rules(1_000_000), tuple(listed), unseen=len(counted))
+    puts = [Put(keys.grant(each.slot), GRANTS.encode(Grant(each.entry.id, each.entry.owner, now))) for each in listed]
+    puts += [Put(keys.held(each.entry.id), HELD.encode(each)) for each in counted]
+    for start in range(0, len(puts), 100):
+        await space.commit(*puts[start : start + 100])
+    await space.commit(Put(keys.head, head_value(head)))
+
+
 WORK: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {
     "branches": lambda engine, count: a_run(engine, branches, count),
     "children": lambda engine, count: a_run(engine, children, count),
@@ -168,12 +206,15 @@ WORK: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {
     "in_one_line": in_one_line,
     "waiters": waiters,
     "renewals": renewals,
+    "beside_holders": beside_holders,
 }
 
 
-async def measure(work: Callable[[sf.Engine, int], Awaitable[None]], count: int) -> dict[str, float]:
+async def measure(what: str, count: int) -> dict[str, float]:
     """Return what one unit costs, and the longest turn of the loop."""
-    longest = 0.0
+    longest, work, held = 0.0, WORK[what], 0
+    if what == "beside_holders":
+        count, held = RUNS, count
 
     async def beat() -> None:
         nonlocal longest
@@ -185,6 +226,9 @@ async def measure(work: Callable[[sf.Engine, int], Awaitable[None]], count: int)
     with tempfile.TemporaryDirectory() as folder:
         async with sf.Engine(f"sqlite:///{folder}/store.db", workflows=WORKFLOWS) as engine:
             await a_run(engine, branches, 10)
+            if held:
+                await hold_places(engine, held)
+                await work(engine, 10)
             beating, times = asyncio.create_task(beat()), max(1, LEAST // count)
             await asyncio.sleep(0.01)
             longest, began = 0.0, time.process_time()
@@ -196,8 +240,6 @@ async def measure(work: Callable[[sf.Engine, int], Awaitable[None]], count: int)
 
 
 # --- a store in which much lies ------------------------------------------------------------------------------------
-
-RUNS: Final = 300
 
 
 def fill(path: Path, ended: int, asleep: int) -> None:
@@ -273,7 +315,7 @@ def main(what: str, given: str) -> None:
         return
     count = int(given)
     if what != "store":
-        print(json.dumps(asyncio.run(measure(WORK[what], count))))
+        print(json.dumps(asyncio.run(measure(what, count))))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"

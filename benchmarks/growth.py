@@ -33,6 +33,7 @@ UNITS: Final = {
     "in_one_line": "a run in one line (`concurrency=1`, queued)",
     "waiters": "a task in one line for a mutex",
     "renewals": "a lock that is held for a second",
+    "beside_holders": "a run under a limit, start to end, by how many hold a place",
 }
 
 NOTES: Final = f"""\

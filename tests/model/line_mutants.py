@@ -26,6 +26,12 @@ def barging(line: Line, entry: Entry, now: Instant) -> tuple[Line, object]:
     return enter(line, entry, now)
 
 
+def by_the_listed(line: Line, entry: Entry, now: Instant) -> tuple[Line, object]:
+    """Admit by those that are in sight."""
+    alone, answer = enter(structs.replace(line, unseen=0), entry, now)
+    return structs.replace(alone, unseen=line.unseen), answer
+
+
 def of_the_owner(line: Line, entry_id: str) -> Line:
     """Release whatever the owner has, though it may be a later acquisition."""
     owner = entry_id.split(".", maxsplit=1)[0]
@@ -110,5 +116,6 @@ MUTANTS = {
     "blind to the horizon": Algebra(advance=past_the_horizon),
     "asking again goes to the end": Algebra(enter=to_the_end),
     "lowering permits evicts": Algebra(resize=evicting),
+    "only those in sight count": Algebra(enter=by_the_listed),
     "too heavy for ever": Algebra(enter=patient, advance=stubborn),
 }

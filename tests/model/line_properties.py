@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from standfast.locks.line import Rules
+from standfast.locks.line import OUT_OF_SIGHT, Rules
 from tests.model.line_world import Step, World, ids, new_grants
 
 
@@ -17,7 +17,8 @@ def shares_as_allowed(before: World, _step: Step, after: World) -> bool:
     fits = (
         len(modes) <= 1 and alone and sum(each.entry.weight for each in holders) <= max(before.permits, after.permits)
     )
-    apart = len({each.slot for each in holders}) == len({each.entry.id for each in holders}) == len(holders)
+    slots = {each.entry.id if each.slot == OUT_OF_SIGHT else each.slot for each in holders}
+    apart = len(slots) == len({each.entry.id for each in holders}) == len(holders)
     return apart and (fits or not new_grants(before.line, after.line))
 
 

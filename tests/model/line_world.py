@@ -8,7 +8,7 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.locks import line as algebra
-from standfast.locks.line import Entry, Line, OfPresence, Rules, Until
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Line, OfPresence, OfRun, Rules, Until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,12 +20,13 @@ T = TypeVar("T")
 
 
 class Actor(NamedTuple):
-    """How one actor asks: for how much, in which mode, and whether it lives by a lease or by its presence."""
+    """How one actor asks: for how much, in which mode, and whether it lives by a lease, its presence, or a run."""
 
     weight: int = 1
     mode: str = ""
     woken: bool = True
     lease: int | None = None
+    is_run: bool = False
 
 
 class Setup(NamedTuple):
@@ -40,6 +41,7 @@ class Setup(NamedTuple):
     forced: bool = False
     reaped: bool = False
     window: int | None = None
+    listed: int | None = None
 
 
 class Step(NamedTuple):
@@ -67,6 +69,8 @@ class World(NamedTuple):
     def alive(self, entry: Entry) -> bool:
         """Tell whether an entry's anchor holds."""
         anchor = entry.anchor
+        if isinstance(anchor, OfRun):
+            return True
         return anchor.at > self.now if isinstance(anchor, Until) else self.up[int(entry.owner)]
 
 
@@ -93,7 +97,7 @@ class Model(NamedTuple):
     def start(self) -> World:
         """Return the world in which nobody has asked yet."""
         count = len(self.setup.actors)
-        line = Line(Rules(self.setup.permits, self.setup.alone))
+        line = Line(Rules(self.setup.permits, self.setup.alone), listed=self.setup.listed)
         return World(line, self.setup.permits, turns=(0,) * count, up=(True,) * count)
 
     def steps(self, world: World) -> Iterator[tuple[Step, World]]:
@@ -123,7 +127,8 @@ class Model(NamedTuple):
         return self._commit(world, Step(kind, entry_id), lambda line: self.functions.leave(line, entry_id))
 
     def _asks(self, world: World, kind: str, number: int, actor: Actor, entry_id: str) -> tuple[Step, World]:
-        anchor = OfPresence(str(number)) if actor.lease is None else Until(Instant(world.now + actor.lease))
+        owner = OfRun(str(number)) if actor.is_run else OfPresence(str(number))
+        anchor = owner if actor.lease is None else Until(Instant(world.now + actor.lease))
         entry = Entry(entry_id, str(number), anchor, Instant(0), actor.mode, actor.weight, actor.woken)
         return self._commit(world, Step(kind, entry_id), lambda line: self.functions.enter(line, entry, world.now)[0])
 
@@ -221,7 +226,10 @@ def _put(values: tuple[T, ...], place: int, *, value: T) -> tuple[T, ...]:
 
 
 def shown(line: Line, window: int | None, also: str) -> Line:
-    """Return the line as a step sees it: the first waiters, and the one that it is about."""
+    """Return the line as a step sees it: the first waiters, the holders that it lists, and the one that it is about."""
+    if line.listed is not None:
+        holders = tuple(each for each in line.holders if each.slot != OUT_OF_SIGHT or each.entry.id == also)
+        line = structs.replace(line, holders=holders, unseen=len(line.holders) - len(holders))
     if window is None or len(line.waiters) <= window:
         return line
     seen = (*line.waiters[:window], *(each for each in line.waiters[window:] if each.entry.id == also))
@@ -230,6 +238,11 @@ def shown(line: Line, window: int | None, also: str) -> Line:
 
 def merged(before: Line, seen: Line, after: Line) -> Line:
     """Put those who were out of sight back."""
+    in_sight = {each.entry.id for each in seen.holders}
+    counted = [each for each in before.holders if each.entry.id not in in_sight]
+    if len(counted) != after.unseen:
+        raise AssertionError(f"{len(counted)} hold out of sight, and {after.unseen} are counted")
+    after = structs.replace(after, holders=(*counted, *after.holders), unseen=0)
     known = {each.ticket for each in seen.waiters}
     hidden = [each for each in before.waiters if each.ticket not in known]
     waiters = tuple(sorted((*after.waiters, *hidden), key=lambda each: each.ticket))

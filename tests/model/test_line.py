@@ -12,6 +12,7 @@ from tests.model.line_properties import PROPERTIES
 from tests.model.line_world import Actor, Algebra, Model, Setup, canonical
 from tests.sizes import size
 
+RUN = Actor(is_run=True)
 LEASED, POLLING = Actor(lease=2), Actor(lease=2, woken=False)
 READER, WRITER = Actor(mode="read"), Actor(mode="write")
 RIGHT = Algebra()
@@ -28,6 +29,12 @@ SETUPS = {
     ),
     "readers and writers": Setup((READER, READER, WRITER), permits=9, alone=("write",), acquisitions=2, ticks=0),
     "only the front in sight": Setup((Actor(),) * 4, permits=2, acquisitions=BIG, ticks=0, window=1),
+    "runs that are only counted": Setup(
+        (RUN,) * 3, permits=2, acquisitions=BIG, ticks=0, sizes=(1, 2), forced=True, window=1, listed=0
+    ),
+    "runs of which one is listed, and a process": Setup(
+        (RUN, RUN, RUN, Actor()), permits=2, acquisitions=1, ticks=0, window=1, listed=1
+    ),
     "leases, only the front in sight": Setup((LEASED,) * 3, acquisitions=BIG, window=1),
 }
 

@@ -8,8 +8,8 @@ import pytest
 
 from standfast.testing import simulate
 from tests.simulation.mutant_hunt import hunt
-from tests.simulation.workflow_mutants import OPERATED_MUTANTS, mutated
-from tests.simulation.workflow_storm import drive_with_operators
+from tests.simulation.workflow_mutants import COUNTED_MUTANTS, OPERATED_MUTANTS, mutated
+from tests.simulation.workflow_storm import drive_crowd, drive_with_operators
 from tests.sizes import rounds
 
 MOST_SEEDS: Final = 3_000
@@ -37,3 +37,23 @@ def test_operators_reveal_an_engine_that_is_wrong(name: str) -> None:
     """The checks that the right code passes catch each mutant of it."""
     with mutated(name):
         assert hunt(name, MOST_SEEDS, run)
+
+
+def run_crowd(seed: int) -> None:
+    """Run one seed in which limits only count."""
+    simulate(seed, drive_crowd, seed, step_limit=MOST_STEPS)
+
+
+@pytest.mark.heavy
+def test_runs_that_a_limit_only_counts_keep_their_promises() -> None:
+    """Never more than are allowed, every one ends, and the count is that of the records after every commit."""
+    for seed in rounds("seeds of limits that count", full=5_000, quick=40):
+        run_crowd(seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", COUNTED_MUTANTS)
+def test_a_limit_that_counts_wrongly_is_found_out(name: str) -> None:
+    """The checks that the right code passes catch each mutant of it."""
+    with mutated(name):
+        assert hunt(name, MOST_SEEDS, run_crowd)

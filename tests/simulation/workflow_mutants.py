@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from standfast.locks import line_records as readying
-from standfast.locks.line_records import Leave
-from standfast.stores.protocol import Check, Commit, Conflict, Put
+from standfast.locks.line import OUT_OF_SIGHT, Line, put_out_of_sight
+from standfast.locks.line_records import Leave, LineView
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows import admin as administration
 from standfast.workflows import admission, claims, execution, handover, inbox, records, worker
 from standfast.workflows import parallel as children
@@ -25,9 +28,10 @@ from standfast.workflows.steps import JournalCommit
 from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from standfast.locks.line import Entry, Holder
     from standfast.locks.line_records import Answer, Request
     from standfast.stores.protocol import Change, Snapshot
     from standfast.workflows.records import Header, HistoryEvent, RunKeys, RunState, WorkerPresence
@@ -209,6 +213,41 @@ OPERATED_MUTANTS: Final[dict[str, Patches]] = {
 }
 
 
+# --- those that only show where a line counts its holders ---------------------------------------------------------
+
+
+def forgets_who_left(line: Line) -> Line:
+    """Count one that has left for ever."""
+    after = put_out_of_sight(line)
+    is_known = any(each.slot == OUT_OF_SIGHT for each in line.holders)
+    return structs.replace(after, unseen=after.unseen + 1) if line.unseen and not is_known else after
+
+
+def by_the_listed(line: Line, entry: Entry) -> bool:
+    """Admit by those that are listed."""
+    return line.rules.admit(line.holders, entry)
+
+
+def leaves_its_record(view: LineView, line: Line) -> Iterator[Change]:
+    """Delete no record of one that is only counted."""
+    return (each for each in grants_of(view, line) if not (isinstance(each, Delete) and "held" in each.key.parts))
+
+
+def sees_none(_view: LineView, _line: Line, _entries: object) -> tuple[Holder, ...]:
+    """Do not look for those that are only counted."""
+    return ()
+
+
+grants_of: Final = LineView._grant_changes
+
+COUNTED_MUTANTS: Final[dict[str, Patches]] = {
+    "a count that is not taken back": ((readying, "put_out_of_sight", forgets_who_left),),
+    "only those that are listed are counted": ((Line, "admits", by_the_listed),),
+    "the record of one that left stays": ((LineView, "_grant_changes", leaves_its_record),),
+    "those out of sight are not found": ((LineView, "_unseen", sees_none),),
+}
+
+
 def mutated(name: str) -> AbstractContextManager[None]:
     """Run the code with one of the mutants in it."""
-    return replaced((MUTANTS | OPERATED_MUTANTS)[name])
+    return replaced((MUTANTS | OPERATED_MUTANTS | COUNTED_MUTANTS)[name])

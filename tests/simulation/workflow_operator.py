@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.errors import DecodeError, StandfastError
 from standfast.workflows.engine import is_open
-from tests.simulation.workflow_programs import HEAVIEST, POOL, queued
+from tests.simulation.workflow_programs import HEAVIEST, POOL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -184,11 +184,13 @@ class Operator:
     def _set_limit(self) -> Verb:
         permits = self._chance.randint(1, MOST_PERMITS)
         lasts = self._chance.choice([None, 0.5, 5.0, 60.0])
-        self._watch.allow("limit", permits)
-        return lambda engine: engine.set_limit(queued, permits, lasts=lasts)
+        place, workflow = self._world.limited
+        self._watch.allow(place, permits)
+        return lambda engine: engine.set_limit(workflow, permits, lasts=lasts)
 
     def _clear_limit(self) -> Verb:
-        return lambda engine: engine.clear_limit(queued)
+        _, workflow = self._world.limited
+        return lambda engine: engine.clear_limit(workflow)
 
     def _resize(self) -> Verb:
         """Change the permits of the semaphore, to no fewer than the heaviest run asks for: that one would fail."""

@@ -145,6 +145,19 @@ async def queued(ctx: sf.Context, length: int) -> int:
     return length
 
 
+PLACES: Final = 3
+"""How many runs of a crowd there are at a time."""
+
+
+@sf.workflow(concurrency=sf.Limit(PLACES, on_limit="queue"))
+async def crowded(ctx: sf.Context, length: int) -> int:
+    """Be one of a few runs of its kind."""
+    await ctx.step("enter the crowd", take_a_while, length)
+    await ctx.sleep(0.1 * length)
+    await ctx.step("leave the crowd", take_a_while, length)
+    return length
+
+
 # --- for operators: everything that can be taken from a run, or be waited for -------------------------------------
 
 
@@ -243,6 +256,9 @@ WORKFLOWS: Final = (chain, collect, tell, fan, contest, family, tidy, onwards, g
 OPERATED: Final = (*WORKFLOWS, bounded, metered, reader, keeper, impatient, turns, tally)
 """All of them, with those that operators have most to do with."""
 
+CROWD: Final = (crowded, crowded, crowded, queued, onwards)
+"""Those of a world in which limits only count."""
+
 
 def expected(name: str, size: int, sent: list[str]) -> Any:
     """Return what a run must return; for what was sent the order does not count."""
@@ -261,6 +277,7 @@ def expected(name: str, size: int, sent: list[str]) -> Any:
         "onwards": 0,
         "guarded": size,
         "queued": size,
+        "crowded": size,
         "bounded": size,
         "metered": size,
         "reader": size,

@@ -7,13 +7,18 @@ is busy with nothing; what is started afterwards goes through; and nothing is he
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from standfast.errors import RunNotFoundError, WorkflowError
+from standfast.locks import line_records
+from tests.simulation.mutant_hunt import replaced
 from tests.simulation.workflow_operator import Operator
-from tests.simulation.workflow_programs import OPERATED, POOL, guarded, impatient, keeper, turns
+from tests.simulation.workflow_programs import CROWD, OPERATED, PLACES, POOL, crowded, guarded, impatient, keeper, turns
 from tests.simulation.workflow_world import PATIENCE, TOLD, Plan, Site, World
 from tests.simulation.worlds import play
+
+if TYPE_CHECKING:
+    from standfast.workflows.definition import Workflow
 
 SOON: Final = 20.0
 """Seconds after the last fault by which every run has ended, or waits for somebody."""
@@ -28,11 +33,10 @@ FOR_SOMEBODY: Final = ("the signal ", "a predicate")
 """How it reads that a run waits for somebody."""
 
 
-@final
 class OperatedWorld(World):
     """Everything that one seed decides."""
 
-    programs: ClassVar = (*OPERATED, *(guarded, keeper, impatient, turns) * 2)
+    programs: ClassVar[tuple[Workflow[..., Any], ...]] = (*OPERATED, *(guarded, keeper, impatient, turns) * 2)
     most_plans: ClassVar = 5
 
     def __init__(self, seed: int) -> None:
@@ -151,6 +155,25 @@ class OperatedWorld(World):
             if desk.process.is_dead:
                 desk.process.bury()
         await super().bury()
+
+
+@final
+class CrowdedWorld(OperatedWorld):
+    """One in which limits list no run, or one, and only count the others."""
+
+    programs: ClassVar = CROWD
+    most_plans: ClassVar = 8
+    limited: ClassVar = ("crowd", crowded)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.watch.allow("crowd", PLACES)
+
+
+async def drive_crowd(seed: int) -> str:
+    """Run one seed in which runs are only counted, and fail with what was wrong."""
+    with replaced([(line_records, "FEW_HOLDERS", seed % 2)]):
+        return await play(CrowdedWorld(seed))
 
 
 async def drive_with_operators(seed: int) -> str:

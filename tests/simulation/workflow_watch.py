@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from standfast.keys import RecordKey
-from standfast.locks.line_records import GRANTS
+from standfast.locks.line_records import GRANTS, HEADS
 from standfast.locks.mutex_line import holder_in
 from standfast.stores.protocol import STAMP_BYTES
 from standfast.workflows.records import CHUNKS, HEADERS, RUN_STATES, HistoryEvent, RunState
@@ -30,6 +30,9 @@ Attempt = tuple[str, str, int]
 
 LOCK_OF: Final = {"mutex": "shared", "bounded": "bounded"}
 """The key of the lock that a place is inside of, for those that are inside of one."""
+
+COUNTED: Final = ("line", "held")
+"""The kinds of records that say how many hold a limit."""
 
 MOST_CLAIMS: Final = 60
 """How often a run is taken up at most, besides once for each thing that an operator does to it."""
@@ -119,6 +122,7 @@ class WorkflowWatch:
         for key, kind, parts in changed:
             if kind == "step" and parts[0] not in rewritten:
                 self._saw_chunk(process, key, parts, drivers[parts[0]])
+        self._check_counted(changed)
         self._check_inside()
         for run in {parts[-1] if kind == "own" else parts[0] for _, kind, parts in changed if kind in ("own", "life")}:
             self._check_owner(run)
@@ -224,6 +228,16 @@ class WorkflowWatch:
                 self._inside.discard((place, run))
                 excused = self.verbs(run) or place == "bounded"
                 self.demand(excused, f"{place}: {run} was inside, and lost it")
+
+    def _check_counted(self, changed: list[tuple[RecordKey, str, tuple[str, ...]]]) -> None:
+        """A line counts as many holders as have a record of their own."""
+        space = changed[0][0].parts[:2] if changed else ()
+        for address in {parts if kind == "line" else parts[1:-1] for _, kind, parts in changed if kind in COUNTED}:
+            record = self._memory._records.get(RecordKey(*space, "line", *address))
+            said = 0 if record is None else HEADS.decode(record.value).unseen
+            held = RecordKey(*space, "held", str(len(address)), *address)
+            found = sum(key.startswith(held) for key in self._memory._records)
+            self.demand(said == found, f"limit: {address} counts {said}, and {found} are there")
 
     def _check_owner(self, run: str) -> None:
         owners, state = self._owners.get(run, set()), self.states.get(run)

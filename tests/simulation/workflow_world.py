@@ -22,7 +22,7 @@ from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.control import Unload
 from standfast.workflows.engine import Engine
 from tests.simulation.lock_process import CALM, Process
-from tests.simulation.workflow_programs import OPERATED, WORKFLOWS, expected, guarded, queued
+from tests.simulation.workflow_programs import OPERATED, WORKFLOWS, crowded, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
 from tests.simulation.worlds import play, settle_in
 
@@ -69,7 +69,10 @@ class Site:
         world.watch.presences[self.space.presence_name] = self.process
         linger = world.chance.choice((0, 0.05, 0.25))
         self.engine: Final = Engine(
-            self.space, workflows=OPERATED, drive=drive, worker=WorkerLimits(linger=linger, quarantine_after=1_000)
+            self.space,
+            workflows=(*OPERATED, crowded),
+            drive=drive,
+            worker=WorkerLimits(linger=linger, quarantine_after=1_000),
         )
         self._watch: Final = world.watch
         self.is_leaving = False
@@ -102,6 +105,7 @@ class World:
     """Everything that one seed decides."""
 
     programs: ClassVar[tuple[Workflow[..., Any], ...]] = (*WORKFLOWS, guarded, queued)
+    limited: ClassVar[tuple[str, Workflow[..., Any]]] = ("limit", queued)
     most_plans: ClassVar = 4
 
     def __init__(self, seed: int) -> None:
@@ -174,7 +178,7 @@ class World:
 
     async def start(self, plan: Plan) -> None:
         """Start a run, and send what it waits for."""
-        workflow = next(each for each in OPERATED if each.name == plan.name)
+        workflow = next(each for each in (*OPERATED, crowded) if each.name == plan.name)
         await asyncio.sleep(self.chance.uniform(0, 0.5))
         await self.ask(lambda engine: engine.start(workflow, plan.size, id=plan.id, tags=plan.tags))
         if plan.name == "tidy" and self.chance.random() < 0.6:
@@ -236,7 +240,7 @@ class World:
     async def rest(self) -> None:
         """Nothing is left: nobody owns anything, and nobody looks for anything."""
         await asyncio.sleep(3 * self.lease + 3)
-        rows = self.watch.rows("own", "ready", "grant", "ticket")
+        rows = self.watch.rows("own", "ready", "grant", "held", "ticket")
         self.watch.demand(not rows, f"rest: {rows[:5]} are left")
         for site in self.living():
             self.leaving[site.process.name] = site.process.start(site.leave())
