@@ -15,9 +15,8 @@ from msgspec import Raw
 import standfast as sf
 from benchmarks.harness import Row, at_most, plainly_at_most
 from standfast.clock import Instant
-from standfast.locks.run_locks import LISTING
 from standfast.workflows.lanes import INDEXINGS, Indexing
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listed_value
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -78,7 +77,7 @@ class Stored:
             yield bytes(keys.header), HEADERS.encode(header)
             yield bytes(keys.state), RUN_STATES.encode(state)
             for key in keys.listed(state, ()):
-                yield bytes(key), LISTING
+                yield bytes(key), listed_value(header)
         yield bytes(self._space.key("indexed", "runs")), INDEXINGS.encode(Indexing(is_done=True))
 
     def _write(self, path: str, rows: list[tuple[bytes, bytes]]) -> None:

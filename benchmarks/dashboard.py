@@ -21,10 +21,9 @@ import standfast as sf
 from benchmarks._dashboard_process import TOKEN
 from benchmarks.harness import Row, Subject, finish, plainly_at_most
 from standfast.clock import MICROSECONDS, Instant
-from standfast.locks.run_locks import LISTING
 from standfast.web.dashboard import Dashboard
 from standfast.workflows.lanes import INDEXINGS, Indexing
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listed_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,7 +124,7 @@ class Large:
             yield bytes(keys.header), HEADERS.encode(header)
             yield bytes(keys.state), RUN_STATES.encode(state)
             for key in keys.listed(state, ()):
-                yield bytes(key), LISTING
+                yield bytes(key), listed_value(header)
         yield bytes(space.key("indexed", "runs")), INDEXINGS.encode(Indexing(is_done=True))
 
     async def _open(self) -> None:

@@ -15,6 +15,7 @@ from msgspec import structs
 from standfast.keys import RecordKey
 from standfast.locks.line_records import GRANTS, HEADS
 from standfast.locks.mutex_line import holder_in
+from standfast.locks.run_locks import LISTINGS
 from standfast.stores.protocol import STAMP_BYTES
 from standfast.workflows.records import CHUNKS, HEADERS, RUN_STATES, HistoryEvent, RunState
 from standfast.workflows.replay import branch_of
@@ -140,11 +141,16 @@ class WorkflowWatch:
         """A run is listed where its state says, and nowhere else; one that a worker drives is not listed."""
         state, (namespace, tenant, *_) = self.states.get(run), near.parts
         wanted: set[tuple[str, ...]] = set()
+        starts: set[object] = {True}
         if state is not None:
             header = HEADERS.decode(self._memory._records[RecordKey(namespace, tenant, "run", run)].value)
             wanted = listings_of(run, state, header)
+            starts |= {header.started_at}
         found = self._listed.get(run, set())
         self.demand(found == wanted, f"index: {run} is listed at {sorted(found)}, not at {sorted(wanted)}")
+        places = [self._memory._records[RecordKey(namespace, tenant, *place)] for place in found]
+        told = {LISTINGS.decode(place.value) for place in places}
+        self.demand(told <= starts, f"index: {run} is listed as started at {told}, not at {starts}")
 
     def _saw_owner(self, key: RecordKey, presence: str, run: str) -> None:
         record = self._memory._records.get(key)

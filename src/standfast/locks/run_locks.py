@@ -302,8 +302,9 @@ _TRUE: Final = Raw(b"true")
 
 # --- where a run is listed that no worker drives: a run lock that takes a run from a dead worker has to list it ------
 
-LISTING: Final = Codec(bool, what="that a run is listed").encode(value=True)
-"""What a record of the index of runs holds. All that it says is in its key."""
+LISTINGS: Final[Codec[Any]] = Codec(bool | int, what="when a run that is listed was started")
+LISTING: Final = LISTINGS.encode(value=True)
+"""What a record of the index of runs holds if it does not say when the run was started: older versions never say it."""
 
 MOST_TAGS: Final = 10
 """Under how many of its tags a run is listed: each is a record more in the commits that move it."""

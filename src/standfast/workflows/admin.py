@@ -20,7 +20,6 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.locks.entry import LIMIT
-from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.catalog import as_remote, find_declared
 from standfast.workflows.fleet import list_workers
@@ -39,6 +38,7 @@ from standfast.workflows.records import (
     commit_over,
     events_of,
     find,
+    listed_value,
     packed_chunk,
 )
 from standfast.workflows.replay import chunks_of, cut_at, cut_for_retry, open_children
@@ -212,7 +212,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
     over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
     over |= {} if until is None else {keys.timer(until): NO_DUE}
     over |= dict.fromkeys(keys.listed(run.state, header.tags)) | dict.fromkeys(
-        keys.listed(going_on, header.tags), LISTING
+        keys.listed(going_on, header.tags), listed_value(header)
     )
     answer = await commit_over(runtime.space, (put, *changes), over)
     if isinstance(answer, Conflict):

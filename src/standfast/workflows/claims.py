@@ -189,7 +189,7 @@ async def _load_own(
         return None
     if workflow is None:  # it was withdrawn from this worker: others may have it
         freed = structs.replace(state, owner="", changed_at=seen.at, waits_for="a worker")
-        listed = listing(keys, freed, HEADERS.decode(header.value).tags)
+        listed = listing(keys, freed, HEADERS.decode(header.value))
         given_back: tuple[Change, ...] = (
             Delete(own, record.version),
             Put(keys.state, RUN_STATES.encode_own(freed), state_version),
@@ -314,10 +314,11 @@ async def _release(runtime: Runtime, own: Record) -> bool | None:
     if state.has_ended or state.owner != own.key.parts[-2]:
         return _is_done(own, await runtime.space.commit(*changes))
     is_poison = freed.status == "quarantined"
-    tags = () if header is None else HEADERS.decode(header.value).tags
+    known = None if header is None else HEADERS.decode(header.value)
+    tags = () if known is None else known.tags
     over: dict[RecordKey, Any] = dict.fromkeys(keys.quarantined(tags) if is_poison else (keys.ready,), READY)
     put = Put(keys.state, RUN_STATES.encode_own(freed), record.version)
-    moved: tuple[Change, ...] = (put, Delete(own.key, own.version), *listing(keys, freed, tags))
+    moved: tuple[Change, ...] = (put, Delete(own.key, own.version), *listing(keys, freed, known))
     released = _is_done(own, await commit_over(runtime.space, moved, over))
     if released and is_poison:
         runtime.emit(RunQuarantined(at=runtime.clock.wall(), run=keys.id, workflow=state.workflow, deaths=freed.deaths))

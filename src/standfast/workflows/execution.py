@@ -337,7 +337,7 @@ async def _write_state(
         return await insist(activation, lambda: leave_lines(activation, state, last, over))
     version: int | None = claim.state_version
     right = None if parent is None else parent.claim
-    listed = listing(keys, state, activation.header.tags)
+    listed = listing(keys, state, activation.header)
     for _ in range(TRIES):
         extra = () if continues is None else continued(activation, continues, state.cancel)
         changes = (
@@ -387,7 +387,7 @@ async def _quarantine(activation: Activation, claim: Claim) -> None:
     changes: tuple[Change, ...] = (
         Delete(claim.key, claim.fence),
         Put(keys.state, RUN_STATES.encode_own(parked), run.state_version),
-        *listing(keys, parked, run.header.tags),
+        *listing(keys, parked, run.header),
     )
     listed = dict.fromkeys(keys.quarantined(run.header.tags), READY)
     if isinstance(await commit_over(runtime.space, changes, listed), Conflict):
@@ -486,5 +486,5 @@ def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None
         Put(keys.header, HEADERS.encode(header)),
         Put(keys.state, RUN_STATES.encode(state)),
         Put(keys.ready, READY),
-        *listing(keys, state, header.tags),
+        *listing(keys, state, header),
     )

@@ -16,12 +16,21 @@ from standfast.locks.entry import (
     MissingKeysError,
     given_in,
 )
-from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import admitted_state, entry_id_of, spec_of
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, Standing, taken, taking
+from standfast.workflows.records import (
+    HEADERS,
+    RUN_STATES,
+    Header,
+    RunKeys,
+    RunState,
+    Standing,
+    listed_value,
+    taken,
+    taking,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +149,7 @@ class _Ending:
         changes: list[Change] = [
             Delete(claim.key, claim.fence),
             Put(keys.state, RUN_STATES.encode_own(state), record.version),
-            *(Put(key, LISTING, seen.version(key)) for key in self._listed),
+            *(Put(key, listed_value(self._header), seen.version(key)) for key in self._listed),
         ]
         for key, value in self._over.items():
             if value is not None:

@@ -33,6 +33,9 @@ PAGE: Final = 500
 COUNTED: Final = 1_000
 """How many entries are counted at once: their records hold next to nothing."""
 
+MOST_SKIPPED: Final = 50_000
+"""How many entries are passed over that are not meant, by their values, before a page ends."""
+
 LAST: Final = Instant(10**16 - 1)
 ALWAYS: Final = (Instant(0), LAST)
 
@@ -72,6 +75,8 @@ class _LaneReader:
 
     def __init__(self, scope: Scope, lane: RecordKey, times: tuple[Instant, Instant]) -> None:
         self._scope, self._lane = scope, lane
+        self.values: dict[Position, bytes] = {}
+        self.is_barren = False  # most of what was read last is not meant: read more at once
         self._start, self._end = self._at(times[0]), self._at(times[1])
         self.last: Position | None = None
         self.has_more = True
@@ -100,7 +105,8 @@ class _LaneReader:
             self._end = page.more
         else:
             self._start = page.more
-        found = [position_in(self._lane, key) for key in page.records]
+        self.values = {position_in(self._lane, key): record.value for key, record in page.records.items()}
+        found = [*self.values]
         self.last = found[-1] if found else self.last
         return found
 
@@ -119,10 +125,23 @@ class LaneMerge:
         scope: Where they lie.
         newest_first: Which way.
         after: The last position of the page before.
+        takes: Returns False if the value of an entry says that it is not meant; then it is passed over.
+
+    Attributes:
+        stopped_at: Up to where entries were read, if too many were passed over to go on; None: on.
     """
 
-    def __init__(self, scope: Scope, *, newest_first: bool, after: Position | None = None) -> None:
-        self._scope, self._newest_first, self._after = scope, newest_first, after
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        newest_first: bool,
+        after: Position | None = None,
+        takes: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._scope, self._newest_first, self._after, self._takes = scope, newest_first, after, takes
+        self._skipped = 0
+        self.stopped_at: Position | None = None
         self._lanes: list[_LaneReader] = []
         self._waiting: list[Position] = []
         self._met: Final[set[Position]] = set()
@@ -134,8 +153,18 @@ class LaneMerge:
             for each in self._lanes:
                 each.go_on(self._after, newest_first=self._newest_first)
         first = max(2, min(PAGE, 2 * many // max(1, len(lanes)) + 1))
-        fetched = await asyncio.gather(*(each.fetch(first, newest_first=self._newest_first) for each in self._lanes))
+        fetched = await asyncio.gather(*(self._fetched(each, first) for each in self._lanes))
         self.add(position for some in fetched for position in some)
+
+    async def _fetched(self, lane: _LaneReader, many: int) -> list[Position]:
+        if (takes := self._takes) is None:
+            return await lane.fetch(many, newest_first=self._newest_first)
+        found = await lane.fetch(PAGE if lane.is_barren else many, newest_first=self._newest_first)
+        meant = [position for position in found if takes(lane.values[position])]
+        lane.is_barren = 2 * len(meant) < len(found)
+        self._skipped += len(found) - len(meant)
+        await asyncio.sleep(0)
+        return meant
 
     def add(self, found: Iterable[Position]) -> None:
         """Take entries in that were found elsewhere."""
@@ -149,7 +178,7 @@ class LaneMerge:
         return position < other if self._newest_first else position > other
 
     async def take(self, many: int) -> list[Position]:
-        """Return the next positions, no more than ``many``; none: that was all."""
+        """Return the next positions, no more than ``many``; none: that was all, or it has stopped."""
         waiting = self._waiting
         while True:
             unread = [lane for lane in self._lanes if lane.has_more]
@@ -160,7 +189,12 @@ class LaneMerge:
             ready = waiting[-many:]
             if edge is not None and len(ready) == many and not self._is_behind(ready[0], edge):
                 break
-            self.add(await behind.fetch(min(PAGE, max(many, BATCH)), newest_first=self._newest_first))
+            if edge is not None and self._skipped >= MOST_SKIPPED:
+                self.stopped_at = edge
+                taken = [position for position in waiting[-many:][::-1] if not self._is_behind(position, edge)]
+                waiting.clear()
+                return taken
+            self.add(await self._fetched(behind, min(PAGE, max(many, BATCH))))
         taken = waiting[-many:][::-1]
         del waiting[-many:]
         return taken

@@ -17,7 +17,7 @@ from standfast.errors import (
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey, encode_parts
-from standfast.locks.run_locks import LISTING, MOST_TAGS, listing_keys
+from standfast.locks.run_locks import LISTING, LISTINGS, MOST_TAGS, listing_keys
 from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
 
@@ -482,9 +482,15 @@ def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
     return scope.key("timer", f"{at:016d}", name)
 
 
-def listing(keys: RunKeys, state: RunState, tags: tuple[str, ...]) -> list[Change]:
+def listing(keys: RunKeys, state: RunState, header: Header | None) -> list[Change]:
     """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
-    return [Put(key, LISTING) for key in keys.listed(state, tags)]
+    value = listed_value(header)
+    return [Put(key, value) for key in keys.listed(state, () if header is None else header.tags)]
+
+
+def listed_value(header: Header | None) -> bytes:
+    """Return what the records hold that list a run: when it was started, so that a list need not read it to know."""
+    return LISTING if header is None else LISTINGS.encode_own(header.started_at)
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------
@@ -569,8 +575,9 @@ def creation(
 ) -> list[Change]:
     """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
     keys = RunKeys(scope, asked.run_id)
+    header = header_of(asked, now, lines)
     changes: list[Change] = [
-        Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines)), asked.over),
+        Put(keys.header, HEADERS.encode_own(header), asked.over),
         Put(keys.state, RUN_STATES.encode_own(state)),
     ]
     if state.until is not None:
@@ -581,7 +588,7 @@ def creation(
         once = scope.key("once", asked.idempotency_key)
         changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
     if not state.owner:
-        changes += listing(keys, state, asked.tags)
+        changes += listing(keys, state, header)
     return changes
 
 
@@ -760,7 +767,7 @@ def relisting(keys: RunKeys, header: Header, before: RunState, after: RunState, 
     old, new = keys.listed(before, header.tags), keys.listed(after, header.tags)
     if old == new:
         return []
-    return [*deletion_of(seen, *old), *(Put(key, LISTING, seen.version(key)) for key in new)]
+    return [*deletion_of(seen, *old), *(Put(key, listed_value(header), seen.version(key)) for key in new)]
 
 
 def deletion_of(seen: Snapshot, *keys: RecordKey) -> list[Change]:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.keys import RecordKey, encode_parts
-from standfast.locks.run_locks import LISTING
+from standfast.locks.run_locks import LISTINGS
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.lanes import (
     ALWAYS,
@@ -50,6 +50,7 @@ from standfast.workflows.records import (
     RunState,
     Status,
     far_children,
+    listed_value,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ MOST_PASSED: Final = 2_000
 
 MOST_COUNTED: Final = 1_000
 """Where a count stops if nothing else is said."""
+
+COUNTED_PAGES: Final = 4
+"""How many pages are read to count what the index does not serve; then there may be more."""
 
 _SLACK: Final = 60.0
 """Seconds by which a run may seem to have changed before it started, by the clocks of two processes."""
@@ -120,6 +124,13 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         """Whether the index alone says which runs are meant, without a look at the runs."""
         reads = (self.started_after, self.started_before, self.parent, self.workflow if self.tag is not None else None)
         return all(each is None for each in reads)
+
+    def takes_listing(self, value: bytes) -> bool:
+        """Return False if what lists a run says that it was not started in the time that is meant."""
+        started_at = LISTINGS.decode(value)
+        if started_at is True:  # it does not say, as those that older versions have written
+            return True
+        return _is_within(started_at, self.started_after, self.started_before)
 
     def takes_state(self, state: RunState) -> bool:
         """Return True if a run in this state can be meant."""
@@ -232,7 +243,9 @@ async def _merged(
     Runs that are driven are looked for before and after, because a run that is claimed between two looks would else be
     in neither.
     """
-    merge = LaneMerge(scope, newest_first=newest_first, after=after)
+    has_start = chosen.started_after is not None or chosen.started_before is not None
+    takes = chosen.takes_listing if has_start else None
+    merge = LaneMerge(scope, newest_first=newest_first, after=after, takes=takes)
     merge.add(await _driven(scope, chosen))
     await merge.open(await _lanes(scope, chosen), chosen.times, many)
     merge.add(await _driven(scope, chosen))
@@ -267,7 +280,7 @@ async def list_runs(
         if len(found) >= limit or passed >= MOST_PASSED:
             return Page(tuple(found.values()), cursor_at(positions[-1]))
         await asyncio.sleep(0)
-    return Page(tuple(found.values()), None)
+    return Page(tuple(found.values()), None if merge.stopped_at is None else cursor_at(merge.stopped_at))
 
 
 async def _read(scope: Scope, run_ids: Iterable[str], chosen: RunFilter) -> dict[str, RunInfo]:
@@ -371,7 +384,7 @@ async def _count_driven(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
 async def _count_pages(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
     """Count by reading runs. It stops where a list would end its page."""
     counted, after = 0, None
-    for _ in range(10):
+    for _ in range(COUNTED_PAGES):
         page = await list_runs(scope, chosen, limit=most + 1 - counted, after=after)
         counted += len(page.runs)
         if counted > most:
@@ -446,9 +459,10 @@ async def _index(scope: Scope, keys: RunKeys) -> bool:
         header, state = seen.get(keys.header), seen.get(keys.state)
         if header is None or state is None:
             return False
-        listed = keys.listed(RUN_STATES.decode(state.value), HEADERS.decode(header.value).tags)
+        known = HEADERS.decode(header.value)
+        listed = keys.listed(RUN_STATES.decode(state.value), known.tags)
         there = await scope.read(*listed) if listed else seen
-        missing = [Put(key, LISTING) for key in listed if not there.version(key)]
+        missing = [Put(key, listed_value(known)) for key in listed if not there.version(key)]
         if not missing:
             return False
         if not isinstance(await scope.commit(Put(keys.state, state.value, state.version), *missing), Conflict):

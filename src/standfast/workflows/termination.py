@@ -125,7 +125,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
             leaving=True,
         )
         changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(ended), run.state_version)]
-        changes += [*deletion_of(seen, *beside), *listing(keys, ended, run.header.tags)]
+        changes += [*deletion_of(seen, *beside), *listing(keys, ended, run.header)]
         answer = await commit_over(space, changes, _tell(space, run))
         if not isinstance(answer, Conflict):
             _evict(runtime, run.id)

@@ -161,7 +161,7 @@ async def test_a_quarantined_run_needs_a_person(url: str, ask: Ask) -> None:
         there = await space.read(*keys.listed(old, ()))
         gone = [Delete(key, record.version) for key, record in there.records.items()]
         put = Put(keys.state, RUN_STATES.encode(quarantined), seen.version(keys.state))
-        await space.commit(put, *gone, *listing(keys, quarantined, ()))
+        await space.commit(put, *gone, *listing(keys, quarantined, None))
         shown = await ask("status")
         found = json.loads((await ask("status", "--json")).stdout)["concerns"]
 

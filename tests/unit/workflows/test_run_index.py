@@ -13,6 +13,7 @@ from msgspec import Raw
 import standfast as sf
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import DeclarationError, InvalidArgumentError
+from standfast.locks.run_locks import LISTING
 from standfast.stores.protocol import Delete, Put
 from standfast.workflows import lanes, run_index
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listing
@@ -22,6 +23,7 @@ from tests.unit.workflows.engines import acts, collects, engine, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from standfast.keys import RecordKey
     from standfast.space import Space
     from standfast.stores.protocol import Snapshot
 
@@ -38,7 +40,9 @@ async def write(space: Space, run_id: str, status: Any, minute: int, **facts: An
     name, tags = facts.get("workflow", "w"), tuple(facts.get("tags", ()))
     header = Header(name, "", Raw(b"{}"), instant(facts.get("started", 0)), tags=tags)
     keys, state = RunKeys(space, run_id), RunState(status, name, "", instant(minute))
-    listed = listing(keys, state, tags) if facts.get("listed", True) else []
+    listed = listing(keys, state, header) if facts.get("listed", True) else []
+    if facts.get("old"):  # a version has written it that did not say when runs were started
+        listed = [Put(change.key, LISTING) for change in listed]
     await space.commit(Put(keys.header, HEADERS.encode(header)), Put(keys.state, RUN_STATES.encode(state)), *listed)
 
 
@@ -111,12 +115,54 @@ async def test_a_cursor_survives_what_is_written_meanwhile(space: Space) -> None
     assert [run.id for run in (*first.runs, *second.runs)] == ["r5", "r4", "r3", "r2"]
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("most", [3, 10_000])
+async def test_runs_by_their_start_are_found_by_the_index(
+    space: Space, monkeypatch: pytest.MonkeyPatch, size: int, most: int, *, newest_first: bool
+) -> None:
+    """Also those that ended long after, and those listed by an older version; whatever a page may pass over."""
+    monkeypatch.setattr(lanes, "MOST_SKIPPED", most)
+    monkeypatch.setattr(lanes, "PAGE", 4)
+    monkeypatch.setattr(lanes, "BATCH", 2)
+    for minute in range(30):
+        status, name = ("failed", "completed")[minute % 2], f"w{minute % 3}"
+        await write(space, f"r{minute:02}", status, minute + 2, started=minute, workflow=name, old=minute % 7 == 0)
+    await write(space, "long", "completed", 50, started=11)
+    times = {"started_after": DAY + timedelta(minutes=9), "started_before": DAY + timedelta(minutes=15)}
+    found = await ids(space, size=size, newest_first=newest_first, **times)
+
+    expected = [*(f"r{minute:02}" for minute in range(9, 15)), "long"]
+    assert found == (expected[::-1] if newest_first else expected)
+
+
+async def test_runs_that_were_started_at_other_times_are_not_read(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lists them says when they were started."""
+    for minute in range(100):
+        await write(space, f"r{minute:02}", "completed", minute + 1, started=minute)
+    read: list[int] = []
+    one = space.read
+
+    async def counted(*keys: RecordKey) -> Snapshot:
+        read.append(len(keys))
+        return await one(*keys)
+
+    monkeypatch.setattr(space, "read", counted)
+    page = await list_runs(space, chosen_by(started_before=DAY + timedelta(minutes=2)), newest_first=True)
+
+    assert [run.id for run in page.runs] == ["r01", "r00"]
+    assert sum(read) <= 6
+
+
 async def test_a_filter_that_no_index_serves_ends_its_page_early(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes over a bounded number of runs, and says where to go on though it has found nothing."""
     monkeypatch.setattr(run_index, "MOST_PASSED", 10)
+    monkeypatch.setattr(run_index, "COUNTED_PAGES", 10)
     monkeypatch.setattr(run_index, "BATCH", 5)
     for minute in range(40):
-        await write(space, f"r{minute:02}", "completed", minute + 1, started=minute)
+        await write(space, f"r{minute:02}", "completed", minute + 1, started=minute, old=True)
     late = chosen_by(started_after=DAY, started_before=DAY + timedelta(minutes=1))
     page = await list_runs(space, late, newest_first=True)
 
