@@ -70,9 +70,21 @@ async def test_what_a_failover_may_lose_is_named_when_a_store_is_opened(
             assert bool(told) == bool(setting)
 
 
-async def test_an_accepted_loss_moves_fences_beyond_what_was_seen() -> None:
+@pytest.mark.filterwarnings("ignore::standfast.stores.redis.NotDurableWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: replicated.postgresql(synchronous=False),
+        replicated.valkey,
+        lambda: replicated.mariadb(semi_sync=False),
+    ],
+    ids=["postgresql", "valkey", "mariadb"],
+)
+async def test_an_accepted_loss_moves_fences_beyond_what_was_seen(
+    make: Callable[[], AbstractContextManager[Group]],
+) -> None:
     """Also of a lock whose last holders are among what was lost; then processes take part again."""
-    with replicated.postgresql(synchronous=False) as servers:
+    with make() as servers:
         space = await sf.open(f"{servers.url}?timeout=2s", lease=5)
         async with space.mutex("a").hold() as first:
             pass
@@ -83,7 +95,7 @@ async def test_an_accepted_loss_moves_fences_beyond_what_was_seen() -> None:
                 highest = max(highest, lost.fence)
         servers.primary.kill()
         servers.part()
-        servers.promote(servers.members[2])
+        await asyncio.to_thread(servers.promote, servers.members[-1])
         with pytest.raises(StoreRewoundError):
             await insistently(lambda: space.read(space.key("a")))
         await space.aclose()

@@ -11,6 +11,7 @@ import pytest
 from standfast.errors import StoreRewoundError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
+from standfast.stores.liveness import liveness_of
 from standfast.stores.url import open_store
 from tests.integration.faults.program import insistently
 from tests.services import replicated
@@ -108,3 +109,23 @@ async def test_a_url_that_names_all_hosts_finds_the_one_that_takes_writes() -> N
 
             await insistently(lambda: store.commit(Put(RecordKey("space", "b"), b"2")))
             assert KEY in (await store.read(KEY)).records
+
+
+async def test_deaths_are_seen_at_the_new_primary() -> None:
+    """A named lock belongs to one server: after a failover the process has one at the new primary."""
+    with replicated.mariadb() as servers:
+        async with opened(servers.url) as store:
+            before = store.liveness_token()
+            proof = liveness_of(before)
+            assert proof is not None
+            assert await proof.until_attached(5)
+            await asyncio.to_thread(servers.primary.kill)
+            await asyncio.to_thread(servers.promote, servers.members[1])
+            await insistently(lambda: store.commit(Put(KEY, b"on")))
+
+            after = store.liveness_token()
+
+            assert after != before
+            proof = liveness_of(after)
+            assert proof is not None
+            assert await proof.until_attached(5)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from standfast.stores.backend import Outcome, Scan
     from standfast.stores.mysql.connection import MysqlConnection, MysqlOptions, MysqlTables, Rows
     from standfast.stores.protocol import Change
+    from standfast.stores.remote.liveness import SessionLiveness
 
 # ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
 
@@ -120,9 +121,9 @@ class MysqlServer(ServerDefaults):
             commit_with=True,
             failover_loss=loss,
         )
-        known = links.tracker.epoch
-        [here, *_] = options.each_host("" if known is None else known.place)
-        self._liveness: Final = join_liveness(liveness_server(here, server_id)) if server_id else None
+        self._liveness: SessionLiveness | None = None
+        self._leaving: Final[set[asyncio.Task[None]]] = set()
+        self._follow()
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
         self._writer: Final = MysqlPool(options, 1, links.tracker)
         self._writing: Final = MysqlWriter(options, self._writer, longest)
@@ -236,16 +237,36 @@ class MysqlServer(ServerDefaults):
             raise
         return MysqlServer(self._options, links, self._settings, self._server_id, self.capabilities.failover_loss)
 
+    def _follow(self) -> SessionLiveness | None:
+        """Return what shows deaths at the server that is the primary now; after a failover that is another one."""
+        known = self._links.tracker.epoch
+        if not self._server_id or (self._liveness is not None and (known is None or known.server == self._server_id)):
+            return self._liveness
+        old = self._liveness
+        if known is not None:
+            self._server_id = known.server
+        [here, *_] = self._options.each_host("" if known is None else known.place)
+        self._liveness = join_liveness(liveness_server(here, self._server_id))
+        if old is not None:
+            leaving = asyncio.get_running_loop().create_task(old.leave())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        return self._liveness
+
     def liveness_token(self) -> str:
         """Return this process's token; empty if deaths are not seen here."""
-        return "" if self._liveness is None else self._liveness.liveness_token()
+        liveness = self._follow()
+        return "" if liveness is None else liveness.liveness_token()
 
     def is_dead(self, token: str) -> bool:
         """Return True if the process that gave ``token`` is known to have died."""
-        return self._liveness is not None and self._liveness.is_dead(token)
+        liveness = self._follow()
+        return liveness is not None and liveness.is_dead(token)
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
         if self._liveness is not None:
             await self._liveness.leave()
         await self._writer.aclose()
