@@ -60,7 +60,7 @@ class CloudflareLivenessSession:
         tried_at: When it last answered.
     """
 
-    ends_at: Final = math.inf
+    ends_at: float = math.inf
 
     def __init__(self, session: aiohttp.ClientSession, options: CloudflareOptions, store: str) -> None:
         self._session, self._options, self._store = session, options, store

@@ -77,7 +77,7 @@ class MysqlLivenessSession:
         tried_at: When it last answered.
     """
 
-    ends_at: Final = math.inf
+    ends_at: float = math.inf
 
     def __init__(self, connection: MysqlConnection, protocol: Any, transport: Any, store: str) -> None:  # noqa: ANN401 -- the driver has types in name only
         self._connection: Final = connection

@@ -63,7 +63,7 @@ class PostgresLivenessSession:
         tried_at: When it last answered.
     """
 
-    ends_at: Final = math.inf
+    ends_at: float = math.inf
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection

@@ -115,7 +115,7 @@ class RedisLivenessSession:
         tried_at: When it last answered.
     """
 
-    ends_at: Final = math.inf
+    ends_at: float = math.inf
 
     def __init__(
         self, asking: RedisConnection, subscribed: RedisConnection, keys: RedisKeys, answers_within: float = SILENT_FOR
