@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from msgspec import Struct
 
@@ -106,7 +106,8 @@ class SentinelFinder:
         if not isinstance(place, list):
             raise StoreUnavailableError(self.dialer.name, f"the sentinel {shown} knows no primary now")
         told = dict(zip(facts[::2], facts[1::2], strict=True))
-        return PrimaryReport(int(told.get(b"config-epoch", 0)), (place[0].decode(), int(place[1])))
+        host, port = cast("list[bytes]", place)
+        return PrimaryReport(int(told.get(b"config-epoch", 0)), (host.decode(), int(port)))
 
     def _refused(self, refusal: Exception, shown: str) -> StoreError:
         if _UNKNOWN in str(refusal).lower():

@@ -460,7 +460,8 @@ async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOp
 async def _replicas_in_cluster(calls: ScriptCaller, pool: RedisPool) -> int:
     """Return the most replicas that a primary of the cluster has: an entry has two slots, the primary and those."""
     answer = await calls.ask(pool, "CLUSTER", "SLOTS")
-    return max((len(each) - 3 for each in answer), default=0) if isinstance(answer, list) else 0
+    slots = cast("list[list[object]]", answer) if isinstance(answer, list) else []
+    return max((len(each) - 3 for each in slots), default=0)
 
 
 def _failover_loss(there: int, asked: int) -> str:
