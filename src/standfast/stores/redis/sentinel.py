@@ -106,8 +106,8 @@ class SentinelFinder:
         if not isinstance(place, list):
             raise StoreUnavailableError(self.dialer.name, f"the sentinel {shown} knows no primary now")
         told = dict(zip(facts[::2], facts[1::2], strict=True))
-        host, port = cast("list[bytes]", place)
-        return PrimaryReport(int(told.get(b"config-epoch", 0)), (host.decode(), int(port)))
+        at, number = cast("list[bytes]", place)
+        return PrimaryReport(int(told.get(b"config-epoch", 0)), (at.decode(), int(number)))
 
     def _refused(self, refusal: Exception, shown: str) -> StoreError:
         if _UNKNOWN in str(refusal).lower():
