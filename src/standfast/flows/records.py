@@ -142,6 +142,16 @@ class CancelRecord(Struct, frozen=True, omit_defaults=True):
     cancelled_by: str = ""
 
 
+class ListedRequest(Struct, frozen=True, omit_defaults=True):
+    """What the index says of a request, besides its key.
+
+    Attributes:
+        user: Who asked; None: a version has written it that did not say.
+    """
+
+    user: str | None = None
+
+
 class OnceRecord(Struct, frozen=True, omit_defaults=True):
     """What a call returned that a request makes once."""
 
@@ -160,6 +170,12 @@ SESSIONS: Final[Codec[SessionRecord]] = Codec(SessionRecord, what="the state of 
 CANCELS: Final[Codec[CancelRecord]] = Codec(CancelRecord, what="a cancellation")
 UNFINISHED: Final[Codec[UnfinishedRecord]] = Codec(UnfinishedRecord, what="the mark of an unfinished request")
 ONCES: Final[Codec[OnceRecord]] = Codec(OnceRecord, what="the result of a call")
+LISTED: Final[Codec[ListedRequest]] = Codec(ListedRequest, what="an entry of the index of requests")
+
+
+def listed_value(record: RequestRecord) -> bytes:
+    """Return what the entry of a request in the index holds."""
+    return LISTED.encode_own(ListedRequest(record.user))
 
 
 @final
@@ -222,7 +238,7 @@ class RequestKeys:
 
     def listing(self, record: RequestRecord) -> list[Put]:
         """Return what lists a request that has just come."""
-        return [Put(key, NOTHING) for key in self.listed(record)]
+        return [Put(key, listed_value(record)) for key in self.listed(record)]
 
     def ending(self, record: RequestRecord) -> tuple[RecordKey, ...]:
         """Return what is read and written when a request ends as its record says."""
@@ -233,7 +249,8 @@ class RequestKeys:
         until = later(seen.at, record.keep)
         put = Put(self.record, REQUESTS.encode_own(record), version, expires_at=until)
         gone = [Delete(key, there) for key in self.listed(record, OPEN) if (there := seen.version(key))]
-        return [put, *gone, *(Put(key, NOTHING, seen.version(key), expires_at=until) for key in self.listed(record))]
+        listed, value = self.listed(record), listed_value(record)
+        return [put, *gone, *(Put(key, value, seen.version(key), expires_at=until) for key in listed)]
 
     @property
     def sharers(self) -> RecordKey:

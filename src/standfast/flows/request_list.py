@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import InvalidArgumentError, RequestNotFoundError
-from standfast.flows.records import CANCELS, NOTHING, OPEN, REQUESTS, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.records import CANCELS, LISTED, OPEN, REQUESTS, CancelRecord, RequestKeys, listed_value, tenant_in
 from standfast.flows.request import ENDED, RequestInfo, Status
 from standfast.flows.view import OPERATOR, info_of, is_present, look, note_asker, settle
 from standfast.stores.protocol import Conflict, Put, Wake
@@ -120,6 +120,10 @@ class _Chosen(Struct, frozen=True, kw_only=True):
         may_be_open = not self.status or bool(self.status - ENDED)
         return self.user is None and (not may_be_open or (not self.status and self.verdict is None))
 
+    def takes_entry(self, value: bytes) -> bool:
+        """Return False if the entry of a request in the index says that another user has sent it."""
+        return LISTED.decode(value).user in (None, self.user)
+
     def takes(self, record: RequestRecord) -> bool:
         """Return True if a request can be meant, whatever its status."""
         wanted = ((self.flow, record.flow), (self.action, record.action), (self.user, record.user))
@@ -178,8 +182,8 @@ async def list_requests(
 ) -> RequestPage:
     """Return a page of the requests of a tenant, the newest first, at the cost of what is shown.
 
-    A filter that the index does not serve (``user``, and whether a request waits or runs) passes over a bounded
-    number, then the page ends. While an older store is indexed, all filters do so.
+    With ``user``, those of others are passed over in the index, 50,000 at the most; whether a request waits or runs is
+    looked up for each, 2,000 at the most. Then the page ends. While an older store is indexed, all filters do so.
 
     Args:
         scope: The space that the application serves from.
@@ -195,7 +199,8 @@ async def list_requests(
     if isinstance(position, str) or not await _marker(scope).is_complete():
         last = position[1] if isinstance(position, tuple) else position
         return await _list_by_id(scope, tenant, chosen, limit=limit, after=last)
-    merge = LaneMerge(scope, newest_first=True, after=position)
+    takes = None if chosen.user is None else chosen.takes_entry
+    merge = LaneMerge(scope, newest_first=True, after=position, takes=takes)
     await merge.open(await _lanes(scope, tenant, chosen), chosen.times, limit)
     found: dict[str, RequestInfo] = {}
     passed = 0
@@ -206,7 +211,7 @@ async def list_requests(
         if len(found) >= limit or passed >= MOST_PASSED:
             return RequestPage(tuple(found.values()), cursor_at(positions[-1]))
         await asyncio.sleep(0)
-    return RequestPage(tuple(found.values()))
+    return RequestPage(tuple(found.values()), None if merge.stopped_at is None else cursor_at(merge.stopped_at))
 
 
 async def _read(scope: Scope, tenant: str, names: Iterable[str], chosen: _Chosen) -> dict[str, RequestInfo]:
@@ -315,9 +320,10 @@ async def _index(scope: Scope, keys: RequestKeys) -> bool:
         stored = (await scope.read(keys.record)).get(keys.record)
         if stored is None:
             return False
-        listed = keys.listed(REQUESTS.decode(stored.value))
+        record = REQUESTS.decode(stored.value)
+        listed, value = keys.listed(record), listed_value(record)
         there = await scope.read(*listed)
-        missing = [Put(key, NOTHING, expires_at=stored.expires_at) for key in listed if not there.version(key)]
+        missing = [Put(key, value, expires_at=stored.expires_at) for key in listed if not there.version(key)]
         if not missing:
             return False
         same = Put(keys.record, stored.value, stored.version, expires_at=stored.expires_at)

@@ -13,9 +13,10 @@ import standfast as sf
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import InvalidArgumentError, RequestCancelledError, RequestFailedError
 from standfast.flows import request_list
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord
+from standfast.flows.records import NOTHING, REQUESTS, RequestKeys, RequestRecord
 from standfast.flows.request_list import UnseenEnds, count_requests, list_requests
 from standfast.stores.protocol import Delete, Put
+from standfast.workflows import lanes
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
@@ -72,6 +73,32 @@ async def expected(scope: Scope) -> set[RecordKey]:
     records = (await scope.scan(*scope.key("request").within(), limit=1_000)).records
     keys = [(RequestKeys(scope, *key.parts[-2:]), REQUESTS.decode(each.value)) for key, each in records.items()]
     return {entry for each, record in keys for entry in each.listed(record)}
+
+
+@pytest.mark.parametrize("most", [5, 50_000])
+async def test_those_of_one_user_are_found_without_reading_the_others(
+    space: sf.Space, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """What the index does not say of entries of older versions is read; a page passes over a bounded number."""
+    monkeypatch.setattr(lanes, "MOST_SKIPPED", most)
+    monkeypatch.setattr(lanes, "PAGE", 4)
+    for number in range(60):
+        status: Status = "failed" if number % 2 else "completed"
+        await write(space, number, status, user="eve" if number in {3, 31} else "bob")
+    record = RequestRecord("chat", "respond", "failed", Instant(BEGAN + 61 * MICROSECONDS), user="eve", verdict="run")
+    keys = RequestKeys(space, "acme", "q-000061")
+    await space.commit(Put(keys.record, REQUESTS.encode(record)), *(Put(key, NOTHING) for key in keys.listed(record)))
+    read: list[int] = []
+    one = space.read
+
+    async def counted(*wanted: RecordKey) -> Snapshot:
+        read.append(len(wanted))
+        return await one(*wanted)
+
+    monkeypatch.setattr(space, "read", counted)
+
+    assert await numbers(space, user="eve") == [61, 31, 3]
+    assert sum(read) < 40 if most < 60 else sum(read) < 10
 
 
 @pytest.mark.parametrize(
