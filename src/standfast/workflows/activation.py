@@ -343,7 +343,9 @@ class Activation:
         """Stop at once: another worker drives the run."""
         if not self.is_evicted:
             self.is_evicted = True
-            self.runtime.emit(RunDeposed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
+            if self.ended is None:  # else it was this worker that gave up the grant, and a late write came after
+                at = self.runtime.clock.wall()
+                self.runtime.emit(RunDeposed(at=at, run=self.keys.id, workflow=self.workflow.name))
         self.unload()
 
     def drop(self, conflict: Conflict) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import LockMismatchError
+from standfast.events import Event, RunDeposed
 from standfast.locks.entry import LineEntries
 from standfast.locks.mutex_line import MutexDriver
 from standfast.scope import address_of
@@ -232,3 +233,32 @@ async def test_a_refused_answer_in_the_short_way_is_asked_the_long_way(
         assert await asyncio.wait_for(second.result(), 30) == 2
         line = await LineEntries(engine.runtime.lines).read(STOCK)
         assert not line.holders
+
+
+@sf.step
+async def pause(seconds: float) -> None:
+    """Take a moment, so that what is noted is written from time to time."""
+    await asyncio.sleep(seconds)
+
+
+@sf.workflow
+async def takes_its_turn(ctx: sf.Context, seconds: float) -> None:
+    """Work, and then work alone."""
+    await ctx.step(pause, seconds)
+    async with ctx.mutex("stock"):
+        await ctx.step(pause, seconds)
+
+
+async def test_a_write_that_comes_after_the_end_of_a_run_tells_of_no_other_worker(url: str) -> None:
+    """The worker that ended a run has given up its grant itself: nothing has deposed it."""
+    deposed: list[Event] = []
+
+    def hook(event: Event) -> None:
+        if isinstance(event, RunDeposed):
+            deposed.append(event)
+
+    async with sf.Engine(url, workflows=[takes_its_turn], hooks=[hook]) as engine:
+        runs = [await engine.start(takes_its_turn, number % 7 / 500) for number in range(120)]
+        await asyncio.gather(*(run.result() for run in runs))
+
+    assert deposed == []
