@@ -173,6 +173,9 @@ def run_argument(command: F) -> F:
 
 STATUSES = get_args(Status)
 
+MOST_WORDS: Final = 100
+"""How many characters say how a run is in a list."""
+
 
 def filter_options(command: F) -> F:
     """Let a command choose runs, as :meth:`standfast.Engine.list` does."""
@@ -226,7 +229,11 @@ async def _read(target: Target, options: dict[str, Any]) -> tuple[Page, RunCount
 def _row(run: RunInfo) -> tuple[str, ...]:
     name = f"{run.workflow}@{run.version}" if run.version else run.workflow
     took = length(run.seconds) if run.has_ended else ""
-    return one_line(run.id), one_line(name), moment(run.started_at), took, status_words(run)
+    words = status_words(run)
+    if run.failure is not None:  # why, in a few words; ``runs show`` has all of it
+        kind = run.failure.type.rpartition(".")[2]
+        words = f"{words}: {one_line(kind)}: {one_line(mask_text(run.failure.message))}"[:MOST_WORDS]
+    return one_line(run.id), one_line(name), moment(run.started_at), took, words
 
 
 # --- ``standfast runs show``: everything about one run -------------------------------------------------------------
