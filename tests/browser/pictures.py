@@ -55,6 +55,8 @@ async def main(folder: Path) -> None:
                 await look(tab, scheme, WIDTH, 420)
                 suffix = "" if scheme == "light" else "-dark"
                 for name, (path, query) in PICTURES.items():
+                    if name == "limits":  # what an operator has set for a while
+                        await shop.engine.set_limit("report", 2, lasts="2 hours")
                     at = f"?at=1&at=&at=ledger&entry={entry}" if name == "preview" else query
                     await go(tab, shop.at(path, at))
                     await picture(tab, folder / f"dashboard-{name}{suffix}.png")

@@ -48,7 +48,7 @@ async def test_schedules_are_listed_in_words(ask: Ask) -> None:
     rows = (await ask("schedules", "list")).stdout.splitlines()[1:]
     assert [row.split()[0] for row in rows] == ["daily", "often"]
     assert "At 09:00 on Monday through Friday" in rows[0]
-    assert "Every 60 min" in rows[1]
+    assert "Every hour" in rows[1]
     assert all(row.endswith("on time") for row in rows)
 
 

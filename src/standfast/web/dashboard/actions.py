@@ -607,7 +607,7 @@ async def _cancel_request(view: View, engine: Engine, fields: Fields) -> str:
 def _about_limit(view: View, fields: Fields, *will: str, **more: Any) -> Preview:  # noqa: ANN401 -- fields of Preview
     workflow, key = _one(fields, "workflow"), _one(fields, "key")
     own = (("workflow", workflow), ("key", key), ("has_key", _one(fields, "has_key")))
-    subject = f"limit of {workflow}{f' for {key}' if key else ''}"
+    subject = f"{workflow}{f' for {key}' if key else ''}"
     return Preview(subject=subject, will=will, back=view.url("limits"), fields=own, **more)
 
 
@@ -622,7 +622,8 @@ async def _preview_set(view: View, fields: Fields) -> Preview:
         rest = "A larger number lets waiting runs begin at once; a smaller one ends none."
         found = _about_limit(view, fields, will, rest, asks=asks, is_question=True)
         return structs.replace(found, fields=(*found.fields, ("shown", "yes")))
-    found = _about_limit(view, fields, *await _said_of_limit(view, fields, _count(max_text), lasts))
+    told = await _said_of_limit(view, fields, _count(max_text), lasts)
+    found = _about_limit(view, fields, *told, is_harmless=True)
     return structs.replace(found, fields=(*found.fields, ("max", max_text), ("lasts", lasts)))
 
 

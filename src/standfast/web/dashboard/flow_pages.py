@@ -10,6 +10,7 @@ from msgspec import Struct
 from standfast.clock import seconds_between
 from standfast.flows.request import RequestInfo
 from standfast.flows.request_list import STATUSES, VERDICTS, count_requests, list_requests
+from standfast.locks.inspect import length
 from standfast.redaction import mask_text
 from standfast.web.dashboard.access import PageError
 from standfast.workflows.records import RunKeys, found_in
@@ -17,6 +18,7 @@ from standfast.workflows.records import RunKeys, found_in
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from standfast.policies import Value
     from standfast.space import Space
     from standfast.web.dashboard.pages import View
 
@@ -105,8 +107,19 @@ def _declared(view: View) -> dict[tuple[str, str], ActionRow]:
     for flow in view.dashboard.flows:
         for name, action in flow.actions.items():
             policy, limits = action.policy, tuple(map(repr, action.limits))
-            found[flow.kind, name] = ActionRow(flow.kind, name, policy.name, repr(policy), limits, Counter())
+            found[flow.kind, name] = ActionRow(flow.kind, name, policy.name, in_words(policy), limits, Counter())
     return found
+
+
+def in_words(declared: Value) -> str:
+    """Return the options of a policy or a limit as they were declared, without those that say nothing."""
+    told: list[str] = []
+    for name, value in declared.options().items():
+        if value is None or value is False:
+            continue
+        shown = length(value) if isinstance(value, float) else getattr(value, "__qualname__", str(value))
+        told.append(f"{name.replace('_', ' ')} {shown}")
+    return ", ".join(told)
 
 
 async def _windows(space: Space, requests: tuple[RequestInfo, ...]) -> list[Window]:

@@ -85,7 +85,7 @@ def address_in(view: View, *, given: list[str] | None = None) -> tuple[str, ...]
 async def why_page(view: View) -> Response:
     """Show why a run or an entry of a line waits: one sentence, and a drawing of who waits for whom."""
     run_id, entry, request = (view.query.get(name, "") for name in ("run", "entry", "request"))
-    address = address_in(view) if entry else ()
+    address = () if run_id or request else address_in(view)
     told = await why(view, run_id=run_id, address=address, entry=entry, request=request)
     return view.page("why.html", told=told, run_id=run_id, address=address, request=request)
 

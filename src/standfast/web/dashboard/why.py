@@ -38,7 +38,7 @@ class Why(Struct, frozen=True):
 
 
 async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str, request: str = "") -> Why:
-    """Say why a run waits, or a request, or an entry of a line.
+    """Say why a run waits, or a request, or an entry of a line; without its id, the first one that waits there.
 
     Raises:
         PageError: The entry is in the line no more.
@@ -50,6 +50,7 @@ async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str, 
         first = await search.request(request)
     else:
         told = await search.explained(address)
+        entry = entry or (told.waiters[0].entry if told.waiters else "")
         found = next((each for each in (*told.waiters, *told.holders) if each.entry == entry), None)
         if found is None:
             raise PageError(404, "It waits no more", "The entry has left the line, or holds it by now.")

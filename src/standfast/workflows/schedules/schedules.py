@@ -125,11 +125,19 @@ class ScheduleInfo(Struct, frozen=True):
         """When it fires, in words: ``Every 30 s``, ``At 09:00 on Monday through Friday, Europe/Berlin``."""
         if self.cron is not None:
             return in_words(self.cron, self.zone)
-        return "" if self.every is None else f"Every {length(self.every)}"
+        if self.every is None:
+            return ""
+        if self.every in _EVERY:
+            return f"Every {_EVERY[self.every]}"
+        return f"Every {length(self.every)}"
 
     def is_late(self, now: Instant) -> bool:
         """Return True if it should have fired some time ago: no worker polls it."""
         return self.fires_at is not None and seconds_between(self.fires_at, now) > LATE
+
+
+_EVERY: Final = {60.0: "minute", 3_600.0: "hour", 86_400.0: "day", 604_800.0: "week"}
+"""Lengths that have a name."""
 
 
 class Tick(Struct, frozen=True):

@@ -84,7 +84,7 @@ async def test_the_policy_of_each_action_is_shown_before_its_first_request() -> 
     async with served() as (made, _, _gate):
         text = (await made.get("flows")).text
         assert "chat.ask" in text
-        assert "Debounce(" in text
+        assert "window " in text
         assert '<span class="tag">restart</span>' in text
 
 

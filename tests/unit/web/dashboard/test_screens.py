@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from html import unescape
 from html.parser import HTMLParser
 
 import httpx
@@ -197,3 +199,15 @@ async def test_a_part_is_the_same_page_without_its_shell() -> None:
         answer = await made.http.get("/runs", headers={"standfast-part": "main"})
         assert "<h1>Runs</h1>" in answer.text
         assert '<nav aria-label="Screens"' not in answer.text
+
+
+async def test_why_the_first_waiter_of_a_line_waits_is_one_click_from_the_first_screen() -> None:
+    """Without knowing which entry that is."""
+    async with opened() as made:
+        await made.engine.start("approval", 1, id="first")
+        await until(made.engine, "first", "approve")
+        await made.engine.start("posting", 1, id="second")
+        await until(made.engine, "second", "ledger")
+        link = re.search(r'href="(/why[^"]+)">why\?', (await made.get("")).text)
+        assert link is not None
+        assert "second waits for ledger, which is held by first" in (await made.http.get(unescape(link[1]))).text
