@@ -84,7 +84,7 @@ class LoopReport(Struct, frozen=True, omit_defaults=True):
         worst: Seconds of the longest hold-up in the last minutes: at least so long, and less than 0.1 s longer.
         ago: How many seconds ago that ended, when this was written.
         times: How often it was held up for half a second or longer in that time.
-        stands_for: For how many seconds it has stood still when this was written; 0: it runs.
+        stands_for: For how many seconds it has stood still when this was written, half a second at least; 0: it runs.
     """
 
     worst: float = 0.0

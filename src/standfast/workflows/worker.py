@@ -168,7 +168,7 @@ class Pulse:
         worst = max(minutes, key=lambda each: each.worst, default=_Minute(0))
         late = now - self._next.when()
         ago = now - worst.at if worst.worst else 0.0
-        stands_for = late if late > PULSE else 0.0
+        stands_for = late if late >= HELD_UP - PULSE else 0.0
         times = sum(each.times for each in minutes)
         return LoopReport(round(worst.worst, 4), round(ago, 1), times, round(stands_for, 3))
 
