@@ -119,6 +119,7 @@ class _Ending:
         entries, following = LineEntries(self._runtime.lines), self._next
         if following is None:
             return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
+        await following.prepare()
         extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
         try:
             answered = await entries.leave_all(lines, extra_changes=extra_changes)
@@ -180,6 +181,7 @@ class _Successor:
         self._own: Final = self._run.own(worker.presence)
         self._taken: tuple[Header, RunState, RunState] | None = None
         self._has_news = False
+        self._gone: frozenset[RecordKey] = frozenset()
 
     @property
     def run_id(self) -> str:
@@ -190,20 +192,25 @@ class _Successor:
     def keys(self) -> tuple[RecordKey, ...]:
         """All that it takes to claim it."""
         run = self._run
-        return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key
+        return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key, *self._gone
+
+    async def prepare(self) -> None:
+        """See where it is listed now: a read costs less than a commit that finds out that it lacks those keys."""
+        self._gone = self._records_to_remove(await self._runtime.space.read(self._run.state, self._run.header))
 
     def look(self, seen: Snapshot) -> None:
         """See where it is listed, and how long it would have waited: those records go as well."""
         self._taken = None
+        if missing := self._records_to_remove(seen) - given_in(seen):
+            raise MissingKeysError(missing)
+
+    def _records_to_remove(self, seen: Snapshot) -> frozenset[RecordKey]:
         record, header = seen.get(self._run.state), seen.get(self._run.header)
         if record is None or header is None:
-            return
+            return frozenset()
         state = RUN_STATES.decode(record.value)
-        gone = {*self._run.listed(state, HEADERS.decode(header.value).tags)}
-        if state.until is not None:
-            gone.add(self._run.timer(state.until))
-        if missing := gone - given_in(seen):
-            raise MissingKeysError(frozenset(missing))
+        listed = self._run.listed(state, HEADERS.decode(header.value).tags)
+        return frozenset(listed if state.until is None else (*listed, self._run.timer(state.until)))
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
