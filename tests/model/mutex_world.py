@@ -30,7 +30,8 @@ class Process(NamedTuple):
     """One process: what it is about to do, and what it knows.
 
     ``phase``: idle; enters (the first alternative); joins (the second); waits; holds; frees (the second alternative of
-    leaving); has looked (the general way: it has read the first ticket, and commits on that).
+    leaving); has looked (the general way: it has read the first ticket, and commits on that); has seen it over (it has
+    read that the hold is over, and the first ticket, before it joined).
     """
 
     phase: str = "idle"
@@ -42,7 +43,10 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """The records of one mutex, the processes, and a reaper that has looked at a grant and at the first ticket."""
+    """The records of one mutex, the processes, and a reaper that has looked at a grant and at the first ticket.
+
+    ``is_over``: the time of the hold is over (``max_hold``). ``ends``: how many more holds end so.
+    """
 
     processes: tuple[Process, ...]
     head: bool = False
@@ -50,6 +54,8 @@ class World(NamedTuple):
     tickets: tuple[Ticket, ...] = ()
     last_version: int = 0
     reaper: tuple[Grant, Ticket | None] | None = None
+    is_over: bool = False
+    ends: int = 0
 
 
 class Guards(NamedTuple):
@@ -59,6 +65,7 @@ class Guards(NamedTuple):
     frees_if_empty: bool = True
     moves_first: bool = True
     checks_grant: bool = True
+    takes_over_if_empty: bool = True
 
 
 class MutexModel(NamedTuple):
@@ -67,10 +74,11 @@ class MutexModel(NamedTuple):
     processes: int
     turns: int
     guards: Guards = Guards()
+    ends: int = 0
 
     def start(self) -> World:
         """Return the world in which the mutex is free."""
-        return World((Process(),) * self.processes)
+        return World((Process(),) * self.processes, ends=self.ends)
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
         """Yield every step out of ``world``."""
@@ -81,6 +89,8 @@ class MutexModel(NamedTuple):
             elif any(each.who == number for each in world.tickets):
                 tickets = tuple(each for each in world.tickets if each.who != number)
                 yield f"the ticket of {number} is removed", world._replace(tickets=tickets)
+        if world.grant is not None and world.ends and not world.is_over:
+            yield "the time of the hold is over", world._replace(is_over=True, ends=world.ends - 1)
         yield from self._reaps(world)
 
     def _own_steps(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
@@ -92,6 +102,7 @@ class MutexModel(NamedTuple):
             "holds": self._leaves,
             "frees": self._frees,
             "has looked": self._commits,
+            "has seen it over": self._takes_over,
         }
         yield from steps[process.phase](world, number, process)
 
@@ -102,10 +113,33 @@ class MutexModel(NamedTuple):
     def _creates(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
         if world.head:
             yield f"{number} finds it held", _with(world, number, process._replace(phase="joins"))
+            if world.is_over and world.grant is not None:
+                first = world.tickets[0] if world.tickets else None
+                seen = process._replace(phase="has seen it over", fence=world.grant.fence, seen=first)
+                yield f"{number} sees that the hold is over", _with(world, number, seen)
             return
         version = world.last_version + 1
         taken = world._replace(head=True, grant=Grant(number, version), last_version=version)
         yield f"{number} takes it", _with(taken, number, process._replace(phase="holds", fence=version))
+
+    def _takes_over(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        """Hand what is over to the one that waits, and then join; if none waits, take it."""
+        again, grant = process._replace(phase="enters", fence=0, seen=None), world.grant
+        is_overtaken = grant is None or grant.fence != process.fence
+        if process.seen is None:
+            is_overtaken = is_overtaken or (self.guards.takes_over_if_empty and bool(world.tickets))
+        else:
+            is_overtaken = is_overtaken or process.seen not in world.tickets
+        if is_overtaken or grant is None:
+            yield f"{number} was overtaken", _with(world, number, again)
+            return
+        lost = _with(world, grant.who, world.processes[grant.who]._replace(is_evicted=True))
+        if process.seen is not None:
+            yield f"{number} hands over what is over", _with(_moved(lost, process.seen), number, again)
+            return
+        version = world.last_version + 1
+        taken = lost._replace(grant=Grant(number, version), last_version=version, is_over=False)
+        yield f"{number} takes over", _with(taken, number, process._replace(phase="holds", fence=version))
 
     def _appends(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
         if self.guards.joins_if_held and not world.head:
@@ -146,7 +180,7 @@ class MutexModel(NamedTuple):
         if world.grant != Grant(number, process.fence) or (self.guards.frees_if_empty and world.tickets):
             yield f"{number} cannot free it", _with(world, number, process._replace(phase="holds"))
             return
-        free = world._replace(head=False, grant=None)
+        free = world._replace(head=False, grant=None, is_over=False)
         yield f"{number} frees it", _with(free, number, process._replace(phase="idle", is_evicted=False))
 
     def _commits(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
@@ -165,7 +199,7 @@ class MutexModel(NamedTuple):
             return _moved(world, seen) if seen in world.tickets else None
         if self.guards.frees_if_empty and world.tickets:
             return None
-        return world._replace(head=False, grant=None)
+        return world._replace(head=False, grant=None, is_over=False)
 
     def _reaps(self, world: World) -> Iterator[tuple[str, World]]:
         """Take the mutex from its holder, dead or evicted by an operator: look first, then commit what was decided."""
@@ -184,7 +218,7 @@ class MutexModel(NamedTuple):
 def _moved(world: World, ticket: Ticket) -> World:
     version = world.last_version + 1
     tickets = tuple(each for each in world.tickets if each != ticket)
-    return world._replace(grant=Grant(ticket.who, version), tickets=tickets, last_version=version)
+    return world._replace(grant=Grant(ticket.who, version), tickets=tickets, last_version=version, is_over=False)
 
 
 def _with(world: World, number: int, process: Process) -> World:

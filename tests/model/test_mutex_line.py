@@ -40,6 +40,14 @@ def first_come_first_served(before: World, _step: str, after: World) -> bool:
     )
 
 
+def a_newcomer_passes_no_ticket(before: World, _step: str, after: World) -> bool:
+    """A process that does not wait is granted only what none of the living waits for."""
+    if after.grant in (None, before.grant) or after.grant is None:
+        return True
+    waited = any(each.who == after.grant.who for each in before.tickets)
+    return waited or not any(before.processes[each.who].is_up for each in before.tickets)
+
+
 def fences_grow(before: World, _step: str, after: World) -> bool:
     """A new grant has a larger version than everything that there is."""
     return after.grant in (None, before.grant) or (after.grant is not None and after.grant.fence > before.last_version)
@@ -52,6 +60,7 @@ PROPERTIES = {
         head_and_grant_go_together,
         one_holds,
         first_come_first_served,
+        a_newcomer_passes_no_ticket,
         fences_grow,
     )
 }
@@ -61,12 +70,13 @@ MUTANTS = {
     "frees without looking for tickets": Guards(frees_if_empty=False),
     "moves the last ticket": Guards(moves_first=False),
     "leaves without looking at the grant": Guards(checks_grant=False),
+    "takes over without looking for tickets": Guards(takes_over_if_empty=False),
 }
 
 
-def search(processes: int, turns: int, guards: Guards = Guards()) -> Exploration:  # noqa: B008 -- it is a value
-    """Explore so many processes that each enter so often."""
-    model = MutexModel(processes, turns, guards)
+def search(processes: int, turns: int, guards: Guards = Guards(), ends: int = 1) -> Exploration:  # noqa: B008 -- it is a value
+    """Explore so many processes that each enter so often, while so many holds end by their time."""
+    model = MutexModel(processes, turns, guards, ends)
     return explore(model.start(), model.steps, PROPERTIES, canonical=canonical, most_states=3_000_000)
 
 
@@ -74,8 +84,15 @@ def search(processes: int, turns: int, guards: Guards = Guards()) -> Exploration
 @pytest.mark.parametrize(("processes", "turns"), [(2, 3), (3, size(full=2, quick=1))])
 def test_no_interleaving_of_commits_breaks_a_mutex(processes: int, turns: int) -> None:
     """Whichever of two alternatives comes too late, whatever happens after a read, and whoever dies."""
-    found = search(processes, turns)
+    found = search(processes, turns, ends=1 if processes == 2 else size(full=1, quick=0))
     print(f"{processes} processes, {turns} turns: {found}")
+    assert found.complete, found
+
+
+@pytest.mark.heavy
+def test_newcomers_and_waiters_share_holds_that_are_over() -> None:
+    """A hold ends by its time while others come, wait, look and die."""
+    found = search(3, 1, ends=size(full=2, quick=1))
     assert found.complete, found
 
 

@@ -597,6 +597,7 @@ class LocalLine:
         reaping: The next reap, which has not begun: those who ask for one share it.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
         next_end: When that is by the store's time; None: no entry there falls by time.
+        waited: Seconds that waiters here waited lately until the store said that they hold, as a moving average.
     """
 
     __slots__ = (
@@ -610,6 +611,7 @@ class LocalLine:
         "lifelines",
         "next_end",
         "reaping",
+        "waited",
         "waits",
     )
 
@@ -620,7 +622,7 @@ class LocalLine:
         self.last: Sight | None = None
         self.entering: Final = asyncio.Lock()
         self.reaping: asyncio.Task[Instant | None] | None = None
-        self.due_in = 0.0
+        self.due_in = self.waited = 0.0
         self.next_end: Instant | None = None
         self._joined = 0
         self._clock: Final = clock
@@ -678,6 +680,8 @@ class LocalLine:
         holder = holder_in(grant)
         wait = self.waits.get(holder.entry.id)
         if wait is not None and holder.entry.anchor == wait.entry.anchor:
+            self.driver.mutex.held_since = holder.granted_at
+            self.waited += 0.2 * (asyncio.get_running_loop().time() - wait.since - self.waited)
             wait.settle(SeenGrant(holder, grant.version, holder.granted_at, self._clock.elapsed()))
 
     def _saw(self, sight: Sight) -> None:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
-from standfast.clock import Instant, later
+from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import StoreBusyError
 from standfast.keys import RecordKey
 from standfast.locks.line import Entry, Granted, Holder, Line, OfPresence, Rules, Until, Waiter, Waiting
@@ -95,6 +95,12 @@ HEAD: Final = HEADS.encode_own(Head("", MUTEX, ONE))
 
 UNDRAWN: Final = 10**16 - 1
 """The ticket of a waiter that joins in this very commit: larger than any that a store draws."""
+
+
+@lru_cache(maxsize=1000)
+def head_with(pace: float) -> bytes:
+    """Return the head of a mutex that is taken by a process whose holds took so many seconds lately."""
+    return HEADS.encode_own(Head("", MUTEX, ONE, pace=pace)) if pace else HEAD
 
 
 def is_mutex(head: Head) -> bool:
@@ -216,11 +222,18 @@ class MutexView:
         changes: list[AlternativeChange] = [*self._ticket_changes(line)]
         if line.holders and line.holders != self.line.holders:
             changes.append(Put(grant, _grant_value(line.holders[0]), at(grant)))
+            if self.line.holders and not self._waited(line.holders[0]):
+                changes.append(Empty(keys.queue))  # a newcomer takes what is over, and passes none
         if line.holders:
             changes += self._head_changes(line)
         elif self.line.holders:
             changes += [Empty(keys.queue), Delete(keys.head, at(keys.head)), Delete(grant, at(grant))]
         return tuple(changes)
+
+    def _waited(self, holder: Holder) -> bool:
+        """Return True if a holder held before, or had a ticket."""
+        line, entry_id = self.line, holder.entry.id
+        return line.holder(entry_id) is not None or line.waiter(entry_id) is not None
 
     def _head_changes(self, line: Line) -> Iterator[AlternativeChange]:
         key, after = self.keys.head, structs.replace(self.head, history=self.history)
@@ -279,6 +292,7 @@ class MutexDriver:
 
     Attributes:
         asked: Requests that no caller waits for. One that enters comes after them.
+        held_since: When an entry of this process was last granted, by the store's time; None: not known.
     """
 
     def __init__(
@@ -293,6 +307,8 @@ class MutexDriver:
         self._scope, self._keys, self._clock, self._seen, self._granted = scope, keys, clock, seen, granted
         self._dead, self._killed = dead
         self._head: Record | None = None
+        self._pace = 0.0
+        self.held_since: Instant | None = None
         self._tickets: Final[dict[str, RecordKey]] = {}
         self.asked: Final[set[asyncio.Task[Any]]] = set()
 
@@ -330,7 +346,8 @@ class MutexDriver:
         keys, entry, scope = self._keys, request.entry, self._scope
         value, grant = WAITERS.encode_own(Waiter(entry)), keys.grant(SLOT)
         extra, before = _guarded(request.extra_changes)
-        ways = [Alternative((Put(keys.head, HEAD), Stamped(grant, value), *extra), before=before)]
+        head = head_with(float(f"{self._pace:.1g}")) if self._pace else HEAD
+        ways = [Alternative((Put(keys.head, head), Stamped(grant, value), *extra), before=before)]
         if request.waits:
             append = Append(keys.queue, value, suffix_of(entry), stamped=True)
             ways.append(Alternative((Present(keys.head), append, *extra), before=before))
@@ -342,7 +359,7 @@ class MutexDriver:
                     continue  # it got free between the first alternative and the second
                 break
             if chosen.index == 0:
-                self._head = Record(keys.head, HEAD, chosen.version)
+                self._head, self.held_since = Record(keys.head, head, chosen.version), chosen.at
                 holder = Holder(structs.replace(entry, entered_at=chosen.at), SLOT, chosen.at)
                 fences = {entry.id: chosen.version}
                 return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", fences, chosen.at, asked_at))
@@ -379,6 +396,7 @@ class MutexDriver:
             free = Alternative((Empty(keys.queue), Delete(keys.head, head.version), Delete(grant, fence)))
             chosen = await self._scope.choose(move, free)
             if isinstance(chosen, Choice):
+                self._note_pace(chosen.at)
                 if chosen.moved is not None:
                     self._granted(chosen.moved)
                 left = Left(was_holding=True, was_waiting=False)
@@ -387,6 +405,13 @@ class MutexDriver:
                 break
             self._head = chosen.current[keys.head]
         return await self.step(request, spec)
+
+    def _note_pace(self, at: Instant) -> None:
+        """Note how long the hold of this process took: it says so when it takes the mutex the next time."""
+        if self.held_since is not None:
+            took = max(0, at - self.held_since) / MICROSECONDS
+            self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
+            self.held_since = None
 
     async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
         asked_at = self._clock.elapsed()

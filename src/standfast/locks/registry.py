@@ -45,6 +45,12 @@ NOT_RENEWED: Final = "its lease lapsed: this process could not renew it in time"
 FIRST_POLL: Final = 0.1
 """Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
+PATIENCE: Final = 4
+"""How many times as long as others waited lately one waits before its first poll, where a poll is a round trip."""
+
+LATEST_POLL: Final = 1.0
+"""Seconds after which one polls in any case."""
+
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
 
@@ -190,11 +196,13 @@ class Lines:
 
     async def _poll_lines(self) -> None:
         loop, store = asyncio.get_running_loop(), self.scope.store
+        patience = PATIENCE if store.capabilities.reach == "network" else 0
         due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
                 # A line whose turns come is not polled: its first waiter here has not waited for long.
-                due = {line: max(due.get(line, 0.0), line.waiting_since + _first_poll(line)) for line in waiting}
+                firsts = {line: line.waiting_since + _first_poll(line, patience) for line in waiting}
+                due = {line: max(due.get(line, 0.0), first) for line, first in firsts.items()}
                 for line in waiting:
                     if due[line] <= loop.time() or (line.is_near and any(map(store.is_dead, line.lifelines.values()))):
                         await self._safely(self.reap(line))
@@ -345,9 +353,12 @@ class Lines:
             return
 
 
-def _first_poll(line: LocalLine) -> float:
-    """Return for how many seconds one waits before its first poll: far back, those at the front poll for all."""
-    return FIRST_POLL if line.is_near else POLL_EVERY
+def _first_poll(line: LocalLine, patience: int) -> float:
+    """Return for how many seconds one waits before its first poll.
+
+    Far back, those at the front poll for all. Where turns come, but late, it is several times what others waited.
+    """
+    return min(LATEST_POLL, max(FIRST_POLL if line.is_near else POLL_EVERY, patience * line.waited))
 
 
 def _is_left_halfway(sight: Sight) -> bool:

@@ -29,7 +29,7 @@ from standfast.locks.line_records import (
     WrongKind,
     ready_key,
 )
-from standfast.locks.mutex_line import HEAD, SLOT, WINDOW, holder_in, is_mutex, queued_in
+from standfast.locks.mutex_line import HEAD, SLOT, WINDOW, MutexDriver, holder_in, is_mutex, queued_in
 from standfast.scope import Scope
 from standfast.stores import Delete, GroupedStore, Put, Record
 from standfast.stores.memory import CAPABILITIES, MemoryBackend, MemoryRecords
@@ -264,6 +264,35 @@ async def test_a_hold_that_is_over_is_taken_by_the_next_who_asks(here: Process, 
     clock.advance(6)
     assert fence_of(await there.enter("b", run=True))
     assert await here.leave("a", slot=0) == Left(was_holding=False, was_waiting=False)
+
+
+async def test_a_newcomer_that_takes_what_is_over_passes_none_that_joins_meanwhile(
+    here: Process, there: Process, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read that the hold is over and that none waits; then one joins, and comes first."""
+    await here.enter("a", max_hold=5.0)
+    clock.advance(6.0)
+    commit = MutexDriver._commit
+
+    async def late(driver: MutexDriver, *decided: Any) -> Any:
+        monkeypatch.setattr(MutexDriver, "_commit", commit)
+        await there.enter("b")
+        return await commit(driver, *decided)
+
+    monkeypatch.setattr(MutexDriver, "_commit", late)
+    assert isinstance((await here.enter("c", run=True)).answer, Waiting)
+    assert await here.holder() == "b"
+    assert await here.waiting() == ["c"]
+
+
+async def test_the_one_that_takes_a_mutex_says_how_long_its_holds_took(here: Process, clock: Any) -> None:
+    """So that the wait of a newcomer can be estimated, and nothing is written for it."""
+    for _ in range(2):
+        fence = fence_of(await here.enter("a"))
+        clock.advance(2.0)
+        await here.leave("a", fence=fence)
+    assert fence_of(await here.enter("a"))
+    assert (await explain(here.scope, ADDRESS)).pace == pytest.approx(2.0)
 
 
 async def test_one_joins_while_the_next_takes_what_is_over(here: Process, there: Process, clock: Any) -> None:
