@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # --- driving a claimed run: until it has ended, waits for long, or is handed back ----------------------------------
 
 TRIES: Final = 50
-TURNS: Final = 20
+TURNS: Final = 60
 """How many times longer than others a run stays in memory that waits for nothing but its turn in lines."""
 
 MOST_IN_TURN: Final = 2_000

@@ -70,7 +70,7 @@ PROBE_EVERY: Final = 0.05
 FLUSH_AFTER: Final = 0.02
 """Seconds after which events are written though nothing needs them to be."""
 
-AT_REST: Final = 0.1
+AT_REST: Final = 0.4
 """After which part of the time that a run stays in memory it is looked again which have been there for so long."""
 
 HELD_UP: Final = 0.5
