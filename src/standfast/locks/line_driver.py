@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
@@ -358,7 +358,7 @@ class LineDriver:
         sight, outcomes = await self._step(requests, spec)
         self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.held)
         while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
-            sight = await self._look_further(sight, spec, dead)
+            sight = _followed(sight, await self._look_further(sight, spec, dead))
         return sight, outcomes
 
     async def _look_further(self, sight: Sight, spec: LockSpec, dead: frozenset[str]) -> Sight:
@@ -495,6 +495,14 @@ class LineDriver:
 
 def _ignored(_: Record) -> None:
     """Tell none of a grant."""
+
+
+def _followed(first: Sight, then: Sight) -> Sight:
+    """Return what two steps have left behind: requests of the first look for what it has put, and for its fences."""
+    held = {(holder.entry.id, holder.granted_at) for holder in then.line.holders}
+    stay = {holder.entry.id for holder in first.line.holders if (holder.entry.id, holder.granted_at) in held}
+    fences = {entry_id: fence for entry_id, fence in first.fences.items() if entry_id in stay}
+    return structs.replace(then, fences=fences | then.fences, versions=first.versions | then.versions)
 
 
 def _is_halfway(line: Line, dead: frozenset[str]) -> bool:

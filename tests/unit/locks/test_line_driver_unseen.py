@@ -6,12 +6,13 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.codec import Codec
 from standfast.errors import FormatTooNewError
 from standfast.events import NO_HOOKS
-from standfast.locks.entry import EnterRequest, LeaveRequest, LineEntries, RunGrant
+from standfast.locks.entry import Answer, EnterRequest, ExtraChanges, LeaveRequest, LineEntries, RunGrant
 from standfast.locks.inspect import explain
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Granted, OfRun, Rules, Waiting
 from standfast.locks.line_records import (
@@ -215,6 +216,23 @@ async def test_a_version_that_does_not_count_refuses_the_line(ground: Ground) ->
     assert record is not None
     with pytest.raises(FormatTooNewError):
         before.decode(record.value)
+
+
+async def test_a_step_that_has_to_look_further_still_says_what_it_has_put(ground: Ground) -> None:
+    """Many move up at once, more than one step sees: the request that began it is told the versions of its changes."""
+    for number in range(30):
+        await ground.enter(f"r{number}", 2)
+    record = (await ground.scope.read(ground.keys.head)).get(ground.keys.head)
+    assert record is not None
+    head = structs.replace(HEADS.decode(record.value), rules=Rules(99))
+    await ground.scope.commit(Put(ground.keys.head, head_value(head), record.version))
+    own = ground.scope.key("own")
+    extra = ExtraChanges[Answer]((own,), lambda _, seen: [Put(own, b"mine", seen.version(own))])
+    entry = Entry("new", "new", OfRun("new"), Instant(0))
+    request = EnterRequest(ADDRESS, spec(99), entry)
+    answered = await ground.lines[0].enter(request, is_new=True, extra_changes=extra)
+    assert answered.sight.versions[own] == (await ground.scope.read(own)).version(own)
+    assert isinstance(await ground.lines[1].find(ADDRESS, "new"), RunGrant)
 
 
 @pytest.mark.parametrize("listed", [0, 1, 8])
