@@ -94,6 +94,12 @@ class Group:
         self.primary.quit()
         self.take_over()
 
+    def restart_all(self) -> None:
+        """Restart one after the other in good order, the primary last, each when those before it are up."""
+        for each in [*self.followers, self.primary]:
+            each.quit()
+            each.restart()
+
     def aim(self, namespace: str) -> None:
         """Let the primary be the one that has a namespace, where there are several."""
 

@@ -186,10 +186,14 @@ class Activation:
             self.drop(conflict)
             raise Unload
 
-    async def check_may_act(self) -> None:
-        """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear."""
+    async def check_may_act(self, branch: Branch | None = None) -> None:
+        """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear.
+
+        A step of ``branch`` that was noted to begin, and runs at most once, is not kept back by an orderly stop: any
+        other worker would have to take it for interrupted.
+        """
         await self.runtime.until_proven()
-        if self.is_unloading or self.is_stopping:
+        if self.is_unloading or (self.is_stopping and not (branch is not None and branch.is_beginning)):
             raise Unload
         if self.claim is None or not self.runtime.may_act(self.claim.presence):
             self.evict()

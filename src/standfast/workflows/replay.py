@@ -127,6 +127,7 @@ class Branch:
         task: The task that runs it.
         children: How many branches it waits for; while there are any it does nothing itself.
         wait: What it waits for.
+        is_beginning: It is being noted that a step begins that runs at most once: from then on it must run here.
         is_in_effect: It runs a step at the moment.
         step: The id of the step that it runs, or has run last.
         is_interrupted: Its step was told to stop.
@@ -142,6 +143,7 @@ class Branch:
         "_names",
         "cancel",
         "children",
+        "is_beginning",
         "is_in_effect",
         "is_interrupted",
         "is_told",
@@ -158,7 +160,7 @@ class Branch:
         self.task: asyncio.Task[Any] | None = None
         self.children = 0
         self.wait: Wait | None = None
-        self.is_in_effect = self.is_interrupted = self.is_told = False
+        self.is_beginning = self.is_in_effect = self.is_interrupted = self.is_told = False
         self.step = ""
         self.cancel: RunCancelled | None = None
         self.lost: LeaseLostError | None = None

@@ -558,13 +558,16 @@ class StepExecution:
                 await self._wait_for_retry(self._retry_at)
             if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
                 return outcome_of(settled, self._step, self._known)
-            journal = activation.journal
-            if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
-                await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
-            await activation.check_may_act()
-            if self._branch.cancel is not None:  # it was told while that was written
-                activation.raise_cancel(self._branch, self._id)
-            value, problem = await self._attempt_it()
+            try:
+                journal = activation.journal
+                if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
+                    await activation.flush(self._branch, self._id)  # what was done before is durable before all else
+                await activation.check_may_act(self._branch)
+                if self._branch.cancel is not None:  # it was told while that was written
+                    activation.raise_cancel(self._branch, self._id)
+                value, problem = await self._attempt_it()
+            finally:
+                self._branch.is_beginning = False
             if self._recorded is not None:
                 return self._go_on(self._recorded, value)
             event, restored = self._record(value, problem)
@@ -592,6 +595,7 @@ class StepExecution:
         """Note that an at-most-once step begins; if it has begun before, return what became of it."""
         if self._began:
             return await self._reconcile()
+        self._branch.is_beginning = True
         self._note(HistoryEvent("began", self._id, self._activation.runtime.now(), digest=self._digest))
         return None
 

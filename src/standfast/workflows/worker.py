@@ -665,7 +665,10 @@ class Worker:
         self._end_pulse()
         loaded = [each for each in self._runtime.loaded.values() if each.claim is not None]
         under_way = [
-            f"{each.keys.id} ({branch.step})" for each in loaded for branch in each.branches if branch.is_in_effect
+            f"{each.keys.id} ({branch.step})"
+            for each in loaded
+            for branch in each.branches
+            if branch.is_in_effect or branch.is_beginning
         ]
         tell_waits(self._runtime.hooks, self._runtime.clock, under_way, grace)
         hurried = asyncio.ensure_future(self._hurried.wait())
@@ -703,7 +706,7 @@ class Worker:
             if activation.is_handed_back:
                 return
         activation.stop()
-        if any(branch.is_in_effect for branch in activation.branches):
+        if any(branch.is_in_effect or branch.is_beginning for branch in activation.branches):
             ends: set[asyncio.Future[Any]] = {activation.over, hurried}
             await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         await self._hand_back(activation)

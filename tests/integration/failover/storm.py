@@ -97,12 +97,18 @@ def come_back(servers: Group) -> None:
     old.restart()
 
 
+def restart_all(servers: Group) -> None:
+    """Restart all of them in turn, the primary last; none takes over unless they elect one."""
+    servers.restart_all()
+
+
 FAULTS: Final = {
     "killed": kill,
     "frozen, connections left open": freeze,
     "cut off": part,
     "stepped down": step_down,
     "killed, and comes back": come_back,
+    "restarted, after its followers": restart_all,
 }
 
 
