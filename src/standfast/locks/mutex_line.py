@@ -97,10 +97,8 @@ UNDRAWN: Final = 10**16 - 1
 """The ticket of a waiter that joins in this very commit: larger than any that a store draws."""
 
 
-@lru_cache(maxsize=1000)
-def head_with(pace: float) -> bytes:
-    """Return the head of a mutex that is taken by a process whose holds took so many seconds lately."""
-    return HEADS.encode_own(Head("", MUTEX, ONE, pace=pace)) if pace else HEAD
+_head_in: Final = lru_cache(maxsize=64)(HEADS.decode)
+"""Returns the head that a value says. Those of mutexes are few."""
 
 
 def is_mutex(head: Head) -> bool:
@@ -307,7 +305,8 @@ class MutexDriver:
         self._scope, self._keys, self._clock, self._seen, self._granted = scope, keys, clock, seen, granted
         self._dead, self._killed = dead
         self._head: Record | None = None
-        self._pace = 0.0
+        self._pace = self._told_pace = 0.0
+        self._own_head = HEAD
         self.held_since: Instant | None = None
         self._tickets: Final[dict[str, RecordKey]] = {}
         self.asked: Final[set[asyncio.Task[Any]]] = set()
@@ -346,7 +345,7 @@ class MutexDriver:
         keys, entry, scope = self._keys, request.entry, self._scope
         value, grant = WAITERS.encode_own(Waiter(entry)), keys.grant(SLOT)
         extra, before = _guarded(request.extra_changes)
-        head = head_with(float(f"{self._pace:.1g}")) if self._pace else HEAD
+        head = self._own_head
         ways = [Alternative((Put(keys.head, head), Stamped(grant, value), *extra), before=before)]
         if request.waits:
             append = Append(keys.queue, value, suffix_of(entry), stamped=True)
@@ -374,7 +373,7 @@ class MutexDriver:
         head = chosen.present.get(keys.head)
         if head is None:  # the answer got lost, and what was found of it does not say
             head = (await self._scope.read(keys.head)).get(keys.head)
-        if head is not None and head.value != HEAD and not is_mutex(HEADS.decode(head.value)):
+        if head is not None and head.value != HEAD and not is_mutex(_head_in(head.value)):
             undo = [Delete(each.key, chosen.version) if isinstance(each, Put) else each for each in extra]
             if isinstance(await self._scope.commit(Delete(ticket, chosen.version), *undo), Conflict):
                 await self._scope.commit(Delete(ticket, chosen.version))  # the rest is in other hands
@@ -390,7 +389,7 @@ class MutexDriver:
         move = Alternative((MoveFirst(keys.queue, grant, fence, keys.inboxes),))
         for _ in range(QUICK_TRIES):
             head = self._head
-            if head is None or (head.value != HEAD and HEADS.decode(head.value).history):
+            if head is None or (head.value != HEAD and _head_in(head.value).history):
                 break
             asked_at = self._clock.elapsed()
             free = Alternative((Empty(keys.queue), Delete(keys.head, head.version), Delete(grant, fence)))
@@ -408,10 +407,13 @@ class MutexDriver:
 
     def _note_pace(self, at: Instant) -> None:
         """Note how long the hold of this process took: it says so when it takes the mutex the next time."""
-        if self.held_since is not None:
-            took = max(0, at - self.held_since) / MICROSECONDS
-            self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
-            self.held_since = None
+        if self.held_since is None:
+            return
+        took, self.held_since = (at - self.held_since) / MICROSECONDS, None
+        pace = self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
+        if not 0.7 * self._told_pace < pace < 1.4 * self._told_pace:  # else it is near enough
+            self._told_pace = pace
+            self._own_head = HEADS.encode_own(Head("", MUTEX, ONE, pace=float(f"{max(0.0, pace):.1g}")))
 
     async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
         asked_at = self._clock.elapsed()
@@ -510,7 +512,7 @@ class MutexDriver:
     ) -> MutexView | None:
         """Return the line as it was read; None: it is of another kind."""
         keys, head = self._keys, seen.get(self._keys.head)
-        if head is not None and head.value != HEAD and not is_mutex(HEADS.decode(head.value)):
+        if head is not None and head.value != HEAD and not is_mutex(_head_in(head.value)):
             return None
         self._head = head
         if page is None:
