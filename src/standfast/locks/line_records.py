@@ -474,7 +474,7 @@ _decoded: Final = lru_cache(maxsize=4096)(WAITERS.decode)
 def name_of(address: tuple[str, ...]) -> str:
     """Return a line as people are shown it: its key, or in words whose requests stand in it."""
     if address[0] == "limit":
-        return f"runs of {address[1]}" if address[2] == "type" else f"runs of {address[1]} for {address[3]}"
+        return f"limit of {address[1]}" if address[2] == "type" else f"limit of {address[1]} for {address[3]}"
     if address[0] != "request":
         return display(address[1:]) if address[1] else address[2]
     tenant, kind, *rest = address[1:]

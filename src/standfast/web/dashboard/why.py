@@ -98,6 +98,16 @@ class _Search:
         self.edges: Final[list[WaitEdge]] = []
         self.pending: Final[list[Any]] = []
 
+    async def _lack(self, info: RunInfo) -> str:
+        """Return why no worker takes up a run, if that can be said."""
+        alive = [each for each in await self._engine.workers(limit=100) if each.is_alive]
+        if not alive:
+            return ", and none is alive"
+        if any((info.workflow, info.version) in each.workflows or not each.is_whole for each in alive):
+            return ""
+        version = f" in version {info.version}" if info.version else ""
+        return f", and none that is alive has the code of {info.workflow}{version}"
+
     async def explained(self, address: tuple[str, ...]) -> Explanation:
         return await explain(self._scope, address, limit=100)
 
@@ -109,6 +119,8 @@ class _Search:
             detail = info.status.replace("_", " ")
             if not info.has_ended and info.waits_for:
                 detail += f", waits for {info.waits_for}"
+            if not info.has_ended and info.waits_for == "a worker":
+                detail += await self._lack(info)
             href = self._view.url("run", id=run_id)
             self.nodes[name] = WaitNode(name, "run", one_line(run_id), one_line(detail), href)
             if not info.has_ended:

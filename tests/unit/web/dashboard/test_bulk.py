@@ -214,7 +214,7 @@ async def test_work_whose_process_was_killed_is_told_as_cut_off_and_the_rest_is_
             page = (await made.get("bulk", id=job_id)).text
             assert "Purged 3 of 7 runs" in page
             assert ">cut off<" in page
-            assert "work on many runs was cut off" in (await made.get("")).text
+            assert "Work on many runs was cut off" in (await made.get("")).text
             rest = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', page))
             assert set(rest) == {"status", "ended_before"}
             with pytest.raises(sf.errors.RunFailedError):  # one more fails since then, and is not meant

@@ -211,3 +211,16 @@ async def test_why_the_first_waiter_of_a_line_waits_is_one_click_from_the_first_
         link = re.search(r'href="(/why[^"]+)">why\?', (await made.get("")).text)
         assert link is not None
         assert "second waits for ledger, which is held by first" in (await made.http.get(unescape(link[1]))).text
+
+
+async def test_why_says_that_no_worker_has_the_code_of_a_run() -> None:
+    """That it waits for a worker would be true of every run, and help nobody."""
+
+    @sf.workflow(name="elsewhere", version="2")
+    async def elsewhere(ctx: sf.Context) -> None:
+        """Have code that no worker has."""
+
+    async with opened() as made, sf.Engine(made.engine.space, workflows=[elsewhere], drive=False) as client:
+        await client.start(elsewhere, id="lost")
+        words = "waits for a worker, and none that is alive has the code of elsewhere in version 2"
+        assert words in (await made.get("why", run="lost")).text
