@@ -198,7 +198,7 @@ def _workers(seen: Overview) -> RenderableType:
         table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=None if title in CUT else 7)
     busiest = sorted(seen.workers, key=lambda worker: (worker.is_alive, -worker.runs))
     for worker in busiest[:MOST_WORKERS]:
-        heard = "dead" if worker.heard is None else f"{length(worker.heard)} ago"
+        heard = "dead" if worker.heard is None else length(worker.heard)
         names = ", ".join(f"{name}@{version}" if version else name for name, version in worker.workflows)
         runs = f"{worker.runs:,}{'+' if worker.more else ''}"
         facts = (worker.host, str(worker.process), heard, runs, names, worker.id)
