@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ from msgspec import Raw
 
 import standfast as sf
 from benchmarks.harness import Row, at_most, plainly_at_most
-from standfast.clock import Instant
+from standfast.clock import MICROSECONDS, Instant
 from standfast.workflows.lanes import INDEXINGS, Indexing
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listed_value
 
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 SIZES: Final = tuple(map(int, os.environ.get("STANDFAST_BENCH_RUNS", "10000 100000 1000000").split()))
 PAGE: Final = 100
+LATER: Final = 20_000
 BEGAN: Final = 1_750_000_000_000_000
 AT_ONCE, RUNS = 50, 1_000
 _BARE: Final = "SELECT id, header, state FROM runs WHERE status = ? ORDER BY changed_at DESC LIMIT ?"
@@ -44,7 +46,7 @@ class Stored:
     """A store with so many runs, written in bulk, and a plain table with the same ones."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        self._runner = asyncio.Runner()
+        self._runner, self._size = asyncio.Runner(), size
         self._url = f"sqlite:///{folder}/runs-{size}.db"
         self.run(self._make())
         rows = list(self._rows(size))
@@ -136,6 +138,15 @@ class Stored:
         assert self._bare.execute(_BARE_COUNT, ("failed", 1_000)).get == 1_000
         return (time.perf_counter() - began) * 1e3
 
+    def by_start(self) -> float:
+        """Return the milliseconds until those of a moment are found by their start, where 20,000 have ended later."""
+        first = BEGAN + 1_000 * max(0, self._size - LATER)
+        moment = [datetime.fromtimestamp(at / MICROSECONDS, UTC) for at in (first, first + 1_000 * PAGE)]
+        began = time.perf_counter()
+        asked = self.engine.list(started_after=moment[0], started_before=moment[1], newest_first=True, limit=PAGE)
+        assert len(self.run(asked).runs) == PAGE
+        return (time.perf_counter() - began) * 1e3
+
     def pause(self) -> float:
         """Return for how many milliseconds another task did not have its turn at the most, during a page."""
         return self.run(self._pause())
@@ -218,6 +229,8 @@ def rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
         page = plainly_at_most(20) if size == max(SIZES) else None
         yield Row(f"first page by status {of}", "ms", stored.page, stored.bare_page, bar=page)
         yield Row(f"a count up to a thousand {of}", "ms", stored.count, stored.bare_count)
+        if size > LATER:
+            yield Row(f"a page by start, {LATER:,} ended later, {of}", "ms", stored.by_start)
         yield Row(f"longest pause during a page {of}", "ms", stored.pause, bar=plainly_at_most(5))
     cost = Cost(folder)
     stack.callback(cost.close)
