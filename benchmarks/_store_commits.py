@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from benchmarks._store_limit import Bare
-    from benchmarks.harness import Measure
+    from benchmarks.harness import Bar, Measure
 
 TASKS: Final = (1, 10, 100, 1_000)
 WINDOW: Final = 0.15  # seconds
@@ -38,8 +38,8 @@ class Paced:
 class Commits:
     """The rows about one server. Connections are made when the first of them is measured."""
 
-    def __init__(self, server: str, url: str) -> None:
-        self._server, self._url = server, url
+    def __init__(self, server: str, url: str, alone: Bar | None = None) -> None:
+        self._server, self._url, self._alone = server, url, alone
         self._ours: Ours | None = None
         self._bare: Bare | None = None
 
@@ -47,7 +47,8 @@ class Commits:
         """Return a row for each number of tasks."""
         for tasks in TASKS:
             what = f"{self._server}: {tasks:,} task{'s' * (tasks > 1)}"
-            yield Row(what, "commits/s", self._standfast(tasks), self._limit(tasks), rounds=ROUNDS)
+            bar = self._alone if tasks == 1 else None
+            yield Row(what, "commits/s", self._standfast(tasks), self._limit(tasks), bar=bar, rounds=ROUNDS)
 
     def _open(self) -> tuple[Ours, Bare]:
         if self._ours is None or self._bare is None:

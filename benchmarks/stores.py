@@ -101,7 +101,7 @@ class Programme:
     def rows(self) -> Iterator[Row]:
         """Return the rows in the order they are shown."""
         for kind, url in self._urls.items():
-            commits = Commits(SERVERS[kind], url)
+            commits = Commits(SERVERS[kind], url, at_least(0.71) if kind == "etcd" else None)
             self._stack.callback(commits.close)
             yield from commits.rows()
         for kind in self._urls:
@@ -114,7 +114,8 @@ class Programme:
             return self._on_postgresql(locks)
         if kind == "redis":
             return self._on_redis(locks)
-        return (locks.alone(), locks.hand_over(seconds=PATIENCE if kind in POLLED else PING_PONG_SECONDS))
+        bar = plainly_at_most(3) if kind == "etcd" else None
+        return (locks.alone(), locks.hand_over(bar, seconds=PATIENCE if kind in POLLED else PING_PONG_SECONDS))
 
     def _on_postgresql(self, locks: Locks) -> Iterator[Row]:
         pairs = PostgresPairs(self._urls["postgresql"])
