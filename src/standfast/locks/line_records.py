@@ -474,7 +474,8 @@ _decoded: Final = lru_cache(maxsize=4096)(WAITERS.decode)
 def name_of(address: tuple[str, ...]) -> str:
     """Return a line as people are shown it: its key, or in words whose requests stand in it."""
     if address[0] == "limit":
-        return f"limit of {address[1]}" if address[2] == "type" else f"limit of {address[1]} for {address[3]}"
+        whose = address[3:]  # a workflow and an action have one limit, or one for each key
+        return f"limit of {address[1]} for {whose[0]}" if whose else f"limit of {address[1]}"
     if address[0] != "request":
         return display(address[1:]) if address[1] else address[2]
     tenant, kind, *rest = address[1:]

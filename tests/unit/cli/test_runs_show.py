@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXPLANATION = {
     "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "holders", "waiters", "waiting", "more",
-    "pace", "estimate", "history", "reverts_at",
+    "pace", "estimate", "history", "reverts_at", "holding",
 }  # fmt: skip
 ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since", "run"}
 HOLDER = ENTRY | {"held_for", "lease_left", "ends_at", "fence", "slot", "entered_at"}

@@ -19,6 +19,7 @@ from standfast.locks.line_records import (
     LineView,
     LockSpec,
     Resize,
+    name_of,
     presences_of,
 )
 from standfast.locks.locks import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
@@ -244,3 +245,16 @@ def test_as_many_holders_as_there_may_be_fit_into_one_record() -> None:
     head = Head("l" * 60, "mode lock", rules, holders, 2**52, 2**52, pinned=True, pace=1e9)
 
     assert len(HEADS.encode_own(head)) <= limits.max_value_bytes
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (("limit", "fulfil", "type"), "limit of fulfil"),
+        (("limit", "fulfil", "key", "eu"), "limit of fulfil for eu"),
+        (("limit", "chat.respond", "action"), "limit of chat.respond"),
+    ],
+)
+def test_the_line_of_a_limit_is_named_by_what_it_limits(address: tuple[str, ...], shown: str) -> None:
+    """Of a workflow, of each of its keys, and of an action."""
+    assert name_of(address) == shown
