@@ -496,9 +496,10 @@ class _Server(uvicorn.Server):
         self._app, self._edge, self._quiet = app, edge, quiet
 
     def tell(self, words: str) -> None:
-        """Print a line for the person who started this."""
+        """Print a line for the person who started this, if something reads it still."""
         if not self._quiet:
-            click.echo(words)
+            with contextlib.suppress(OSError):
+                click.echo(words)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
