@@ -24,7 +24,7 @@ SOURCE = ROOT / "src" / "standfast"
 
 # Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
 SCRIPTS = {
-    "stores/cloudflare/worker.js": "3ee33c143639202dbf0ab4eaf180a6fd5e1d505e37a4d7e86674ead579348092",
+    "stores/cloudflare/worker.js": "2997632d4b410347382cc27e573f3e035aa6fbf7d8496dd89e2c28f3c93a6676",
     "stores/postgresql/migrations/0001_records.sql": "9add0e4f37a3192af78460ff8fd3b63f03cacf9478a7bc76a995a58381735938",
     "stores/postgresql/migrations/0002_joining.sql": "c661d193e949378188136393a0ada7d6268c1981ae08defadd1bbab73106a0fe",
     "stores/postgresql/migrations/0003_views.sql": "e25eeb1f05c921766175fa22b95dc533b90fc1b4192fb41982acb222688e84a0",
