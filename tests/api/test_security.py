@@ -49,7 +49,7 @@ SCRIPTS = {
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
     "web/chat/page/chat.js": "be4bd22bcfc56b860bc223e332d4ade72b37cd919865a166712df7388a900dac",
-    "web/dashboard/static/dashboard.js": "87ebf3dbb0af90ce81140e9477adfc74accec69ebfe6b947b4fdc9cb13de66ea",
+    "web/dashboard/static/dashboard.js": "ab8a20c7cf1b1cd7197e019a2fef1fd0c1bd9a71ca3e0a85b23bd7c40f23bc81",
 }
 
 LISTEN = """
