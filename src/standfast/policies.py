@@ -134,7 +134,7 @@ LimitKey: TypeAlias = "KeyForm | Callable[..., str | None]"
 
 DEFAULT: Final = "default"
 MOST_PERMITS: Final = 1_000_000
-"""The most unfinished runs that a limit of a workflow admits."""
+"""The most unfinished runs or running requests that a limit admits."""
 
 MOST_QUEUED: Final = 10_000
 LARGEST_RATE: Final = 1_000_000
@@ -149,8 +149,7 @@ class Limit(Value):
     It counts over all workers of a store; with ``arbiter="local"``, the requests of the one server.
 
     Args:
-        max: How many; of the requests of an action 400 at most, since a line lists those. For more, split them by
-            ``key``.
+        max: How many, up to 1,000,000. One start and one end cost the same however many there are.
         key: What they are counted by; None: all together. For a workflow: a function of its arguments that returns
             text. For an action: ``"tenant"``, ``"user"``, ``"session"``, or a function of the :class:`~standfast.Call`,
             all of them within a tenant. Callers without a name, and requests without a session, count as one. A

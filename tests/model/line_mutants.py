@@ -32,6 +32,12 @@ def by_the_listed(line: Line, entry: Entry, now: Instant) -> tuple[Line, object]
     return structs.replace(alone, unseen=line.unseen), answer
 
 
+def counts_kept(line: Line, now: Instant, alive: Alive) -> Line:
+    """Let only those fall that are in sight."""
+    swept = sweep(structs.replace(line, unseen_of=()), now, alive)
+    return structs.replace(swept, unseen=line.unseen, unseen_of=line.unseen_of)
+
+
 def of_the_owner(line: Line, entry_id: str) -> Line:
     """Release whatever the owner has, though it may be a later acquisition."""
     owner = entry_id.split(".", maxsplit=1)[0]
@@ -117,5 +123,6 @@ MUTANTS = {
     "asking again goes to the end": Algebra(enter=to_the_end),
     "lowering permits evicts": Algebra(resize=evicting),
     "only those in sight count": Algebra(enter=by_the_listed),
+    "the count of a dead process is kept": Algebra(sweep=counts_kept),
     "too heavy for ever": Algebra(enter=patient, advance=stubborn),
 }

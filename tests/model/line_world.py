@@ -8,7 +8,18 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.locks import line as algebra
-from standfast.locks.line import OUT_OF_SIGHT, Entry, Line, OfPresence, OfRun, Rules, Until
+from standfast.locks.line import (
+    OUT_OF_SIGHT,
+    Entry,
+    Line,
+    OfPresence,
+    OfRun,
+    Rules,
+    Until,
+    bring_into_sight,
+    has_fallen,
+    put_out_of_sight,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -228,8 +239,8 @@ def _put(values: tuple[T, ...], place: int, *, value: T) -> tuple[T, ...]:
 def shown(line: Line, window: int | None, also: str) -> Line:
     """Return the line as a step sees it: the first waiters, the holders that it lists, and the one that it is about."""
     if line.listed is not None:
-        holders = tuple(each for each in line.holders if each.slot != OUT_OF_SIGHT or each.entry.id == also)
-        line = structs.replace(line, holders=holders, unseen=len(line.holders) - len(holders))
+        about = tuple(each for each in line.holders if each.slot == OUT_OF_SIGHT and each.entry.id == also)
+        line = bring_into_sight(put_out_of_sight(line), about)
     if window is None or len(line.waiters) <= window:
         return line
     seen = (*line.waiters[:window], *(each for each in line.waiters[window:] if each.entry.id == also))
@@ -239,10 +250,11 @@ def shown(line: Line, window: int | None, also: str) -> Line:
 def merged(before: Line, seen: Line, after: Line) -> Line:
     """Put those who were out of sight back."""
     in_sight = {each.entry.id for each in seen.holders}
-    counted = [each for each in before.holders if each.entry.id not in in_sight]
+    hidden_holders = [each for each in before.holders if each.entry.id not in in_sight]
+    counted = [each for each in hidden_holders if not has_fallen(each, dict(after.unseen_of))]
     if len(counted) != after.unseen:
         raise AssertionError(f"{len(counted)} hold out of sight, and {after.unseen} are counted")
-    after = structs.replace(after, holders=(*counted, *after.holders), unseen=0)
+    after = structs.replace(after, holders=(*counted, *after.holders), unseen=0, unseen_of=(), fallen=())
     known = {each.ticket for each in seen.waiters}
     hidden = [each for each in before.waiters if each.ticket not in known]
     waiters = tuple(sorted((*after.waiters, *hidden), key=lambda each: each.ticket))

@@ -35,6 +35,9 @@ SETUPS = {
     "runs of which one is listed, and a process": Setup(
         (RUN, RUN, RUN, Actor()), permits=2, acquisitions=1, ticks=0, window=1, listed=1
     ),
+    "processes that are only counted": Setup(
+        (Actor(),) * 3, permits=2, acquisitions=BIG, ticks=0, sizes=(1, 2), forced=True, window=1, listed=0
+    ),
     "leases, only the front in sight": Setup((LEASED,) * 3, acquisitions=BIG, window=1),
 }
 

@@ -16,13 +16,27 @@ from standfast.locks import line_records as requests
 from standfast.locks import line_step as deciding
 from standfast.locks import mutex_line
 from standfast.locks.heartbeat import MARGIN, Presence
-from standfast.locks.line import Granted, Line, Waiter, Waiting, _grant, advance, enter, leave, renew, resize, sweep
+from standfast.locks.line import (
+    Granted,
+    Line,
+    Waiter,
+    Waiting,
+    _grant,
+    advance,
+    bring_into_sight,
+    enter,
+    leave,
+    put_out_of_sight,
+    renew,
+    resize,
+    sweep,
+)
 from standfast.locks.line_records import Leave, Left, LineView
 from standfast.locks.locks import Hold
 from standfast.locks.registry import Lines
 from standfast.stores.memory import MemoryRecords
 from standfast.stores.protocol import Alternative, Check, Empty, Present, Put
-from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
+from tests.model.line_mutants import barging, counts_kept, evicting, immortal_waiters, light_ones_first
 from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
@@ -212,6 +226,40 @@ def never(_lines: Lines) -> None:
     """Never look without a hint."""
 
 
+# --- holders that are only counted, by their presences ---------------------------------------------------------
+
+
+def whoever_has_a_record(line: Line, holders: tuple[Holder, ...]) -> Line:
+    """Take every record for a holder, though its presence may have fallen."""
+    brought = bring_into_sight(line, holders)
+    fallen = [each for each in holders if brought.holder(each.entry.id) is None]
+    return structs.replace(brought, holders=(*brought.holders, *fallen), unseen=brought.unseen - len(fallen))
+
+
+def counted_with_the_others(line: Line) -> Line:
+    """Count all that are out of sight as if they were runs."""
+    return structs.replace(put_out_of_sight(line), unseen_of=line.unseen_of)
+
+
+def nothing_cleared(_lines: Lines, _line: LocalLine, _presence: str, _after: float = 0.0) -> None:
+    """Leave the records of the dead where they are."""
+
+
+def renewed_in_place(line: Line, entry: Entry, now: Instant) -> tuple[Line, Any]:
+    """Let one that asks again by another presence keep its record, which says the old one."""
+    renewed, granted = renew(line, entry.id, entry.anchor)
+    return enter(line, entry, now) if granted is None else (renewed, granted)
+
+
+COUNTED_MUTANTS: Final[dict[str, Patches]] = {
+    "the count of a dead presence is kept": ((requests, "sweep", counts_kept),),
+    "a record counts though its presence has fallen": ((requests, "bring_into_sight", whoever_has_a_record),),
+    "a presence is not counted": ((requests, "put_out_of_sight", counted_with_the_others),),
+    "what has fallen is left": ((Lines, "_clear", nothing_cleared),),
+    "one that asks again stays with its old presence": ((requests, "enter", renewed_in_place),),
+}
+"""Wrong in the way of lines that only count some of their holders."""
+
 MUTANTS: Final[dict[str, Patches]] = {
     "no fence": ((LineView, "_grant_changes", written_once), (deciding, "_fences", fences_of_old)),
     "fence from the clock": ((Hold, "__init__", fenced_by_clock), (Hold, "guard", property(true_guard))),
@@ -239,4 +287,4 @@ MUTANTS: Final[dict[str, Patches]] = {
 
 def mutated(name: str) -> AbstractContextManager[None]:
     """Run the code with one of the mutants in it."""
-    return replaced(MUTANTS[name])
+    return replaced({**MUTANTS, **COUNTED_MUTANTS}[name])

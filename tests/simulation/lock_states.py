@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from standfast.locks.line import Holder, Waiter
+from standfast.locks.line import Holder, Waiter, has_fallen
 from standfast.locks.line_records import Head
 from standfast.locks.mutex_line import is_mutex
 
@@ -36,11 +36,15 @@ class Attempt(Struct):
 
 
 class LineState(Struct, frozen=True):
-    """The records of one line. A mutex is held by the one that its grant is for; of others, the head has a list."""
+    """The records of one line. A mutex is held by the one that its grant is for; of others, the head has a list.
+
+    Those that a head only counts have a record each (``held``). One whose presence is not counted holds nothing.
+    """
 
     head: Head | None = None
     waiters: dict[str, Waiter] = field(default_factory=dict)
-    grants: dict[int, tuple[int, str]] = field(default_factory=dict)
+    grants: dict[int | str, tuple[int, str]] = field(default_factory=dict)
+    held: dict[str, Holder] = field(default_factory=dict)
     holder: Holder | None = None
 
     @property
@@ -53,7 +57,10 @@ class LineState(Struct, frozen=True):
         """Everyone who holds, in order of their grants."""
         if self.holder is not None:
             return (self.holder,)
-        return () if self.head is None else self.head.holders
+        if self.head is None:
+            return ()
+        counted = self.head.unseen_of
+        return (*self.head.holders, *(each for each in self.held.values() if not has_fallen(each, counted)))
 
 
 class Grants(Struct):

@@ -5,14 +5,15 @@ It sees the records themselves, and what each contender believes; it knows nothi
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import structs
 
 from standfast.keys import RecordKey
-from standfast.locks.line import Entry, Holder, OfPresence, Waiter
-from standfast.locks.line_records import GRANTS, HEADS, WAITERS
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfPresence, Waiter
+from standfast.locks.line_records import GRANTS, HEADS, HELD, WAITERS
 from standfast.locks.mutex_line import holder_in
 from standfast.stores.protocol import STAMP_BYTES
 from tests.simulation.lock_states import Attempt, Grants, LineState
@@ -41,7 +42,7 @@ class LockWatch:
         self.permits: Final[dict[str, int | None]] = {}
         self.alone: Final[dict[str, tuple[str, ...]]] = {}
         self.lines: Final[dict[str, LineState]] = {}
-        self._slots: Final[dict[tuple[str, int], Grants]] = {}
+        self._slots: Final[dict[tuple[str, int | str], Grants]] = {}
         self._presences: Final[dict[RecordKey, Instant]] = {}
         self._latest: Final[dict[str, int]] = {}
 
@@ -61,8 +62,8 @@ class LockWatch:
                 self._saw_presence(key)
             elif kind == "effect":
                 self._saw_effect(key)
-            elif kind in ("line", "ticket", "grant", "queue"):
-                name, last = parts[2], parts[3] if kind == "queue" else parts[-1]
+            elif kind in ("line", "ticket", "grant", "queue", "held"):
+                name, last = parts[2 + (kind == "held")], parts[3] if kind == "queue" else parts[-1]
                 touched[name] = self._changed(touched.get(name) or self.line(name), kind, key, last)
         for name, after in touched.items():
             before, self.lines[name] = self.line(name), after
@@ -83,6 +84,13 @@ class LockWatch:
                 entry = GRANTS.decode(record.value).entry if holder is None else holder.entry.id
                 grants[int(last)] = (record.version, entry)
             return structs.replace(state, grants=grants, holder=holder)
+        if kind == "held":
+            held = {name: each for name, each in state.held.items() if name != last}
+            counted = {slot: grant for slot, grant in state.grants.items() if slot != last}
+            if record is not None:
+                held[last] = HELD.decode(record.value)
+                counted[last] = (record.version, last)
+            return structs.replace(state, held=held, grants=counted)
         waiters = {name: each for name, each in state.waiters.items() if each.ticket != int(last)}
         if record is not None:
             waits = holder_in(record).entry if kind == "queue" else WAITERS.decode(record.value).entry
@@ -150,9 +158,13 @@ class LockWatch:
     ) -> None:
         """Grants go in the order of the tickets: nobody passes one who asked earlier and still waits."""
         waited = before.waiters if same_life else {}
+        # One that is only counted may ask again by another presence, and gets a new grant in its place.
+        new = [each for each in new if each.entry.id not in before.held]
         came = [each for each in new if each.entry.id not in waited or self._kept_place(waited[each.entry.id], each)]
-        order = [waited[each.entry.id].ticket if each.entry.id in waited else 2**60 for each in came]
+        places = [(each, waited[each.entry.id].ticket if each.entry.id in waited else 2**60) for each in came]
+        order = [ticket for each, ticket in places if each.slot != OUT_OF_SIGHT]  # others have no order in one commit
         self.demand(order == sorted(order), f"FIFO: of {name}, a later one was served before an earlier one")
+        order = [ticket for _, ticket in places]
         kept = {waiter.ticket for waiter in waited.values()}  # one that was dead may have joined anew, with another
         still = [waiter.ticket for waiter in after.waiters.values() if waiter.ticket in kept]
         passed = order and still and max(order) > min(still)
@@ -175,14 +187,26 @@ class LockWatch:
     def _check_grants(self, name: str, new: list[Holder], after: LineState) -> None:
         """Each holder has a slot and a grant of its own; a grant that changes hands has a version never seen."""
         for holder in new:
-            slot, version = self.slot(name, holder.slot), after.grants.get(holder.slot, (0, ""))[0]
+            slot, version = self.slot(name, _slot_of(holder)), after.grants.get(_slot_of(holder), (0, ""))[0]
             self.demand(version > slot.version, f"fence: that of {name} did not grow")
             slot.version = max(slot.version, version)
             slot.order.append(_grant_of(holder))
-        held = {holder.slot: holder.entry.id for holder in after.holders}
+        held = {_slot_of(holder): holder.entry.id for holder in after.holders}
         self.demand(len(held) == len(after.holders), f"permits: two hold one slot of {name}")
-        granted = {slot: entry for slot, (_, entry) in after.grants.items()}
+        fallen = after.held.keys() - held.keys()
+        granted = {slot: entry for slot, (_, entry) in after.grants.items() if slot not in fallen}
         self.demand(granted == held, f"grants: those of {name} are not those of its holders")
+        self._check_counts(name, after)
+
+    def _check_counts(self, name: str, after: LineState) -> None:
+        """A head counts those that have a record of their own, by their presence, while that is there."""
+        head, found = after.head, Counter(_presence_of(each.entry) for each in after.held.values())
+        said = {} if head is None else head.unseen_of
+        for presence in found.keys() | said.keys():
+            key = RecordKey("default", "default", "presence", *presence.split("."))
+            is_right = said.get(presence, 0) == found[presence] or self._presences.get(key, 0) <= self._memory.now()
+            self.demand(is_right, f"counts: {name} has {found[presence]} of {presence}, and says {said.get(presence)}")
+        self.demand(head is None or head.unseen == sum(said.values()), f"counts: those of {name} do not add up")
 
     def _check_places(self, name: str, before: LineState, after: LineState, *, same_life: bool) -> None:
         """Tickets are given once, kept, and lie where the head says that waiters are."""
@@ -204,7 +228,7 @@ class LockWatch:
 
     # --- every contender -----------------------------------------------------------------------------------------
 
-    def slot(self, name: str, number: int) -> Grants:
+    def slot(self, name: str, number: int | str) -> Grants:
         """Return what is known of one slot."""
         return self._slots.setdefault((name, number), Grants())
 
@@ -221,7 +245,8 @@ class LockWatch:
         slot.fences[number] = hold.fence
 
     def _place(self, name: str, attempt: Attempt) -> tuple[Grants, int]:
-        slot = self.slot(name, int(_parts(attempt.hold.grant)[-1]))
+        _, _, kind, *_, last = _parts(attempt.hold.grant)
+        slot = self.slot(name, last if kind == "held" else int(last))
         grant = (attempt.entry, attempt.hold.since)
         places = [number for number, each in enumerate(slot.order) if each == grant]  # time may stand still between two
         return slot, places[-1] if places else -1
@@ -262,6 +287,10 @@ class LockWatch:
         for key, record in self._memory._records.items():
             if _parts(key)[2] != "effect" and not record.is_expired(now):
                 yield key
+
+
+def _slot_of(holder: Holder) -> int | str:
+    return holder.entry.id if holder.slot == OUT_OF_SIGHT else holder.slot
 
 
 def _grant_of(holder: Holder) -> tuple[str, int]:

@@ -11,8 +11,8 @@ import pytest
 
 from standfast.locks.acquire import _held
 from standfast.testing import simulate
-from tests.simulation.lock_mutants import MUTANTS, mutated
-from tests.simulation.lock_program import contend
+from tests.simulation.lock_mutants import COUNTED_MUTANTS, MUTANTS, mutated
+from tests.simulation.lock_program import contend, contend_counted
 from tests.simulation.mutant_hunt import hunt
 from tests.sizes import rounds
 
@@ -25,6 +25,11 @@ MOST_SEEDS = 1_000
 def digest(seed: int) -> str:
     """Run one seed, and return what tells its steps from those of any other run."""
     return simulate(seed, contend, seed)
+
+
+def digest_counted(seed: int) -> str:
+    """Run one seed in which holders are only counted."""
+    return simulate(seed, contend_counted, seed)
 
 
 @pytest.mark.heavy
@@ -42,6 +47,21 @@ def test_the_simulation_finds_a_lock_that_is_wrong(name: str) -> None:
     """The checks that the right code passes catch each mutant of it, within the seeds of a short run."""
     with mutated(name):
         assert hunt(name, MOST_SEEDS, digest)
+
+
+@pytest.mark.heavy
+def test_locks_that_only_count_their_holders_keep_their_promises_on_every_schedule() -> None:
+    """The same with semaphores that list one holder or none: counts are right, and those of the dead fall."""
+    for seed in rounds("seeds of counted holders", full=10_000, quick=200):
+        digest_counted(seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", COUNTED_MUTANTS)
+def test_the_simulation_finds_a_line_that_counts_wrong(name: str) -> None:
+    """The checks that the right code passes catch each mutant of it, within the seeds of a short run."""
+    with mutated(name):
+        assert hunt(name, MOST_SEEDS, digest_counted)
 
 
 def test_a_seed_of_durable_locks_takes_the_same_steps_everywhere() -> None:

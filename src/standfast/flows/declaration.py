@@ -14,7 +14,6 @@ from standfast.durations import DAY, seconds
 from standfast.errors import DeclarationError, InvalidArgumentError, InvalidArrivalError
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
-from standfast.locks.entry import MOST_HOLDERS
 from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
 from standfast.workflows.definition import Retry, step
 from standfast.workflows.values import Signature, signature_of
@@ -60,11 +59,6 @@ def as_action_limit(where: str, limit: Limit) -> ActionLimit:
     if limit.on_limit not in (None, "queue", "reject"):
         problem = f"on_limit={limit.on_limit!r} is for workflows; an action has 'queue' and 'reject'"
         raise DeclarationError(where, f"{limit}: {problem}")
-    if limit.max > MOST_HOLDERS:
-        problem = (
-            f"max is {limit.max:,}; of an action it is at most {MOST_HOLDERS}, since a line lists running requests"
-        )
-        raise DeclarationError(where, f"{limit}: {problem}; split it by a key, with a part for each, or leave it out")
     waits = limit.on_limit != "reject"
     if not waits and limit.max_queued is not None:
         raise DeclarationError(where, f"{limit}: max_queued belongs to on_limit='queue'")

@@ -185,7 +185,7 @@ class HeldEntry:
     @property
     def guard(self) -> Check:
         """A change that lets a commit happen only while this is held."""
-        return Check(self.line.driver.keys.grant(self.turn.holder.slot), self.turn.fence)
+        return Check(self.line.driver.keys.grant_of(self.turn.holder), self.turn.fence)
 
     @property
     def granted_at(self) -> Instant:

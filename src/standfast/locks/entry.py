@@ -436,9 +436,9 @@ class LineEntries:
 
     async def all_holders(self, address: tuple[str, ...]) -> list[Holder]:
         """Return all that hold a line, the oldest first, those included that it only counts: one read each hundred."""
-        listed = (await self.read(address)).holders
-        scope, keys = self._lines.scope, self._lines.line(address).driver.keys
-        return sorted([*listed, *await held_of(scope, keys, None)], key=lambda each: each.granted_at)
+        line, keys = await self.read(address), self._lines.line(address).driver.keys
+        counted = await held_of(self._lines.scope, keys, dict(line.unseen_of), None)
+        return sorted([*line.holders, *counted], key=lambda each: each.granted_at)
 
     def unseen_in(self, address: tuple[str, ...], entries: Collection[str], seen: Snapshot) -> frozenset[str]:
         """Return which of ``entries`` hold a line that only counts them, as a snapshot shows it.

@@ -17,7 +17,7 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.errors import InvalidArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
-from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfPresence, Until, Waiter
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfPresence, Until, Waiter, has_fallen
 from standfast.locks.line_history import HISTORIES, PastHold
 from standfast.locks.line_records import GRANTS, HEADS, HELD, WAITERS, Head, LineKeys, head_at, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
@@ -25,7 +25,7 @@ from standfast.locks.mutex_line import SLOT, holder_in, is_mutex, queued_in
 from standfast.stores.protocol import Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Container, Iterable, Iterator, Sequence
 
     from standfast.codec import Codec
     from standfast.locks.line import Rules
@@ -477,14 +477,18 @@ async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, in
                 yield found.keys.address[1], found.waiting, waited
 
 
-async def held_of(scope: Scope, keys: LineKeys, most: int | None) -> list[Holder]:
-    """Return the holders that a line only counts, in the order of their ids, so many at most; None: all."""
+async def held_of(scope: Scope, keys: LineKeys, counted: Container[str], most: int | None) -> list[Holder]:
+    """Return the holders that a line only counts, in the order of their ids, so many at most; None: all.
+
+    ``counted`` are the presences that the line counts: holders of others have fallen.
+    """
     found: list[Holder] = []
     start: RecordKey | None
     start, end = keys.all_held()
     while start is not None and (most is None or len(found) < most):
         page = await scope.scan(start, end, limit=PAGE if most is None else min(PAGE, most - len(found)))
-        found += [HELD.decode(record.value) for record in page.records.values()]
+        held = [HELD.decode(record.value) for record in page.records.values()]
+        found += [each for each in held if not has_fallen(each, counted)]
         start = page.more
     return found
 
@@ -603,7 +607,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
         return _LineRead(first.at, records=past)
     head, holders = head_at(HEADS.decode(found.value), first.at), holders_of(keys, first)
     if head.unseen:
-        holders = (*holders, *await held_of(scope, keys, LISTED))
+        holders = (*holders, *await held_of(scope, keys, head.unseen_of, LISTED))
     waiters = [waiter async for waiter in waiters_of(scope, keys, head, limit + 1)]
     shown = tuple(waiters[:limit])
     entries = [*(holder.entry for holder in holders), *(waiter.entry for waiter in shown)]

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, structs
 from standfast.clock import Instant, later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Container, Iterable
 
     Alive: TypeAlias = "Callable[[Entry], bool]"
 
@@ -158,8 +158,10 @@ class Line(Struct, frozen=True):
         horizon: Every waiter with a smaller ticket is in sight; others may be out of sight, though some that are known
             or have just joined may be listed. None: all are in sight. No waiter is granted past those out of sight.
         sparse: Tickets grow, but not by one each: they do not tell how many are out of sight.
-        unseen: How many hold that are not among the holders. Each is a run with one permit, no mode and no end by time.
+        unseen: How many hold that are not among the holders, each one permit with no mode and no end by time.
         listed: How many such holders it lists before it only counts them. None: all of them.
+        unseen_of: How many of the unseen live by each presence; the others are runs.
+        fallen: Presences that have died and were counted. Their records are still to be deleted.
     """
 
     rules: Rules
@@ -170,6 +172,8 @@ class Line(Struct, frozen=True):
     sparse: bool = False
     unseen: int = 0
     listed: int | None = None
+    unseen_of: tuple[tuple[str, int], ...] = ()
+    fallen: tuple[str, ...] = ()
 
     @property
     def held(self) -> int:
@@ -178,8 +182,8 @@ class Line(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether none holds and none waits."""
-        return not self.holders and not self.unseen and self.front == self.next_ticket
+        """Whether none holds and none waits, and none has fallen whose records are left."""
+        return not self.holders and not self.unseen and not self.fallen and self.front == self.next_ticket
 
     @property
     def is_full(self) -> bool:
@@ -222,14 +226,34 @@ class Line(Struct, frozen=True):
 
 def is_countable(entry: Entry) -> bool:
     """Return True if a line need not list an entry that holds: it is like all others, and does not end by time."""
-    return type(entry.anchor) is OfRun and entry.weight == 1 and not entry.mode and entry.max_hold is None
+    return type(entry.anchor) is not Until and entry.weight == 1 and not entry.mode and entry.max_hold is None
+
+
+def presence_of(entry: Entry) -> str | None:
+    """Return the presence that an entry lives by; None: it lives by something else."""
+    return entry.anchor.presence if type(entry.anchor) is OfPresence else None
+
+
+def has_fallen(holder: Holder, counted: Container[str]) -> bool:
+    """Return True if a holder with a record of its own holds no longer: its presence is not ``counted`` any more."""
+    presence = presence_of(holder.entry)
+    return presence is not None and presence not in counted
 
 
 def bring_into_sight(line: Line, holders: tuple[Holder, ...]) -> Line:
-    """Return a line with holders in sight that it counted."""
-    if not holders:
+    """Return a line with holders in sight that it counted.
+
+    A holder of a presence that is not counted has fallen with it, and stays out of sight.
+    """
+    counts, brought = dict(line.unseen_of), list[Holder]()
+    for holder in holders:
+        presence = presence_of(holder.entry)
+        if presence is None or _count(counts, presence, -1):
+            brought.append(holder)
+    if not brought:
         return line
-    return structs.replace(line, holders=(*line.holders, *holders), unseen=line.unseen - len(holders))
+    unseen = line.unseen - len(brought)
+    return structs.replace(line, holders=(*line.holders, *brought), unseen=unseen, unseen_of=(*counts.items(),))
 
 
 def put_out_of_sight(line: Line) -> Line:
@@ -237,7 +261,24 @@ def put_out_of_sight(line: Line) -> Line:
     listed = tuple([holder for holder in line.holders if holder.slot != OUT_OF_SIGHT])
     if len(listed) == len(line.holders):
         return line
-    return structs.replace(line, holders=listed, unseen=line.held - len(listed))
+    counts = dict(line.unseen_of)
+    for holder in line.holders:
+        presence = presence_of(holder.entry)
+        if holder.slot == OUT_OF_SIGHT and presence is not None:
+            _count(counts, presence, 1)
+    return structs.replace(line, holders=listed, unseen=line.held - len(listed), unseen_of=(*counts.items(),))
+
+
+def _count(counts: dict[str, int], presence: str, by: int) -> bool:
+    """Change the count of a presence; return False if there is none to take from."""
+    after = counts.get(presence, 0) + by
+    if after < 0:
+        return False
+    if after:
+        counts[presence] = after
+    else:
+        del counts[presence]
+    return True
 
 
 class Granted(Struct, frozen=True):
@@ -260,7 +301,8 @@ class TooHeavy(Struct, frozen=True):
 
 
 def sweep(line: Line, now: Instant, alive: Alive) -> Line:
-    """Drop every holder and waiter that is dead or over its time, all at once."""
+    """Drop every holder and waiter that is dead or over its time, all at once, and the counts of dead presences."""
+    line = _let_presences_fall(line, now, alive) if line.unseen_of else line
     holders = tuple(
         holder for holder in line.holders if alive(holder.entry) and (holder.ends_at is None or holder.ends_at > now)
     )
@@ -268,6 +310,25 @@ def sweep(line: Line, now: Instant, alive: Alive) -> Line:
     if len(holders) == len(line.holders) and len(waiters) == len(line.waiters):
         return line
     return structs.replace(line, holders=holders, waiters=waiters)
+
+
+def _let_presences_fall(line: Line, now: Instant, alive: Alive) -> Line:
+    """Drop the counts of dead presences."""
+    dead = {name: count for name, count in line.unseen_of if not alive(Entry(name, name, OfPresence(name), now))}
+    if not dead:
+        return line
+    return structs.replace(
+        line,
+        unseen=line.unseen - sum(dead.values()),
+        unseen_of=tuple([each for each in line.unseen_of if each[0] not in dead]),
+        fallen=tuple(dict.fromkeys((*line.fallen, *dead))),
+    )
+
+
+def forget_fallen(line: Line, presences: Collection[str]) -> Line:
+    """Return a line that knows no more of presences that have fallen: nothing of them is left."""
+    fallen = tuple([each for each in line.fallen if each not in presences])
+    return line if len(fallen) == len(line.fallen) else structs.replace(line, fallen=fallen)
 
 
 def advance(line: Line, now: Instant) -> Line:
@@ -293,8 +354,13 @@ def advance(line: Line, now: Instant) -> Line:
 def enter(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting | TooHeavy]:
     """Let ``entry`` take its permits if none waits in front of it and they are free; else let it wait.
 
-    Asking again with the same id changes nothing but the anchor: a holder keeps its grant, a waiter its place.
+    Asking again with the same id changes nothing but the anchor: a holder keeps its grant, a waiter its place. The
+    anchor of a holder that is only counted is a part of its grant: with another one it gets a new grant, in its place.
     """
+    holder = line.holder(entry.id)
+    if holder is not None and holder.slot == OUT_OF_SIGHT and holder.entry.anchor != entry.anchor:
+        anew = max(now, Instant(holder.granted_at + 1))  # a grant is told from others by its instant
+        return _take(leave(line, entry.id), structs.replace(holder.entry, anchor=entry.anchor), anew)
     renewed, granted = renew(line, entry.id, entry.anchor)
     if granted is not None:
         return renewed, granted

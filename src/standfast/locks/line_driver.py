@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
-from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, put_out_of_sight
+from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, presence_of, put_out_of_sight
 from standfast.locks.line_records import (
     WINDOW,
     Enter,
@@ -100,8 +100,13 @@ class Guess:
             if line.is_empty
             else Head("", "", line.rules, kept.holders, line.front, line.next_ticket, unseen=kept.unseen)
         )
-        self._next = tuple([each.entry for each in line.waiters[:FEW_SLOTS] if run_of(each.entry) is not None])
+        self._next = tuple([each.entry for each in line.waiters[:FEW_SLOTS]])
         self._listed = line.listed
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the line had holders that it only counts."""
+        return bool(self._head.unseen)
 
     def wants_look(self, requests: Sequence[Request]) -> bool:
         """Return True if a look pays before joining: not in a queue, where only the own ticket is needed."""
@@ -195,7 +200,12 @@ MOST_FENCES: Final = 40
 TRIES: Final = 50
 
 
+NEAR: Final = 3
+"""How many waiters at the front poll most often. Those behind do so now and then."""
+
 _NO_SITE: Final = LockSpec("", Rules())
+
+_NONE: Final[Mapping[str, int]] = {}
 
 
 class _QueuedRequest(Struct, frozen=True):
@@ -370,30 +380,39 @@ class LineDriver:
         moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
         return moved
 
-    async def look(self, also: Collection[str] = ()) -> Sight:
+    async def look(self, also: Collection[str] = (), waiting: Mapping[str, int] = _NONE) -> Sight:
         """Read the line; nothing is written, and nothing is waited for but the store.
 
-        ``also`` are further entries whose fences are to be told.
+        ``also`` are further entries whose fences are to be told. ``waiting`` are the first of this process's waiters,
+        by their tickets: those in front of all others in sight are looked for among the holders that are only counted.
         """
         if self._is_mutex and (sight := await self.mutex.look(also)) is not None:
             return sight
         self._is_mutex = False
         keys = frozenset((self.keys.head, *self._guess.likely(())))
         most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
+        passed = list(waiting)[:NEAR] if self._guess.is_counting else []
+        keys |= {self.keys.held(each) for each in passed}
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
-            view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts(), also)
+            view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts(), {*also, *passed})
             if is_mutex(view.head) and (sight := await self.mutex.look(also)) is not None:
                 self._is_mutex = True
                 return sight
+            before = [each for each, ticket in waiting.items() if view.head.unseen and ticket < view.line.front]
+            if not {*passed} >= {*before[:most]}:
+                passed = before[:most]
+                view.missing.update(map(self.keys.held, passed))
             ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
             ours.sort(key=lambda holder: holder.entry.id not in also)
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
             if not view.missing:
                 self._guess.remember(view.line)
-                return Sight(view.line, view.head.life, fences, seen.at, asked_at)
-            keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
+                unread = waiting[before[most]] if len(before) > most else None
+                return Sight(view.line, view.head.life, fences, seen.at, asked_at, unread=unread)
+            named = map(self.keys.held, {*passed, *also} if view.head.unseen else ())
+            keys = frozenset((self.keys.head, *view.missing, *named, *self._guess.likely((), view.head)))
 
     async def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with a ticket, however far back; None: it does not wait."""
@@ -408,19 +427,19 @@ class LineDriver:
 
         Waiters in front of them that were not read are out of sight.
         """
-        if self._is_mutex:
-            return await self.look()
-        keys = self._guess.near(waiting.values())
+        if self._is_mutex or self._guess.is_counting:
+            return await self.look((), waiting)
+        near = dict(itertools.islice(waiting.items(), NEAR))
+        keys = self._guess.near(near.values())
         asked_at = self._clock.elapsed()
         seen = await self._scope.read(*keys)
         view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts())
         holders = {holder.entry.id: holder for holder in view.head.holders}
         ours = [holder for holder in view.head.holders if holder.entry.id in self._interest]
-        stands = {waiter.entry.id for ticket in waiting.values() if (waiter := view.waiter_at(ticket)) is not None}
-        if not holders.keys() | stands >= waiting.keys() or not keys.issuperset(
-            [self.keys.grant(holder.slot) for holder in ours]
-        ):
-            return await self.look()
+        stands = {waiter.entry.id for ticket in near.values() if (waiter := view.waiter_at(ticket)) is not None}
+        is_told = not view.head.unseen and holders.keys() | stands >= near.keys()
+        if not is_told or not keys.issuperset([self.keys.grant(holder.slot) for holder in ours]):
+            return await self.look((), waiting)
         line = view.in_sight()
         self._guess.remember(line)
         fences = {holder.entry.id: view.fence_of(holder) for holder in ours}
@@ -483,7 +502,8 @@ class LineDriver:
         fences = dict(found.fences)
         for holder in found.granted:
             fences[holder.entry.id] = decided.versions[self.keys.grant_of(holder)]
-        sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions)
+        unread = 0 if line.unseen else None
+        sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions, unread)
         if not is_mutex(found.head):  # of which nothing is in sight here
             self._seen(sight)
         return sight
@@ -520,9 +540,6 @@ def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
 
 
 # --- one line as this process takes part in it: its own waiters and holds, and what they are told ------------------
-
-NEAR: Final = 3
-"""How many waiters at the front poll most often. Those behind do so now and then."""
 
 TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
 
@@ -601,6 +618,8 @@ class LocalLine:
     """The waiters and holds of this process on one key.
 
     Attributes:
+        holds: Those that the line lists.
+        counted: Those that it only counts, by their presence.
         entering: Held while an entry joins this line in the step of another line.
         reaping: The next reap, which has not begun: those who ask for one share it.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
@@ -611,6 +630,8 @@ class LocalLine:
     __slots__ = (
         "_clock",
         "_joined",
+        "_scope",
+        "counted",
         "driver",
         "due_in",
         "entering",
@@ -626,6 +647,7 @@ class LocalLine:
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, LocalWaiter]] = {}
         self.holds: Final[dict[str, LocalHold]] = {}
+        self.counted: Final[dict[str, dict[str, LocalHold]]] = {}
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.entering: Final = asyncio.Lock()
@@ -633,13 +655,34 @@ class LocalLine:
         self.due_in = self.waited = 0.0
         self.next_end: Instant | None = None
         self._joined = 0
-        self._clock: Final = clock
+        self._clock, self._scope = clock, scope
         self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw, self.take_grant)
 
     @property
     def is_idle(self) -> bool:
         """Whether this process has nothing to do with the line at the moment."""
-        return not self.waits and not self.holds and self.driver.is_idle
+        return not self.waits and not self.holds and not self.counted and self.driver.is_idle
+
+    def all_holds(self) -> list[LocalHold]:
+        """Return the holds of this process, listed or counted."""
+        return [*self.holds.values(), *(hold for some in self.counted.values() for hold in some.values())]
+
+    def keep_hold(self, holder: Holder, hold: LocalHold) -> None:
+        """Tell ``hold`` from now on when it is seen to be over."""
+        presence = presence_of(holder.entry)
+        if holder.slot == OUT_OF_SIGHT and presence is not None:
+            self.counted.setdefault(presence, {})[holder.entry.id] = hold
+        else:
+            self.holds[holder.entry.id] = hold
+
+    def forget_hold(self, holder: Holder) -> None:
+        """Tell it no longer."""
+        self.holds.pop(holder.entry.id, None)
+        presence = presence_of(holder.entry)
+        if presence is not None and presence in self.counted:
+            self.counted[presence].pop(holder.entry.id, None)
+            if not self.counted[presence]:
+                del self.counted[presence]
 
     @property
     def waiting_since(self) -> float:
@@ -664,20 +707,43 @@ class LocalLine:
 
         ``also`` are entries that are looked for among the holders that the line only counts.
         """
-        # One that joins after the line was read is not in what was read: its fate cannot be told from it.
-        joined, held = self._joined, tuple(self.holds)
-        sight = await self.driver.look(also)
-        self._tell_waits(sight, joined)
-        self._tell_holds(sight, held)
-        return sight
+        while True:
+            # One that joins after the line was read is not in what was read: its fate cannot be told from it.
+            joined, held = self._joined, tuple(self.holds)
+            sight = await self.driver.look(also, self._first_waits())
+            self._tell_waits(sight, joined)
+            self._tell_holds(sight, held)
+            if sight.unread is None:
+                return sight
 
     async def poll_front(self) -> None:
         """Read as much of the line as a notification is about, and tell the waiters and holds of this process."""
         joined, held = self._joined, tuple(self.holds)
-        first = itertools.islice(self.waits.items(), NEAR)
-        sight = await self.driver.poll_front({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
+        sight = await self.driver.poll_front(self._first_waits())
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
+        if sight.unread is not None:
+            await self.look()
+
+    def _first_waits(self) -> dict[str, int]:
+        """Return the first of this process that wait, by their tickets: as many as one look tells, and one more."""
+        waits = ((entry, wait.ticket) for entry, wait in self.waits.items() if not wait.turn.done())
+        return dict(itertools.islice(((entry, each) for entry, each in waits if each is not None), MOST_FENCES + 1))
+
+    async def check_counted(self) -> None:
+        """Look for the records of the holds that the line only counts, and tell those that have none."""
+        known = [entry_id for some in self.counted.values() for entry_id in some]
+        scope, keys = self._scope, self.driver.keys
+        most = scope.at_most(MOST_KEYS)
+        for start in range(0, len(known), most):
+            seen = await scope.read(*map(keys.held, known[start : start + most]))
+            self.lose_counted([each for each in known[start : start + most] if seen.get(keys.held(each)) is None])
+
+    def lose_counted(self, entries: Iterable[str]) -> None:
+        """Tell holds that the line only counts that they are over."""
+        for some in tuple(self.counted.values()):
+            for hold in [some[each] for each in entries if each in some]:
+                hold.lose(TAKEN_AWAY)
 
     def take_grant(self, grant: Record) -> None:
         """Tell a waiter of this process that it holds: the store has made this grant of its ticket, and says so itself.
@@ -707,13 +773,24 @@ class LocalLine:
         for entry_id, wait in self.waits.items():  # in the order in which they joined
             if wait.ticket is None or wait.joined > joined or (horizon is not None and wait.ticket >= horizon):
                 return
+            if sight.unread is not None and wait.ticket >= sight.unread:
+                return
             if entry_id not in holders and entry_id not in waiting:
                 wait.settle(None)
 
     def _tell_holds(self, sight: Sight, held: Iterable[str]) -> None:
+        for presence in [each for each in self.counted if each not in dict(sight.line.unseen_of)]:
+            self._tell_fallen(sight, presence)
         holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
         for entry_id in held:
             hold = self.holds.get(entry_id)
             # What was asked for before the hold was known of may be older than its grant, and show it still waiting.
             if hold is not None and sight.asked_at >= hold.known_at and holders.get(entry_id) != hold.granted_at:
+                hold.lose(TAKEN_AWAY)
+
+    def _tell_fallen(self, sight: Sight, presence: str) -> None:
+        """Tell the holds of a presence that is not counted any more, but for those in sight."""
+        brought = {holder.entry.id for holder in sight.line.holders if holder.slot == OUT_OF_SIGHT}
+        for entry_id, hold in tuple(self.counted[presence].items()):
+            if entry_id not in brought and sight.asked_at >= hold.known_at:
                 hold.lose(TAKEN_AWAY)

@@ -35,7 +35,10 @@ from standfast.locks.line import (
     advance,
     bring_into_sight,
     enter,
+    forget_fallen,
+    has_fallen,
     leave,
+    presence_of,
     put_out_of_sight,
     renew,
     resize,
@@ -174,9 +177,13 @@ class Resize(Struct, frozen=True):
 
 
 class Reap(Struct, frozen=True):
-    """Only look: let the dead fall and the front move up. ``extra_changes`` is committed with what that comes to."""
+    """Only look: let the dead fall and the front move up. ``extra_changes`` is committed with what that comes to.
+
+    ``cleared`` are presences that have fallen, of whose records none is left.
+    """
 
     extra_changes: ExtraChanges[Answer] | None = None
+    cleared: frozenset[str] = frozenset()
 
 
 Request: TypeAlias = Enter | Renew | Leave | Resize | Reap
@@ -276,6 +283,8 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
         return (line if stays else leave(line, request.entry_id)), left
     if isinstance(request, Resize):
         line = resize(line, request.permits)
+    elif request.cleared:
+        line = forget_fallen(line, request.cleared)
     return line, Advanced(line)
 
 
@@ -369,7 +378,7 @@ FEW_HOLDERS: Final = 8
 """How many holders the line of a limit lists, before it only counts them."""
 
 LIMIT: Final = "limit"
-"""The kind of a line in which runs hold a place until they end: beyond the first few they are only counted."""
+"""The kind of a line in which runs and requests hold a place until they end: beyond a few they are only counted."""
 
 
 class Reversion(Struct, frozen=True, omit_defaults=True):
@@ -391,6 +400,8 @@ class Head(Struct, frozen=True, omit_defaults=True):
         history: How many holds that were released are kept, see :mod:`standfast.locks.line_history`; 0: none.
         reversion: When the permits end that were set; None: when an operator clears them. Read it by :func:`head_at`.
         unseen: How many hold besides the holders, each in a record of its own.
+        unseen_of: How many of those live by each presence. A record whose presence is not here holds nothing.
+        fallen: Presences that have died and were counted. Their records are still to be deleted.
     """
 
     life: str
@@ -404,6 +415,13 @@ class Head(Struct, frozen=True, omit_defaults=True):
     history: int = 0
     reversion: Reversion | None = None
     unseen: int = 0
+    unseen_of: dict[str, int] = {}
+    fallen: tuple[str, ...] = ()
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether there are holders that it does not list, or records of such are left."""
+        return bool(self.unseen or self.fallen)
 
     @property
     def listed(self) -> int | None:
@@ -439,7 +457,7 @@ MARKERS: Final[Codec[Marker]] = Codec(Marker, what="a marker of a waiter")
 
 def head_value(head: Head) -> bytes:
     """Return the head of a line as it is stored."""
-    return HEADS.encode_own(head, COUNTING) if head.unseen else HEADS.encode_own(head)
+    return HEADS.encode_own(head, COUNTING) if head.is_counting else HEADS.encode_own(head)
 
 
 MARKERS_KEPT_FOR: Final = 30 * 86_400.0
@@ -555,6 +573,11 @@ class LineKeys:
         """Return the range of the grants of all entries that the line only counts."""
         return self._held.within()
 
+    def held_by(self, presence: str) -> tuple[RecordKey, RecordKey]:
+        """Return the range of the grants of counted entries of a presence, and of others of its process."""
+        process = presence.partition(".")[0]
+        return self._held.child(f"{process}:"), self._held.child(f"{process};")
+
     def grant_of(self, holder: Holder) -> RecordKey:
         """Return the key of a holder's grant."""
         return self.held(holder.entry.id) if holder.slot == OUT_OF_SIGHT else self.grant(holder.slot)
@@ -658,7 +681,19 @@ class LineView:
     brought into sight.
     """
 
-    __slots__ = ("_given", "_is_stored", "_shown", "_snapshot", "facts", "head", "history", "keys", "line", "missing")
+    __slots__ = (
+        "_fallen",
+        "_given",
+        "_is_stored",
+        "_shown",
+        "_snapshot",
+        "facts",
+        "head",
+        "history",
+        "keys",
+        "line",
+        "missing",
+    )
 
     def __init__(
         self,
@@ -671,6 +706,7 @@ class LineView:
     ) -> None:
         self.keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
         self.missing: set[RecordKey] = set()
+        self._fallen: tuple[str, ...] = ()
         stored = snapshot.get(keys.head)
         kept = None if stored is None else HEADS.decode(stored.value)
         head = Head(facts.new_life, spec.kind, spec.rules) if kept is None else head_at(kept, snapshot.at)
@@ -689,14 +725,18 @@ class LineView:
             horizon,
             unseen=self.head.unseen,
             listed=self.head.listed,
+            unseen_of=(*self.head.unseen_of.items(),),
+            fallen=self.head.fallen,
         )
-        self.line: Final = bring_into_sight(line, self._unseen(line, entries)) if line.unseen else line
+        self.line: Final = bring_into_sight(line, self._unseen(line, entries)) if self.head.is_counting else line
 
     def _unseen(self, line: Line, entries: Iterable[str]) -> tuple[Holder, ...]:
-        """Return those of ``entries`` that hold and are only counted."""
+        """Return those of ``entries`` that have a record of their own."""
         known = {*(each.entry.id for each in line.holders), *(each.entry.id for each in line.waiters)}
         records = [self.get(self.keys.held(each)) for each in dict.fromkeys(entries) if each not in known]
-        return tuple([HELD.decode(record.value) for record in records if record is not None])
+        found = [HELD.decode(record.value) for record in records if record is not None]
+        self._fallen = tuple([each.entry.id for each in found if has_fallen(each, self.head.unseen_of)])
+        return tuple(found)
 
     def _waiters(self) -> Iterator[Waiter]:
         beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
@@ -740,16 +780,17 @@ class LineView:
 
     def _grant_changes(self, line: Line) -> Iterator[Change]:
         before, after = self._by_slot(self.line), self._by_slot(line)
+        for entry_id in self._fallen:
+            if entry_id not in after:
+                yield from self._delete(self.keys.held(entry_id))
         for slot in before.keys() | after.keys():
             old, new = before.get(slot), after.get(slot)
             if new is None:
                 yield from self._delete(self.keys.grant(slot) if isinstance(slot, int) else self.keys.held(slot))
             elif old is None or _grant_id(old) != _grant_id(new):
                 grant = Grant(new.entry.id, new.entry.owner, new.granted_at)
-                is_listed = isinstance(slot, int)
-                yield self._put(
-                    self.keys.grant_of(new), GRANTS.encode_own(grant) if is_listed else HELD.encode_own(new)
-                )
+                value = GRANTS.encode_own(grant) if isinstance(slot, int) else HELD.encode_own(new)
+                yield self._put(self.keys.grant_of(new), value)
 
     @staticmethod
     def _by_slot(line: Line) -> Mapping[int | str, Holder]:
@@ -787,6 +828,8 @@ class LineView:
             self.history,
             reversion,
             kept.unseen,
+            dict(kept.unseen_of),
+            kept.fallen,
         )
         if head != old or not self._is_stored:
             yield self._put(self.keys.head, head_value(head))
@@ -822,16 +865,21 @@ def wakes_between(
 ) -> Iterator[Wake]:
     """Yield whom to wake after a step: the entries whose place has changed.
 
-    ``told`` are entries whose owners are told by the answer itself; the ``dead`` are not told.
+    ``told`` are entries whose owners are told by the answer itself; the ``dead`` are not told. A holder that was only
+    counted is told by its own record that it was evicted: the head does not show it.
     """
     stayed = {waiter.entry.id for waiter in after.waiters} | {*told}
     held = {_grant_id(holder) for holder in after.holders}
-    for entry in (
-        *(waiter.entry for waiter in before.waiters if waiter.entry.id not in stayed),
-        *(each.entry for each in before.holders if _grant_id(each) not in held and each.entry.id not in told),
-    ):
-        if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in dead:
-            yield Wake(keys.presence(entry.anchor.presence), keys.head)
+    moved = [(waiter.entry, keys.head) for waiter in before.waiters if waiter.entry.id not in stayed]
+    moved += [
+        (each.entry, keys.held(each.entry.id) if each.slot == OUT_OF_SIGHT else keys.head)
+        for each in before.holders
+        if _grant_id(each) not in held and each.entry.id not in told
+    ]
+    for entry, about in moved:
+        presence = presence_of(entry)
+        if presence is not None and presence not in dead:
+            yield Wake(keys.presence(presence), about)
 
 
 def _reversion(old: Head, resized: Resize) -> Reversion | None:

@@ -187,7 +187,7 @@ def quick_step(
     stored = seen.get(keys.head)
     if stored is None:
         return _enter(keys, seen, given, spec, facts, request) if type(request) is Enter else None
-    if facts.dead or type(request) not in (Enter, Leave) or (head := HEADS.decode(stored.value)).unseen:
+    if facts.dead or type(request) not in (Enter, Leave) or (head := HEADS.decode(stored.value)).is_counting:
         return None
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
@@ -327,6 +327,8 @@ class Sight(Struct, frozen=True):
         at: When, by the store's time.
         asked_at: When, by this process's clock, before it was asked for.
         versions: Of everything that the step has put.
+        unread: From which ticket on it was not looked whether waiters of this process hold by now, and are only
+            counted; None: there is none of whom that is not known.
     """
 
     line: Line
@@ -335,6 +337,7 @@ class Sight(Struct, frozen=True):
     at: Instant
     asked_at: Instant
     versions: dict[RecordKey, int] = {}
+    unread: int | None = None
 
 
 class Answered(Struct, frozen=True):

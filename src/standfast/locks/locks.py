@@ -125,7 +125,7 @@ class Hold:
         self.mode: Final = holder.entry.mode
         self.since: Final = holder.granted_at
         self.known_at: Final = lines.clock.elapsed()
-        self.grant: Final[RecordKey] = place.line.driver.keys.grant(holder.slot)
+        self.grant: Final[RecordKey] = place.line.driver.keys.grant_of(holder)
         self.lost: Final = asyncio.Event()
         self.reason = ""
         self._lines, self._place, self._on_lost = lines, place, lost
@@ -240,7 +240,7 @@ class Holding:
         self._task, self._cancelling = task, task.cancelling() if task is not None else 0
         self._place = place
         hold = self._hold = Hold(self._lines, self._request, place, self._lost)
-        place.line.holds[place.entry.id] = hold
+        place.line.keep_hold(place.turn.holder, hold)
         note_taken(place.entry.owner)
         self._lines.note_taken()
         if self._lines.hooks:
@@ -311,7 +311,7 @@ class Holding:
 
     async def _give_back(self, place: HeldEntry, hold: Hold) -> Left | None:
         hold.close()
-        place.line.holds.pop(place.entry.id, None)
+        place.line.forget_hold(place.turn.holder)
         note_given_back(place.entry.owner)
         try:
             return await release(self._lines, place, self._request)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import MICROSECONDS, later
@@ -16,12 +18,12 @@ from standfast.errors import StandfastError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
 from standfast.locks.inspect import find_waiter
-from standfast.locks.line import Rules, Until, advance
+from standfast.locks.line import Rules, Until, advance, presence_of
 from standfast.locks.line_driver import LocalLine
-from standfast.locks.line_records import Leave, Left, LineKeys, LockSpec, Reap, presences_of
+from standfast.locks.line_records import HELD, Leave, Left, LineKeys, LockSpec, Reap, presences_of
 from standfast.locks.mutex_line import SLOT
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.protocol import Decision, Put, Wake
+from standfast.stores.protocol import Decision, Delete, Put, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
@@ -66,6 +68,9 @@ BODIES_END_WITHIN: Final = 5.0
 MOST_READ: Final = 100
 """The most records that are read at once."""
 
+CLEARED_WITHIN: Final = 10.0
+"""Seconds in which a process that let counted holders fall has deleted their records. Then another one does it."""
+
 CANCELLED_FOR: Final = 86_400.0
 """Seconds that the note about a cancelled waiter stays: longer than a process sleeps that is still to find it."""
 
@@ -94,6 +99,7 @@ class Lines:
         self._entered = self._held = 0
         self._secret: Final = secrets.token_urlsafe(16) + ":"  # whoever names an entry of this process has read it
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
+        self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
@@ -153,18 +159,23 @@ class Lines:
                 else:
                     lines = list(self._lines.values())
                 for line in lines:
-                    if line.waits or line.holds:
+                    if line.waits or line.holds or line.counted:
                         await self._safely(line.poll_front())
+                    if line.counted and not hint.complete:
+                        await self._safely(line.check_counted())
                 self._tell_cancelled(hint.about)
         finally:
             await watch.__aexit__()
 
     def _tell_cancelled(self, about: Iterable[RecordKey]) -> None:
-        """Tell waiters that an operator cancelled: far back in a line they would see it only much later."""
+        """Tell waiters and holders that an operator removed: far back in a line, or counted, they would not see it."""
         notes = self.scope.key("turned-out")
         for entry_id in [key.parts[-1] for key in about if key.startswith(notes)]:
             for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
                 wait.settle(None)
+        evicted = [key.parts[-1] for key in about if key.startswith(self.scope.key("held"))]
+        for line in [each for each in self._lines.values() if evicted and each.counted]:
+            line.lose_counted(evicted)
 
     async def _safely(self, work: Coroutine[Any, Any, object]) -> None:
         try:
@@ -174,7 +185,7 @@ class Lines:
 
     def _presence_lost(self, presence: Presence) -> None:
         for line in tuple(self._lines.values()):
-            for hold in tuple(line.holds.values()):
+            for hold in line.all_holds():
                 if hold.presence is presence:
                     hold.lose(NOT_RENEWED)
             for wait in tuple(line.waits.values()):
@@ -218,7 +229,9 @@ class Lines:
         """Read a line, and drop the entries whose presence is gone or whose time is over; return True if any."""
         line.due_in = POLL_EVERY
         sight = await line.look()
-        names = presences_of(_entries(sight))
+        names = presences_of(_entries(sight)) | dict(sight.line.unseen_of).keys()
+        for name in sight.line.fallen:
+            self._clear(line, name, CLEARED_WITHIN)
         alive = await self._presences(line, sorted(names))
         dead = {name for name in names if name not in alive}
         ends = [*alive.values(), *_ends_of(sight)]
@@ -258,7 +271,33 @@ class Lines:
             self.hooks.emit(fell)
         line.driver.dead.update(dead)
         line.driver.killed.update(dead & self._killed)
-        await line.driver.ask(Reap(), _ANY)
+        left = (await line.driver.ask(Reap(), _ANY)).sight.line
+        for name in dead.intersection(left.fallen):
+            self._clear(line, name)
+
+    def _clear(self, line: LocalLine, presence: str, after: float = 0.0) -> None:
+        """Delete the records of holders that were counted and have fallen, once, unless another process does."""
+        about = line.driver.keys.head, presence
+        if about not in self._clearing and not self.is_closing:
+            self._clearing[about] = self.own(self._delete_held(line, presence, after))
+            self._clearing[about].add_done_callback(lambda _: self._clearing.pop(about, None))
+
+    async def _delete_held(self, line: LocalLine, presence: str, after: float) -> None:
+        await asyncio.sleep(after)
+        scope, start = self.scope, None
+        with suppress(StandfastError):  # the next one that reaps the line finds it there
+            start, end = line.driver.keys.held_by(presence)
+            while start is not None:
+                page = await scope.scan(start, end, limit=scope.at_most(MOST_READ))
+                left = {
+                    key: record.version
+                    for key, record in page.records.items()
+                    if presence_of(HELD.decode(record.value).entry) == presence
+                }
+                if left:
+                    await scope.update(tuple(left), partial(_delete_unchanged, left))
+                start = page.more
+            await line.driver.ask(Reap(cleared=frozenset({presence})), _ANY)
 
     # --- eviction, by an operator --------------------------------------------------------------------------------
     #
@@ -326,7 +365,7 @@ class Lines:
             return
         self.is_closing = True
         for line in tuple(self._lines.values()):
-            for hold in tuple(line.holds.values()):
+            for hold in line.all_holds():
                 hold.lose("the space was closed")
             for wait in tuple(line.waits.values()):
                 if not wait.turn.done():  # else it holds, and leaves like everyone who does
@@ -335,7 +374,7 @@ class Lines:
         await self._let_bodies_end()
         if self._starting is not None:
             self._starting.cancel()
-        for task in (self._listening, self._polling):
+        for task in (self._listening, self._polling, *self._clearing.values()):
             if task is not None:
                 task.cancel()
         for line in tuple(self._lines.values()):
@@ -351,6 +390,11 @@ class Lines:
                     await self._given_back.wait()
         except TimeoutError:
             return
+
+
+def _delete_unchanged(versions: dict[RecordKey, int], seen: Snapshot) -> Decision[None]:
+    """Delete records that are still as they were read."""
+    return Decision(None, tuple([Delete(key, was) for key, was in versions.items() if seen.version(key) == was]))
 
 
 def _first_poll(line: LocalLine, patience: int) -> float:

@@ -6,10 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 import standfast as sf
+from standfast.flows.concurrency_limits import SharedPermits
 from standfast.keys import KeyFamily, RecordKey
+from standfast.locks.line import presence_of
+from standfast.locks.line_records import HEADS, LIMIT, LineKeys, head_value
 from standfast.stores import Put
+from standfast.stores.protocol import Decision
 from tests.integration.postgresql.ground import made, opened, run_sql, until
 
 if TYPE_CHECKING:
@@ -147,6 +152,30 @@ async def test_everyone_who_has_a_place_of_a_large_limit_is_shown(url: str) -> N
     }
     assert len({each["fence"] for each in found}) == 11
     assert all(each["since"] for each in found)
+
+
+async def test_requests_that_their_limit_only_counts_are_shown_until_they_fall(url: str) -> None:
+    """Each has a row, with the presence that it lives by; once that is not counted any more it has none."""
+    address = (LIMIT, "room", "name")
+    async with sf.open(url) as space, sf.open(url) as other:
+        ours, theirs = [
+            SharedPermits(each, address, "the limit", 1_000, "f.work", lambda: None) for each in (space, other)
+        ]
+        held = [(each, (await each.try_take())[1]) for each in (*[ours] * 9, *[theirs] * 3)]
+        found = await rows(url, "SELECT * FROM @.locks")
+        assert len({each["fence"] for each in found}) == len({each["holder"] for each in found}) == 12
+        key = LineKeys(space, address).head
+        head = HEADS.decode((await space.read(key)).records[key].value)
+        [gone] = {each["held_by"] for each in found} - {presence_of(each.entry) for each in head.holders}
+        after = structs.replace(
+            head, unseen=1, unseen_of={name: 1 for name in head.unseen_of if name != gone}, fallen=(gone,)
+        )
+        await space.update([key], lambda seen: Decision(None, (Put(key, head_value(after), seen.version(key)),)))
+        assert len(await rows(url, "SELECT * FROM @.locks")) == 9
+        for permits, each in held:
+            permits.give_back(each)
+        for permits in (ours, theirs):
+            await permits.aclose()
 
 
 async def test_names_of_any_kind_are_shown(url: str) -> None:

@@ -291,7 +291,6 @@ def limited(limit: sf.Limit) -> object:
     ("make", "reason"),
     [
         (lambda: sf.Limit(0), "max is 0"),
-        (lambda: limited(sf.Limit(401)), "of an action it is at most 400"),
         (lambda: limited(sf.Limit(1, on_limit="join")), "on_limit='join' is for workflows"),
         (lambda: limited(sf.Limit(1, on_limit="reject", max_queued=1)), "max_queued belongs to on_limit='queue'"),
         (lambda: sf.Limit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
 
+import standfast as sf
 from standfast.clock import Instant
 from standfast.codec import Codec
 from standfast.errors import FormatTooNewError
 from standfast.events import NO_HOOKS
+from standfast.ids import new_id
+from standfast.locks.acquire import AcquireRequest
 from standfast.locks.entry import Answer, EnterRequest, ExtraChanges, LeaveRequest, LineEntries, RunGrant
+from standfast.locks.heartbeat import remove
 from standfast.locks.inspect import explain
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Granted, OfRun, Rules, Waiting
 from standfast.locks.line_records import (
@@ -25,12 +30,13 @@ from standfast.locks.line_records import (
     LockSpec,
     head_value,
 )
+from standfast.locks.locks import Holding
 from standfast.locks.registry import Lines
 from standfast.locks.survey import read_lines
-from standfast.stores.protocol import Put
+from standfast.stores.protocol import Conflict, Put
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from standfast.scope import Scope
     from standfast.testing import VirtualClock
@@ -258,3 +264,177 @@ async def test_any_program_leaves_as_many_records_as_are_counted(
         assert held == min(len(places), permits)
         assert (0 if head is None else head.unseen) == len(counted)
         assert counted <= places.keys()
+
+
+class Processes:
+    """Some requests of processes that hold a limit, each by the presence of its space."""
+
+    def __init__(self, *spaces: sf.Space) -> None:
+        self.spaces = spaces
+        self.keys = LineKeys(spaces[0], ADDRESS)
+
+    async def take(self, process: int, permits: int = 1_000, **options: Any) -> Holding:
+        """Let a request enter, and hold."""
+        space = self.spaces[process]
+        request = AcquireRequest(
+            "the limit", ADDRESS, spec(permits), space.lease, "here", owner=new_id(), may_circle=False, **options
+        )
+        holding = Holding(space._lines, request, "tell")
+        await holding.__aenter__()
+        return holding
+
+    async def head(self) -> Head | None:
+        """Return the head of the line."""
+        record = (await self.spaces[0].read(self.keys.head)).get(self.keys.head)
+        return None if record is None else HEADS.decode(record.value)
+
+    async def records(self) -> int:
+        """Count the records of holders that are only counted."""
+        return len((await self.spaces[0].scan(*self.keys.all_held(), limit=1_000)).records)
+
+    async def dies(self, process: int) -> str:
+        """End the presence of a process, as it is when the process has died."""
+        presence = next(iter(self.spaces[process]._lines.heartbeat._presences.values()))
+        await remove(self.spaces[process].store, presence.key)
+        return presence.name
+
+    async def reap(self, process: int) -> None:
+        """Let a process look for the dead."""
+        lines = self.spaces[process]._lines
+        await lines.reap(lines.line(ADDRESS))
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[Processes]:
+    """Two processes at one store."""
+    url = f"memory://{new_id()}"
+    async with sf.open(url, lease="1 hour") as one, sf.open(url, lease="1 hour") as other:
+        yield Processes(one, other)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what another task does."""
+    async with asyncio.timeout(15):
+        while not await holds():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0)
+
+
+async def test_requests_are_counted_by_the_presence_of_their_process(processes: Processes) -> None:
+    """The head says how many of each, and nothing of them is left when they are given back."""
+    held = [await processes.take(number % 2) for number in range(FEW_HOLDERS + 7)]
+    head = await processes.head()
+    assert head is not None
+    assert (len(head.holders), head.unseen, sorted(head.unseen_of.values())) == (FEW_HOLDERS, 7, [3, 4])
+    assert await processes.records() == 7
+    for each in reversed(held):
+        await each.__aexit__(None, None, None)
+    assert (await processes.head(), await processes.records()) == (None, 0)
+
+
+async def test_the_count_of_a_dead_process_falls_in_one_commit(processes: Processes) -> None:
+    """Its places are free at once; its records are deleted afterwards, and those of others stay."""
+    for _ in range(FEW_HOLDERS):
+        await processes.take(0)
+    theirs = [await processes.take(1) for _ in range(250)]
+    own = [await processes.take(0) for _ in range(3)]
+    name = await processes.dies(1)
+    await processes.reap(0)
+    head = await processes.head()
+    assert head is not None
+    assert (head.unseen, name in head.unseen_of) == (3, False)
+
+    async def is_cleared() -> bool:
+        found = await processes.head()
+        return found is not None and not found.fallen
+
+    await until(is_cleared)
+    assert await processes.records() == 3
+    for each in (*theirs, *own):
+        await each.__aexit__(None, None, None)
+    head = await processes.head()
+    assert head is not None
+    assert (head.unseen, len(head.holders), await processes.records()) == (0, FEW_HOLDERS, 0)
+
+
+async def test_giving_back_what_has_fallen_deletes_only_its_record(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no place of another, whoever has not cleared it yet."""
+    monkeypatch.setattr(Lines, "_clear", lambda *_: None)
+    for _ in range(FEW_HOLDERS + 2):
+        await processes.take(0)
+    late = await processes.take(1)
+    await processes.dies(1)
+    await processes.reap(0)
+    assert await processes.records() == 3
+    told = await explain(processes.spaces[0], ADDRESS)
+    assert (told.holding, len(told.holders)) == (FEW_HOLDERS + 2, FEW_HOLDERS + 2)
+    await late.__aexit__(None, None, None)
+    head = await processes.head()
+    assert head is not None
+    assert (head.unseen, await processes.records()) == (2, 2)
+
+
+async def test_what_a_process_did_not_clear_another_one_does(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head names the presence until all of its records are deleted."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Lines, "_clear", lambda *_: None)
+        for _ in range(FEW_HOLDERS):
+            await processes.take(0)
+        for _ in range(5):
+            await processes.take(1)
+        name = await processes.dies(1)
+        await processes.reap(0)
+    head = await processes.head()
+    assert head is not None
+    assert (head.fallen, await processes.records()) == ((name,), 5)
+    monkeypatch.setattr("standfast.locks.registry.CLEARED_WITHIN", 0.0)
+    await processes.reap(0)
+
+    async def is_cleared() -> bool:
+        found = await processes.head()
+        return found is not None and not found.fallen
+
+    await until(is_cleared)
+    assert await processes.records() == 0
+
+
+async def test_a_hold_that_is_only_counted_is_told_that_it_fell(processes: Processes) -> None:
+    """As soon as its process sees the line without it; those of others are not."""
+    for _ in range(FEW_HOLDERS):
+        await processes.take(0)
+    own, theirs = await processes.take(0), await processes.take(1)
+    await processes.dies(1)
+    await processes.reap(0)
+    assert own._hold is not None
+    assert theirs._hold is not None
+    await processes.spaces[1]._lines.line(ADDRESS).look()
+    await processes.spaces[0]._lines.line(ADDRESS).look()
+    assert (own._hold.is_lost, theirs._hold.is_lost) == (False, True)
+
+
+async def test_a_hold_without_its_record_is_told_after_a_notice_may_have_been_missed(processes: Processes) -> None:
+    """An operator has evicted it, and its process did not hear of it."""
+    held = [await processes.take(0) for _ in range(FEW_HOLDERS + 3)]
+    last = held[-1]._place
+    assert last is not None
+    line = processes.spaces[0]._lines.line(ADDRESS)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Lines, "_tell_cancelled", lambda *_: None)
+        assert await processes.spaces[1]._lines.evict(ADDRESS, spec(9), last.entry.id)
+    await line.check_counted()
+    assert [each._hold is not None and each._hold.is_lost for each in held] == [False] * (FEW_HOLDERS + 2) + [True]
+
+
+async def test_the_guard_of_a_hold_that_is_only_counted_refuses_after_it_has_left(processes: Processes) -> None:
+    """Its fence is the version of its own record."""
+    for _ in range(FEW_HOLDERS):
+        await processes.take(0)
+    holding = await processes.take(1)
+    assert holding._hold is not None
+    guard, space = holding._hold.guard, processes.spaces[1]
+    assert not isinstance(await space.commit(Put(space.key("effect", "1"), b"1:1"), guard), Conflict)
+    await holding.__aexit__(None, None, None)
+    assert isinstance(await space.commit(Put(space.key("effect", "2"), b"1:1"), guard), Conflict)
