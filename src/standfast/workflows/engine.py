@@ -138,7 +138,7 @@ class Engine:
         hooks: Iterable[Hook] = (),
         retention: Retention | None = None,
     ) -> None:
-        if worker is not None and not isinstance(worker, WorkerLimits):
+        if worker is not None and not isinstance(worker, WorkerLimits):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise DeclarationError("Engine", f"worker is {worker!r:.60}; write sf.admin.WorkerLimits(...)")
         if not isinstance(store, str) and (namespace, tenant, lease) != ("default", "default", DEFAULT_LEASE):
             problem = "namespace, tenant and lease are those of the space that it is given; say them in sf.open(...)"

@@ -20,7 +20,7 @@ from standfast.keys import RecordKey, decode_parts, encode_parts
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
     from standfast.scope import Scope
 
@@ -204,7 +204,7 @@ _ONE_LOOK: Final[ContextVar[dict[RecordKey, list[str] | bool] | None]] = Context
 
 
 @contextlib.contextmanager
-def one_look() -> Iterator[None]:
+def one_look() -> Generator[None]:
     """Ask once, in this block, which lanes there are and if an index is complete: for a page of many lists and counts.
 
     What is found stays as it was first seen in the block, so the block must be short.
