@@ -390,7 +390,7 @@ class LineDriver:
             return sight
         self._is_mutex = False
         keys = frozenset((self.keys.head, *self._guess.likely(())))
-        most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
+        most = max(1, min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4))
         passed = list(waiting)[:NEAR] if self._guess.is_counting else []
         keys |= {self.keys.held(each) for each in passed}
         while True:
@@ -731,13 +731,17 @@ class LocalLine:
         return dict(itertools.islice(((entry, each) for entry, each in waits if each is not None), MOST_FENCES + 1))
 
     async def check_counted(self) -> None:
-        """Look for the records of the holds that the line only counts, and tell those that have none."""
-        known = [entry_id for some in self.counted.values() for entry_id in some]
+        """Look for the records of some holds that the line only counts, and tell those that have none.
+
+        The others follow the next time, so that it costs the same however many there are.
+        """
         scope, keys = self._scope, self.driver.keys
-        most = scope.at_most(MOST_KEYS)
-        for start in range(0, len(known), most):
-            seen = await scope.read(*map(keys.held, known[start : start + most]))
-            self.lose_counted([each for each in known[start : start + most] if seen.get(keys.held(each)) is None])
+        for some in tuple(self.counted.values()):
+            known = list(itertools.islice(some, scope.at_most(MOST_KEYS)))
+            for entry_id in known:
+                some[entry_id] = some.pop(entry_id)
+            seen = await scope.read(*map(keys.held, known))
+            self.lose_counted([each for each in known if seen.get(keys.held(each)) is None])
 
     def lose_counted(self, entries: Iterable[str]) -> None:
         """Tell holds that the line only counts that they are over."""

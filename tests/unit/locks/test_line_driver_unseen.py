@@ -428,6 +428,21 @@ async def test_a_hold_without_its_record_is_told_after_a_notice_may_have_been_mi
     assert [each._hold is not None and each._hold.is_lost for each in held] == [False] * (FEW_HOLDERS + 2) + [True]
 
 
+async def test_a_check_of_counted_holds_looks_at_some_and_goes_on_the_next_time(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs the same however many are held, and after a few all were looked at."""
+    held = [await processes.take(0) for _ in range(FEW_HOLDERS + 5)][FEW_HOLDERS:]
+    monkeypatch.setattr("standfast.locks.line_driver.MOST_KEYS", 2)
+    line, lost = processes.spaces[0]._lines.line(ADDRESS), list[int]()
+    for record in (await processes.spaces[0].scan(*processes.keys.all_held(), limit=9)).records:
+        await remove(processes.spaces[0].store, record)
+    for _ in range(3):
+        await line.check_counted()
+        lost.append(sum(each._hold is not None and each._hold.is_lost for each in held))
+    assert lost == [2, 4, 5]
+
+
 async def test_the_guard_of_a_hold_that_is_only_counted_refuses_after_it_has_left(processes: Processes) -> None:
     """Its fence is the version of its own record."""
     for _ in range(FEW_HOLDERS):
