@@ -59,8 +59,10 @@ if TYPE_CHECKING:
 # --- driving a claimed run: until it has ended, waits for long, or is handed back ----------------------------------
 
 TRIES: Final = 50
-TURNS: Final = 60
-"""How many times longer than others a run stays in memory that waits for nothing but its turn in lines."""
+TURNS: Final = 8
+"""How many times longer than others a run stays in memory that waits for nothing but its turn in lines.
+
+It is written down, and shown to people, what a run waits for when it leaves the memory: so it must not be long."""
 
 MOST_IN_TURN: Final = 2_000
 """How many runs may stay in memory for that."""
