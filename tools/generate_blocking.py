@@ -28,7 +28,7 @@ NEVER = {"aclose"}  # blocking classes have close()
 WORDS = {
     "async with ": "with ",
     "await ": "",
-    "Whoever is cancelled": "Whoever is stopped",
+    "A caller that is cancelled": "A caller that is stopped",
     "a cancellation": "an interruption",
     "process and task": "process and thread",
 }

@@ -284,8 +284,8 @@ class Engine:
     ) -> Run[Any]:
         """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
 
-        Whoever is interrupted meanwhile does not know whether it was started: give an id or an idempotency key, and it
-        can be asked for again.
+        A caller that is interrupted meanwhile does not know whether it was started: give an id or an idempotency key,
+        and it can be asked for again.
 
         Args:
             workflow: What to run: a workflow; one with its arguments, by :meth:`Workflow.bind`; or the name of one. A
@@ -305,7 +305,7 @@ class Engine:
 
         Raises:
             WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
-            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            UnknownWorkflowError: This engine does not have the workflow, or none has one of that name.
             DeclarationError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
@@ -364,7 +364,7 @@ class Engine:
         on_terminal: OnTerminal = "raise",
         tags: Iterable[str] = (),
     ) -> tuple[Run[Any], Outcome]:
-        """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
+        """Signal a run, and start it first if it is not there: both in one commit. No other that does so is lost.
 
         Args:
             workflow: What to start if there is no such run. If there is one, it must be a run of this workflow.

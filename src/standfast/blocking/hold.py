@@ -105,7 +105,7 @@ class Lost:
         self._background, self._is_lost, self._lost, self._left = background, is_lost, lost, left
 
     def is_set(self) -> bool:
-        """Tell whether the lock is lost."""
+        """Return True if the lock is lost."""
         return self._is_lost()
 
     def wait(self, timeout: Duration | None = None) -> bool:
@@ -239,7 +239,7 @@ class HoldOptions(TypedDict, total=False):
 
 
 def as_async(options: HoldOptions) -> AsyncHoldOptions:
-    """Return the options for the async lock, with the current thread as the owner if nobody else is named."""
+    """Return the options for the async lock, with the current thread as the owner if no other is named."""
     given = dict(cast("dict[str, Any]", options))
     on_lost = given.pop("on_lost", "raise")
     if on_lost not in ("raise", "tell"):

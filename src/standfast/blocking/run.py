@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @final
 class Run(Generic[R]):
-    """A run, as seen by whoever started it or asks for it. It may be driven anywhere.
+    """A run, as seen by the caller that started it or asks for it. It may be driven anywhere.
 
     Any thread may use it, and so may a forked child.
 

@@ -91,7 +91,7 @@ class RunLocks:
         """Hold a run for ``lease`` from now on, by default the space's, if the lease with that token still lasts.
 
         The answer is true if that worked. If not, nothing has changed, and it says whether the run is free or who has
-        taken it: a lease that is over is not renewed, also if nobody has.
+        taken it: a lease that is over is not renewed, also if none has.
         """
         return self._runs.call(lambda runs: runs.renew(workflow, run_id, token=token, lease=lease))
 
@@ -100,7 +100,7 @@ class RunLocks:
         return self._runs.call(lambda runs: runs.release(workflow, run_id, token=token))
 
     def get(self, workflow: str, run_id: str) -> RunLockInfo | None:
-        """Return who holds a run, or which worker drives it; None: nobody."""
+        """Return who holds a run, or which worker drives it; None: none does."""
         return self._runs.call(lambda runs: runs.get(workflow, run_id))
 
     # --- end of what is generated
@@ -115,7 +115,7 @@ class RunLease:
     Attributes:
         workflow: The workflow's name.
         run_id: The run.
-        token: Names this activation; whoever has it may renew and release.
+        token: Names this activation; a process that has it may renew and release.
         holder: Who holds it, for people.
         fence: A number that is larger than that of every earlier lease of this run.
         since: Since when, by the store's time.
@@ -190,7 +190,7 @@ class RunLease:
         return call(self._background, lambda: self._lease.renew(lease))
 
     def release(self) -> bool:
-        """Give it up; tell whether it was still held. Releasing again, or after another took over, does nothing."""
+        """Give it up; return True if it was still held. Releasing again, or after another took over, does nothing."""
         self._background.guard.check()
         return call(self._background, self._lease.release)
 

@@ -26,7 +26,7 @@ class Schedules:
         engine.schedules.create(sf.Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri"))
         engine.schedules.pause("daily-report", "the source is down")
 
-    They lie in the store, and any engine that drives runs and has the workflow looks after them.
+    They lie in the store, and any engine that drives runs and has the workflow fires them.
     """
 
     __slots__ = ("_link",)

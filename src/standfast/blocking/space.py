@@ -155,7 +155,7 @@ class Space:
         )
 
     def keep_audit(self, length: Duration) -> None:
-        """Keep what operators do from now on for so long, whoever writes it; a year, if nothing was said."""
+        """Keep what operators do from now on for this long, by any process; a year, if nothing was said."""
         self._space.call(lambda space: space.keep_audit(length))
 
     # --- records -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class AtomicState(Generic[T]):
     ) -> T:
         """Write what ``updater`` makes of the value, and return it.
 
-        It runs inside the store's transaction, where nobody can get in between; keep it quick. It may run several
+        It runs inside the store's transaction, where none can get in between; keep it quick. It may run several
         times, and only its last run counts: it must do nothing but compute.
 
         Raises:
@@ -117,7 +117,7 @@ class AtomicState(Generic[T]):
         return self.bound.call(lambda state: state.set(value, expected_version=expected_version, guard=guard))
 
     def delete(self, *, expected_version: int | None = None, guard: Guard | Check | None = None) -> int:
-        """Let the state read as None, also for those who would get ``initial``. Returns the new version.
+        """Let the state read as None, also for callers that would get ``initial``. Returns the new version.
 
         A marker stays behind, so that a writer that depends on an older version cannot undo it. See :meth:`set` for
         the arguments.

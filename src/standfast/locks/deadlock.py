@@ -213,7 +213,7 @@ class _LineWaits:
         return _LineWait(head.rules, holders, tuple(entry for entry in queue if entry.id in alive))
 
     async def _queue(self, keys: LineKeys, head: Head, marker: Marker) -> tuple[Waiter, ...]:
-        """Return those who stand before a waiter, as far as they are looked at, and itself the last; or nothing."""
+        """Return the entries before a waiter, as far as they are looked at, and itself the last; or nothing."""
         found: list[Waiter] = []
         if not is_mutex(head):  # then the marker says where it stands
             start, own = keys.ticket(min(head.front, marker.ticket)), keys.ticket(marker.ticket)

@@ -559,7 +559,7 @@ class _OtherLine:
     def decide(self, seen: Snapshot) -> tuple[Collection[Answer], tuple[Change, ...], tuple[Wake, ...]]:
         """Return the answers, what changes the line, and whom to wake."""
         # No line of this process sees the outcome: waiters of this process are woken like all others.
-        unheard, limits = self._scope.key("nobody"), self._scope.store.capabilities
+        unheard, limits = self._scope.key("unheard"), self._scope.store.capabilities
         keys = self.line.driver.keys
         asked = StepInput(keys, self._requests, self.spec, given_in(seen), self._facts, (), unheard, limits)
         decision = decide_step(asked, seen)

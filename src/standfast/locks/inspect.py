@@ -133,7 +133,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
         estimate: In how many seconds a newcomer would be likely to hold. It is an estimate: each is taken to hold
             for as long as others did lately. None if there is nothing to tell it from. On a lock with modes the
             newcomer is one that shares with none.
-        history: Who held it before, newest first: those whose hold ended by death, eviction or expiry; and those who
+        history: Who held it before, newest first: those whose hold ended by death, eviction or expiry; and those that
             released it, if the key's family asks for that (``sf.KeyFamily(..., history=20)``).
         reverts_at: When the permits end that an operator has set; None: when they are cleared.
         holding: How many hold it, also if not all of them are listed.
@@ -174,7 +174,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     def _lines(self) -> Iterator[str]:
         if not self.kind:
-            yield f"{one_line(self.key)} is free: nobody holds it and nobody waits for it"
+            yield f"{one_line(self.key)} is free: it is not held, and none waits for it"
             yield from self._past_lines()
             return
         yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {self.holding:,} holding, {self._waiting()}"
@@ -463,7 +463,7 @@ async def _queues(scope: Scope, lines: Sequence[LineKeys]) -> dict[RecordKey, li
 async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, int, float]]:
     """Yield the family of each line with waiters, how many there are at the most, and for how long the first waits.
 
-    Of at most so many lines, those without waiters included: it is for a look that must not cost much.
+    Of at most ``most`` lines, those without waiters included: it is for a look that must not cost much.
     """
     start: RecordKey | None
     start, end = scope.key("line").within()
@@ -478,7 +478,7 @@ async def front_waits(scope: Scope, *, most: int) -> AsyncIterator[tuple[str, in
 
 
 async def held_of(scope: Scope, keys: LineKeys, counted: Container[str], most: int | None) -> list[Holder]:
-    """Return the holders that a line only counts, in the order of their ids, so many at most; None: all.
+    """Return the holders that a line only counts, in the order of their ids, ``most`` of them; None: all.
 
     ``counted`` are the presences that the line counts: holders of others have fallen.
     """

@@ -191,7 +191,7 @@ class Line(Struct, frozen=True):
         return self.rules.is_full(self.holders, self.unseen)
 
     def admits(self, entry: Entry) -> bool:
-        """Return True if ``entry`` may hold together with all that do, whoever waits."""
+        """Return True if ``entry`` may hold together with all that do, if none waits."""
         most = MOST_HOLDERS if self.listed is None or not is_countable(entry) else inf
         return self.rules.admit(self.holders, entry, self.unseen, most)
 

@@ -288,7 +288,7 @@ class LineDriver:
     async def do(self, request: Request, spec: LockSpec) -> Answered:
         """Ask, and wait for the answer. If the line is idle, the step is taken right here, without a task for it.
 
-        A caller that is cancelled cannot tell whether the request was answered; it asks to leave.
+        A caller that is cancelled does not know if the request was answered; it asks to leave.
         """
         while self._is_of_mutex(spec):
             answered = await self.mutex.do(request, spec)
@@ -621,7 +621,7 @@ class LocalLine:
         holds: Those that the line lists.
         counted: Those that it only counts, by their presence.
         entering: Held while an entry joins this line in the step of another line.
-        reaping: The next reap, which has not begun: those who ask for one share it.
+        reaping: The next reap, which has not begun: requests for one share it.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
         next_end: When that is by the store's time; None: no entry there falls by time.
         waited: Seconds that waiters here waited lately until the store said that they hold, as a moving average.
@@ -752,8 +752,8 @@ class LocalLine:
     def take_grant(self, grant: Record) -> None:
         """Tell a waiter of this process that it holds: the store has made this grant of its ticket, and says so itself.
 
-        What it says is believed because of the entry's id, which nobody else knows. It may be old, and the hold be lost
-        since; but so may whatever is read.
+        What it says is believed because of the entry's id, which no other process knows. It may be old, and the hold be
+        lost since; but so may whatever is read.
         """
         holder = holder_in(grant)
         wait = self.waits.get(holder.entry.id)

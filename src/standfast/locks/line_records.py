@@ -321,7 +321,7 @@ _Place: TypeAlias = tuple[str, int]
 
 
 def ready_key(scope: Scope, run: str) -> RecordKey:
-    """Return where it is noted that somebody has to look at a run."""
+    """Return where it is noted that a worker has to look at a run."""
     return scope.key("ready", run)
 
 
@@ -588,7 +588,7 @@ class LineKeys:
         return self.inboxes.child(opening, number)
 
     def ready(self, run: str) -> RecordKey:
-        """Return where it is noted that somebody has to look at a run."""
+        """Return where it is noted that a worker has to look at a run."""
         return ready_key(self._scope, run)
 
 
@@ -668,7 +668,7 @@ class StepView(Protocol):
         ...
 
     def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake, but for those who are ``told`` by the answer itself."""
+        """Return whom to wake, but for those that are ``told`` by the answer itself."""
         ...
 
 

@@ -48,7 +48,7 @@ MAX_EXACT: Final = 2**53 - 1
 KNOWN: Final = frozenset({"holders", "waiters", "fence", "permits"})
 """What a lock may have."""
 
-_WAY_OUT: Final = "if nobody holds it, set the slot to initial_lock_record()"
+_WAY_OUT: Final = "if it is not held, set the slot to initial_lock_record()"
 
 
 class LockHolder(Struct, frozen=True, gc=False):
@@ -69,7 +69,7 @@ class LockWaiter(Struct, frozen=True, gc=False):
 class LockRecord(Struct, frozen=True):
     """A whole lock: its holders, its waiters in order, and the last fence that was given out.
 
-    ``permits`` is the number that those who use it have agreed on. None: from before it was kept, or never said.
+    ``permits`` is the number that its users have agreed on. None: from before it was kept, or never said.
     ``lapsed`` are waiters that lost their place because they did not ask in time, to be told so when they do.
     """
 
@@ -219,8 +219,8 @@ class Renewal(Struct, frozen=True):
         renewed: Whether the caller holds, until ``lease_expires_at``.
         fence: The fence of its hold, which renewing does not change; 0 if it was not renewed.
         lease_expires_at: When the lease ends now, if it was renewed.
-        free: The lease is over, a permit is free, and nobody waits for it: acquiring again would succeed.
-        taken_by: The lease is over, and these hold all permits now. Empty also if those who wait are about to.
+        free: The lease is over, a permit is free, and none waits for it: acquiring again would succeed.
+        taken_by: The lease is over, and these hold all permits now. Empty also if waiters are about to.
     """
 
     renewed: bool
@@ -234,7 +234,7 @@ class Renewal(Struct, frozen=True):
 
 
 def initial_lock_record() -> LockRecord:
-    """Return a lock that nobody holds and nobody waits for."""
+    """Return a lock that is not held, and that none waits for."""
     return LockRecord()
 
 
@@ -248,7 +248,7 @@ def try_acquire(
     waiter_ttl: Duration | None = None,
     version: int = 0,
 ) -> tuple[LockRecord, LockPosition]:
-    """Take a permit if one is free and nobody is in front; else stand in line, or keep the place there.
+    """Take a permit if one is free and none is in front; else stand in line, or keep the place there.
 
     A holder that asks again renews its lease. A waiter that asks again stays alive for another ``waiter_ttl``.
 
@@ -293,7 +293,7 @@ def renew(
     fence: int | None = None,
     version: int = 0,
 ) -> tuple[LockRecord, Renewal]:
-    """Extend a lease to ``lease`` from now. A lease that is over stays over, even if nobody took the permit.
+    """Extend a lease to ``lease`` from now. A lease that is over stays over, even if the permit was not taken.
 
     Never enqueues the caller. With ``fence``, only that very hold is renewed.
     """
@@ -312,9 +312,9 @@ def renew(
 def release(
     record: object, holder_id: str, *, now: Instant, fence: int | None = None, version: int = 0
 ) -> tuple[LockRecord, bool]:
-    """Give the permit back, and the place in the line. Tells whether the caller held until now.
+    """Give the permit back, and the place in the line. Returns True if the caller held until now.
 
-    Doing it twice is harmless, and nobody else is touched. With ``fence``, only that very hold is released: a late
+    Doing it twice is harmless, and no other entry is touched. With ``fence``, only that very hold is released: a late
     release does not free a successor that goes by the same id.
     """
     _check(holder_id, now)
@@ -326,7 +326,7 @@ def release(
 
 
 def withdraw(record: object, holder_id: str, *, now: Instant, version: int = 0) -> tuple[LockRecord, bool]:
-    """Leave the line without touching a hold. Tells whether the caller waited until now."""
+    """Leave the line without touching a hold. Returns True if the caller waited until now."""
     _check(holder_id, now)
     table = _LockTable(record, now, 1, version)
     table.forget(holder_id)
@@ -336,7 +336,7 @@ def withdraw(record: object, holder_id: str, *, now: Instant, version: int = 0) 
 
 
 def force_release(record: object, holder_id: str, *, now: Instant, version: int = 0) -> tuple[LockRecord, bool]:
-    """Turn out a holder or a waiter, for an operator. The fence moves on, so that what a holder still writes is old."""
+    """Evict a holder or a waiter, for an operator. The fence moves on, so that what a holder still writes is old."""
     _check(holder_id, now)
     table = _LockTable(record, now, 1, version)
     if not table.holds(holder_id):
@@ -406,7 +406,7 @@ class _LockTable:
         self._fence = found.fence
         self._permits: Final = found.permits
         stored = {holder.holder_id: holder.fence for holder in found.holders}
-        # One who lapsed and comes back is a newcomer, so only those who still hold keep their fence.
+        # One who lapsed and comes back is a newcomer, so only those that still hold keep their fence.
         self._fences: Final = {holder.entry.id: stored[holder.entry.id] for holder in self.line.holders}
         for holder_id in [holder_id for holder_id, fence in self._fences.items() if not fence]:
             self._fences[holder_id] = self.move_fence()
@@ -429,7 +429,7 @@ class _LockTable:
         return self._fence
 
     def record(self, line: Line | None = None) -> LockRecord:
-        """Return the line as a record. Whoever has just got a permit gets the next fence."""
+        """Return the line as a record. A holder that has just got a permit gets the next fence."""
         line = self.line if line is None else line
         holders = tuple(
             LockHolder(each.entry.id, _until(each.entry), self._fences.get(each.entry.id) or self.move_fence())

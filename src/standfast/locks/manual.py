@@ -1,7 +1,7 @@
 """A mutex and a semaphore without a state of their own, driven by hand on any slot.
 
 They keep a whole lock (:class:`LockRecord`) in a slot that you give: a state of a space, or a state handle inside a
-workflow. Each call is one change of the slot. The time is the slot's own, read inside the change, so nobody can take a
+workflow. Each call is one change of the slot. The time is the slot's own, read inside the change, so none can take a
 lock by lying about it.
 
     lock = DurableMutex(lease="30s")
@@ -12,7 +12,7 @@ lock by lying about it.
     finally:
         await lock.release(slot, "order-7", fence=place.fence)
 
-``space.mutex`` and ``space.semaphore`` renew themselves, wake whoever is next, and hold any number of waiters. Take
+``space.mutex`` and ``space.semaphore`` renew themselves, wake the next waiter, and hold any number of waiters. Take
 those unless you need the lock to lie in a slot.
 """
 
@@ -64,7 +64,7 @@ class LockByHand:
         self.waiter_ttl: Final = None if waiter_ttl is None else check_lease(waiter_ttl, "waiter_ttl")
 
     async def try_acquire(self, slot: Slot, holder_id: str, *, lease: Duration | None = None) -> LockPosition:
-        """Take a permit if one is free and nobody is in front; else stand in line, or keep the place there.
+        """Take a permit if one is free and none is in front; else stand in line, or keep the place there.
 
         A holder that asks again renews its lease. A waiter must ask again within ``waiter_ttl`` or loses its place;
         then the answer is ``requeued``, and it should ask more often. One that does not want to wait calls
@@ -94,7 +94,7 @@ class LockByHand:
     ) -> LockPosition:
         """Wait for a permit: stand in line and ask again and again, until it is there.
 
-        Whoever is not let in leaves nothing behind: no place in the line after a time-out, and neither that nor a
+        A caller that is not let in leaves nothing behind: no place in the line after a time-out, and neither that nor a
         permit after a cancellation.
 
         Args:
@@ -112,7 +112,7 @@ class LockByHand:
         pause = seconds(poll, what="poll", minimum=0.001, maximum=self._waiter_life(length) / 2)
         if length < 2 * pause:
             message = (
-                f"a lease of {length:g} s is shorter than two polls of {pause:g} s: permits lapse before those who wait"
+                f"a lease of {length:g} s is shorter than two polls of {pause:g} s: permits lapse before waiters"
                 " ask again; take a longer lease or a shorter poll"
             )
             warnings.warn(message, PollWarning, stacklevel=2)
@@ -148,7 +148,7 @@ class LockByHand:
         return await transact(slot, decide)
 
     async def release(self, slot: Slot, holder_id: str, *, fence: int | None = None) -> bool:
-        """Give the permit back, and the place in the line. Tells whether the caller held until now.
+        """Give the permit back, and the place in the line. Returns True if the caller held until now.
 
         Doing it twice is harmless. With ``fence``, only that very hold is released.
         """
@@ -158,13 +158,13 @@ class LockByHand:
         )
 
     async def withdraw(self, slot: Slot, holder_id: str) -> bool:
-        """Leave the line without touching a hold. Tells whether the caller waited until now."""
+        """Leave the line without touching a hold. Returns True if the caller waited until now."""
         return await transact(
             slot, lambda value, version, at: algebra.withdraw(value, holder_id, now=at, version=version)
         )
 
     async def force_release(self, slot: Slot, holder_id: str) -> bool:
-        """Turn out a holder or a waiter, for an operator. Tells whether there was one.
+        """Evict a holder or a waiter, for an operator. Returns True if there was one.
 
         The fence moves on, so that what a holder still writes under its guard is refused.
         """
@@ -250,7 +250,7 @@ class DurableSemaphore(LockByHand):
     async def resize(self, slot: Slot) -> int | None:
         """Make this semaphore's permits the stored number, for an operator; returns what it was.
 
-        Nobody is turned out: with fewer permits nobody new gets in until enough have left.
+        No holder is evicted: with fewer permits none gets in until enough have left.
         """
 
         def decide(value: JsonValue, _version: int, _at: Instant) -> tuple[LockRecord, int | None]:

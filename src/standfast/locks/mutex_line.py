@@ -482,7 +482,7 @@ class MutexDriver:
         raise StoreBusyError(keys.name, f"its line moved on {TRIES} times while a step was taken")
 
     async def _front(self, facts: LineFacts) -> Snapshot:
-        """Read the first waiters, and remove those who are dead."""
+        """Read the first waiters, and remove those that are dead."""
         keys, scope = self._keys, self._scope
         while True:
             page = await scope.scan(*keys.queue.within(), limit=WINDOW)

@@ -1,4 +1,4 @@
-"""The durable rate limiter: so many at once, one more every so often, in order of arrival, across processes."""
+"""The durable rate limiter: a number at once, one more every so often, in order of arrival, across processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # --- A token bucket with a line in front of it, as one value: the pure part of the rate limiter --------------------
 #
-# A bucket holds up to ``capacity`` tokens and earns one every ``interval``. Who asks takes its cost at once if nobody
+# A bucket holds up to ``capacity`` tokens and earns one every ``interval``. Who asks takes its cost at once if none
 # is in front and the tokens are there; else it stands in line and asks again. Nothing is given back: a token spent is
 # spent. Whatever happens, no window of time sees more than ``capacity + window / interval`` tokens spent.
 #
@@ -170,7 +170,7 @@ def _shown(value: object) -> str:
 
 
 def full_bucket(rate: RefillRate, now: Instant) -> TokenBucket:
-    """Return a bucket that nobody has used yet."""
+    """Return a bucket that was not used yet."""
     return TokenBucket(rate, rate.capacity, now)
 
 
@@ -197,7 +197,7 @@ def settle(bucket: TokenBucket, now: Instant) -> TokenBucket:
 def ask(
     bucket: TokenBucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, lifeline: str = ""
 ) -> tuple[TokenBucket, Pass]:
-    """Take ``cost`` tokens if nobody is in front and they are there; else stand in line, or keep the place there.
+    """Take ``cost`` tokens if none is in front and they are there; else stand in line, or keep the place there.
 
     Without ``waiter`` the caller takes the tokens or leaves: it is told where it would stand, and keeps no place.
     ``lifeline`` is that of a process whose death ends the waiter.
@@ -222,7 +222,7 @@ def ask(
 
 
 def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucket, bool]:
-    """Leave the line. Tells whether the waiter stood in it until now."""
+    """Leave the line. Returns True if the waiter stood in it until now."""
     bucket = settle(bucket, now)
     others = tuple(each for each in bucket.waiters if each.id != waiter)
     return replace(bucket, waiters=others), len(others) < len(bucket.waiters)
@@ -235,7 +235,7 @@ def bury(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBu
 
 
 def close(bucket: TokenBucket, until: Instant, now: Instant) -> TokenBucket:
-    """Let nobody pass before ``until``. Waiters keep their places, and what closes it for longer stays."""
+    """Let none pass before ``until``. Waiters keep their places, and what closes it for longer stays."""
     bucket = settle(bucket, now)
     return replace(bucket, closed_until=max(bucket.closed_until, until))
 
@@ -255,7 +255,7 @@ def change_rate(bucket: TokenBucket, rate: RefillRate, now: Instant) -> TokenBuc
 def call_first(before: TokenBucket, after: TokenBucket, now: Instant) -> tuple[TokenBucket, str | None]:
     """Return who should be woken: the first in line, if it has just moved up or its turn comes sooner than it was told.
 
-    Only the first needs to be on time, so nobody else is woken, however long the line is.
+    Only the first needs to be on time, so no other is woken, however long the line is.
     """
     if not after.waiters:
         return after, None
@@ -276,7 +276,7 @@ def turn(bucket: TokenBucket, place: int, cost: int, now: Instant) -> Instant:
 
 
 def forgettable_at(bucket: TokenBucket) -> Instant:
-    """Return from when on the bucket says no more than none at all: full, open, and nobody in line."""
+    """Return from when on the bucket says no more than none at all: full, open, and none in line."""
     full_at = Instant(bucket.filled_at + (bucket.rate.capacity - bucket.tokens) * bucket.rate.interval)
     return max(full_at, bucket.closed_until, *(waiter.expires_at for waiter in bucket.waiters))
 
@@ -307,7 +307,7 @@ def _stand(bucket: TokenBucket, place: int, entry: BucketWaiter) -> TokenBucket:
     return replace(bucket, waiters=(*bucket.waiters[:place], entry, *bucket.waiters[place + 1 :]))
 
 
-# --- the durable rate limiter: so many at once, one more every so often, in order of arrival, across processes -----
+# --- the durable rate limiter: a number at once, one more every so often, in order of arrival, across processes -----
 
 T = TypeVar("T")
 
@@ -333,7 +333,7 @@ class RateState(Struct, frozen=True):
         capacity: The most tokens that the bucket holds.
         interval: Seconds in which a token is earned.
         tokens: How many are there now.
-        closed_for: Seconds for which nobody passes, whatever tokens there are.
+        closed_for: Seconds for which none passes, whatever tokens there are.
         waiters: Who stands in line, in order.
     """
 
@@ -357,8 +357,9 @@ class RateLimiter:
     True -1 0
     False 0 60
 
-    No window of time sees more than ``capacity + window / interval`` tokens spent, by the store's clock, whoever asks
-    from wherever. There is no release. A caller that is cancelled when its tokens were just taken has spent them.
+    No window of time sees more than ``capacity + window / interval`` tokens spent, by the store's clock, from
+    whichever process they are asked for. There is no release. A caller that is cancelled when its tokens were just
+    taken has spent them.
 
     Args:
         scope: The space that the limiter lives in.
@@ -366,7 +367,7 @@ class RateLimiter:
         capacity: How many may pass at once after a quiet time.
         interval: The time in which one more may pass: ``"600ms"`` is a hundred a minute.
         waiter_ttl: How long a waiter that does not ask again keeps its place; 30 s or four intervals if not told. A
-            process that dies in :meth:`acquire` holds nobody up where the store sees it die (SQLite, PostgreSQL);
+            process that dies in :meth:`acquire` holds none up where the store sees it die (SQLite, PostgreSQL);
             elsewhere it holds up those behind it for that time and up to a third of it more.
         follow: Take the rate that is in use where it differs, instead of raising LockMismatchError; for the time of a
             roll-out.
@@ -407,7 +408,7 @@ class RateLimiter:
     # --- passing ------------------------------------------------------------------------------------------------
 
     async def try_acquire(self, cost: int = 1, *, waiter: str | None = None) -> Pass:
-        """Take ``cost`` tokens if they are there and nobody is in front; answer at once.
+        """Take ``cost`` tokens if they are there and none is in front; answer at once.
 
         Without ``waiter`` a caller that was not granted leaves nothing behind. With it, the caller stands in line
         under that id and keeps its place by asking again within ``answer.keep_within`` seconds; one that is no longer
@@ -455,8 +456,8 @@ class RateLimiter:
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:
         """Take ``cost`` tokens, waiting in line for as long as it takes, or until ``timeout`` is over.
 
-        A heavy request at the front is not passed by lighter ones. Whoever is cancelled or runs out of time leaves the
-        line before the exception is raised.
+        A heavy request at the front is not passed by lighter ones. A caller that is cancelled or runs out of time
+        leaves the line before the exception is raised.
 
         Raises:
             RateTimeoutError: The turn did not come in time; nothing was taken.
@@ -531,7 +532,7 @@ class RateLimiter:
         yield
 
     async def withdraw(self, waiter: str) -> bool:
-        """Leave the line. Tells whether the waiter stood in it until now; doing it twice is harmless."""
+        """Leave the line. Returns True if the waiter stood in it until now; doing it twice is harmless."""
         async with self._acts("rate.withdraw", entry=waiter) as told:
             stood = await self._update(lambda bucket, now: withdraw(bucket, waiter, now))
             told.outcome = "done" if stood else "nothing"
@@ -540,7 +541,7 @@ class RateLimiter:
     # --- operating ----------------------------------------------------------------------------------------------
 
     async def close_for(self, length: Duration) -> None:
-        """Let nobody pass for a while, as when the other side has answered "too many requests, retry after".
+        """Let none pass for a while, as when the other side has answered "too many requests, retry after".
 
         Tokens are earned meanwhile, up to the capacity, and waiters keep their places. Of two closings the longer one
         counts.

@@ -97,7 +97,9 @@ class Lines:
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
         self._entered = self._held = 0
-        self._secret: Final = secrets.token_urlsafe(16) + ":"  # whoever names an entry of this process has read it
+        self._secret: Final = (
+            secrets.token_urlsafe(16) + ":"
+        )  # a process that names an entry of this process has read it
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()

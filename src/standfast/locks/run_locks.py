@@ -1,6 +1,6 @@
 """Run locks: of all who could drive a run of a workflow, one does.
 
-A run lock is a line like every other, one for each workflow and run, in which nobody waits. It is taken with a lease
+A run lock is a line like every other, one for each workflow and run, in which none waits. It is taken with a lease
 that its holder renews (:meth:`RunLocks.try_acquire`), or held for the length of a block and renewed by itself
 (:meth:`RunLocks.hold`); the two exclude each other.
 
@@ -94,7 +94,7 @@ class LeasedRun(Protocol):
         ...
 
     async def lapsed(self, token: str) -> Renewal:
-        """Return what is to be said to whoever has lost the lease with that token."""
+        """Return what is to be said to a process that has lost the lease with that token."""
         ...
 
     async def release(self, token: str) -> bool:
@@ -111,7 +111,7 @@ class RunLease:
     Attributes:
         workflow: The workflow's name.
         run_id: The run.
-        token: Names this activation; whoever has it may renew and release.
+        token: Names this activation; a process that has it may renew and release.
         holder: Who holds it, for people.
         fence: A number that is larger than that of every earlier lease of this run.
         since: Since when, by the store's time.
@@ -186,7 +186,7 @@ class RunLease:
     async def renew(self, lease: Duration | None = None) -> Renewal:
         """Hold it for ``lease`` from now on, by default for as long as it was last asked; may also shorten it.
 
-        The answer is true if that worked. Once lost, a lease never comes back, also if nobody has taken the run.
+        The answer is true if that worked. Once lost, a lease never comes back, also if none has taken the run.
 
         Raises:
             StoreError: The store does not answer. The lease lasts until its deadline, or is shorter by now.
@@ -607,7 +607,7 @@ class RunLine(DurableLock):
         return Renewal(renewed=True, fence=sight.fences.get(token, 0), lease_expires_at=expires_at)
 
     async def lapsed(self, token: str) -> Renewal:
-        """Return what is to be said to whoever has lost the lease with that token."""
+        """Return what is to be said to a process that has lost the lease with that token."""
         sight = await self._line().look()
         alive = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
         return await self._not_renewed(alive, token)
@@ -650,7 +650,7 @@ class RunLine(DurableLock):
     # --- looking at it -------------------------------------------------------------------------------------------
 
     async def get(self) -> RunLockInfo | None:
-        """Return who holds it, or which worker drives the run; None: nobody."""
+        """Return who holds it, or which worker drives the run; None: none does."""
         keys = self._line().driver.keys
         seen = await self._lines.scope.read(keys.head, keys.grant(SLOT), self._claim.life)
         claim = self._claim.claim_in(seen.get(self._claim.life))
@@ -659,7 +659,7 @@ class RunLine(DurableLock):
         return await self._lease_in(seen)
 
     async def leased(self) -> RunLockInfo | None:
-        """Return who holds the lock; None: nobody, or a lease that is over."""
+        """Return who holds the lock; None: none does, or a lease that is over."""
         keys = self._line().driver.keys
         return await self._lease_in(await self._lines.scope.read(keys.head, keys.grant(SLOT)))
 
@@ -774,7 +774,7 @@ class RunLocks:
         """Hold a run for ``lease`` from now on, by default the space's, if the lease with that token still lasts.
 
         The answer is true if that worked. If not, nothing has changed, and it says whether the run is free or who has
-        taken it: a lease that is over is not renewed, also if nobody has.
+        taken it: a lease that is over is not renewed, also if none has.
         """
         return await self._run(workflow, run_id).renew(_token(token), lease)
 
@@ -783,7 +783,7 @@ class RunLocks:
         return await self._run(workflow, run_id).release(_token(token))
 
     async def get(self, workflow: str, run_id: str) -> RunLockInfo | None:
-        """Return who holds a run, or which worker drives it; None: nobody."""
+        """Return who holds a run, or which worker drives it; None: none does."""
         return await self._run(workflow, run_id).get()
 
     def hold(self, workflow: str, run_id: str, **options: Unpack[HoldOptions]) -> RunHolding:

@@ -3,7 +3,7 @@
     visits = AtomicState(space, space.key("state", "visits"), type=int, initial=0)
     await visits.increment()
 
-Every change is one commit, made where the store is: with a plain function as the updater nobody ever loses a race,
+Every change is one commit, made where the store is: with a plain function as the updater no caller ever loses a race,
 and changes of one process to one state are folded into one write.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Record, Snapshot, Verdict
 
 
-# --- what happens to a state, told to whoever uses the same handle -------------------------------------------------
+# --- what happens to a state, told to all that use the same handle -------------------------------------------------
 #
 # These events stay in the process and carry values, so they are none of :mod:`standfast.events`, which go to logs.
 
@@ -66,7 +66,7 @@ class StateChanged(Struct, Generic[T], frozen=True):
 
 
 class StateConflict(Struct, frozen=True):
-    """Somebody else changed the state while an async updater ran, so it runs again."""
+    """Another caller changed the state while an async updater ran, so it runs again."""
 
     key: str
     attempt: int
@@ -141,7 +141,7 @@ class StateEvents:
 
 @final
 class Listeners:
-    """Who is told. False when nobody is: then an event need not even be made."""
+    """Who is told. False when none is: then an event need not even be made."""
 
     __slots__ = ("_listeners",)
 
@@ -292,7 +292,7 @@ class StateRecord(Generic[T]):
         self.listeners: Final = Listeners()
         self._scope: Final = scope
         self._codec: Final[Codec[Kept[T] | Gone]] = state_codec(_type_of(initial) if of is Any else of)
-        # Kept as bytes: whoever reads it gets a copy.
+        # Kept as bytes: each reader gets a copy.
         self._initial: Final = GONE if initial is None else self.encode(initial)
 
     async def read(self) -> StateValue[T]:
@@ -507,7 +507,7 @@ class AtomicState(Generic[T]):
         return (await self._record.commit(lambda _record, _at: (data, None), expected_version, guard))[1]
 
     async def delete(self, *, expected_version: int | None = None, guard: Guard | Check | None = None) -> int:
-        """Let the state read as None, also for those who would get ``initial``. Returns the new version.
+        """Let the state read as None, also for callers that would get ``initial``. Returns the new version.
 
         A marker stays behind, so that a writer that depends on an older version cannot undo it. See :meth:`set` for
         the arguments.
@@ -541,8 +541,8 @@ class AtomicState(Generic[T]):
         """Write what ``updater`` makes of the value, and return it.
 
         The updater may run several times, and only its last run counts: it must do nothing but compute. A plain
-        function runs inside the store's transaction, where nobody can get in between; keep it quick. An ``async``
-        one runs outside, and runs again if somebody else changed the state meanwhile.
+        function runs inside the store's transaction, where none can get in between; keep it quick. An ``async``
+        one runs outside, and runs again if another caller changed the state meanwhile.
 
         Raises:
             AtomicStateConflictError: An async updater lost all of its tries.
@@ -733,7 +733,7 @@ async def transact(slot: Slot, decide: Callable[[JsonValue, int, Instant], tuple
     return cast("A", await answer)
 
 
-# --- where the states of a space lie, so that nobody builds their keys by hand -------------------------------------
+# --- where the states of a space lie, so that no caller builds their keys by hand -------------------------------------
 #
 # Each kind of owner has slots of its own: a workflow type, an execution (a run and the runs that it started), a single
 # run, and the space as a whole. The same key of two owners is two states.
@@ -843,7 +843,7 @@ class Slots:
     async def _clear(self, owner: RecordKey) -> int:
         start, end = owner.within()
         removed, page = 0, self._scope.at_most(_PAGE)
-        # A page that somebody wrote to meanwhile is read again, so what is removed was there and nothing is missed.
+        # A page that was written to meanwhile is read again, so what is removed was there and nothing is missed.
         while records := (await self._scope.scan(start, end, limit=page)).records.values():
             answer = await self._scope.commit(*(Delete(record.key, record.version) for record in records))
             removed += len(records) if isinstance(answer, Commit) else 0

@@ -58,7 +58,7 @@ async def test_a_free_key_is_said_to_be_free(space: Space) -> None:
     told = await space.mutex("a").explain()
 
     assert (told.key, told.kind, told.holders, told.waiters, told.estimate) == ("a", "", (), (), 0.0)
-    assert told.as_text() == "a is free: nobody holds it and nobody waits for it"
+    assert told.as_text() == "a is free: it is not held, and none waits for it"
 
 
 async def test_a_holder_is_shown_with_fence_lease_and_process(space: Space, clock: VirtualClock) -> None:
