@@ -38,8 +38,10 @@ DISPATCH: Final = "tests/conformance/test_dispatch.py"
 
 RARE_MUTANTS: Final = frozenset(
     {
+        "a mutex is joined that got free",
         "a server that does not see that it is replaced",
         "a worker that was replaced commits",
+        "acts without its presence",
         "commits that are not fenced by the turn",
         "deadline from the answer",
         "goes on inside of a lock",
@@ -48,6 +50,7 @@ RARE_MUTANTS: Final = frozenset(
         "tells nobody who was turned out",
         "the sole server does not guard its commits",
         "ticks that overlap",
+        "waits for a purged child",
     }
 )
 """Wrong versions of the code that only hundreds of seeds of the simulation reveal."""

@@ -92,7 +92,7 @@ def test_no_interleaving_of_commits_breaks_a_mutex(processes: int, turns: int) -
 @pytest.mark.heavy
 def test_newcomers_and_waiters_share_holds_that_are_over() -> None:
     """A hold ends by its time while others come, wait, look and die."""
-    found = search(3, 1, ends=size(full=2, quick=1))
+    found = search(size(full=3, quick=2), 1, ends=size(full=2, quick=1))
     assert found.complete, found
 
 
