@@ -75,7 +75,7 @@ class _LaneReader:
 
     def __init__(self, scope: Scope, lane: RecordKey, times: tuple[Instant, Instant]) -> None:
         self._scope, self._lane = scope, lane
-        self.values: dict[Position, bytes] = {}
+        self.fetched = 0  # how many entries were read last
         self.is_barren = False  # most of what was read last is not meant: read more at once
         self._start, self._end = self._at(times[0]), self._at(times[1])
         self.last: Position | None = None
@@ -93,10 +93,12 @@ class _LaneReader:
         else:
             self._start = max(self._start, at.successor())
 
-    async def fetch(self, many: int, *, newest_first: bool) -> list[Position]:
-        """Return the next positions."""
+    async def fetch(
+        self, many: int, takes: Callable[[bytes], bool] | None = None, *, newest_first: bool
+    ) -> list[Position]:
+        """Return the next positions, without those whose values are not taken."""
         if self._start >= self._end:
-            self.has_more = False
+            self.has_more, self.fetched = False, 0
             return []
         page = await self._scope.scan(self._start, self._end, limit=many, reverse=newest_first)
         if page.more is None:
@@ -105,10 +107,12 @@ class _LaneReader:
             self._end = page.more
         else:
             self._start = page.more
-        self.values = {position_in(self._lane, key): record.value for key, record in page.records.items()}
-        found = [*self.values]
-        self.last = found[-1] if found else self.last
-        return found
+        self.fetched, records = len(page.records), page.records
+        if records:
+            self.last = position_in(self._lane, next(reversed(records)))
+        if takes is not None:  # most of a page may be passed over: only what is taken is decoded
+            return [position_in(self._lane, key) for key, record in records.items() if takes(record.value)]
+        return [position_in(self._lane, key) for key in records]
 
 
 def position_in(lane: RecordKey, key: RecordKey) -> Position:
@@ -159,10 +163,9 @@ class LaneMerge:
     async def _fetched(self, lane: _LaneReader, many: int) -> list[Position]:
         if (takes := self._takes) is None:
             return await lane.fetch(many, newest_first=self._newest_first)
-        found = await lane.fetch(PAGE if lane.is_barren else many, newest_first=self._newest_first)
-        meant = [position for position in found if takes(lane.values[position])]
-        lane.is_barren = 2 * len(meant) < len(found)
-        self._skipped += len(found) - len(meant)
+        meant = await lane.fetch(PAGE if lane.is_barren else many, takes, newest_first=self._newest_first)
+        lane.is_barren = 2 * len(meant) < lane.fetched
+        self._skipped += lane.fetched - len(meant)
         await asyncio.sleep(0)
         return meant
 
