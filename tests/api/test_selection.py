@@ -26,7 +26,8 @@ def test_a_second_way_to_a_server_is_a_class_of_tests() -> None:
 
 def test_a_rare_mutant_is_a_mutant() -> None:
     """One that was renamed would silently be hunted in every run."""
-    every = {*flow_mutants.MUTANTS, *lock_mutants.MUTANTS, *request_mutants.MUTANTS, *workflow_mutants.OPERATED_MUTANTS}
+    of_workflows = {*workflow_mutants.MUTANTS, *workflow_mutants.OPERATED_MUTANTS}
+    every = {*flow_mutants.MUTANTS, *lock_mutants.MUTANTS, *request_mutants.MUTANTS, *of_workflows}
     assert every >= selection.RARE_MUTANTS
 
 
