@@ -78,6 +78,10 @@ STRIKES: Final = tuple(
 """Folders whose tests kill, stop, cut off or fill up servers, or start one for each: seconds rather than moments."""
 
 
+TOUR: Final = "tests/integration/moving/test_round_trip.py::test_everything_goes_on_after_a_tour_of_all_servers[1]"
+"""One of the tours that move a store between all pairs of servers: the others are in the same folder."""
+
+
 def part_of(item: pytest.Item) -> str:
     """Return the name of the class that a contract's case is written in; "" if it is a function."""
     found: type | None = getattr(item, "cls", None)
@@ -90,7 +94,7 @@ def is_thorough(item: pytest.Item) -> bool:
     if item.get_closest_marker("services") is None:
         return any(f"[{mutant}]" in item.nodeid for mutant in RARE_MUTANTS)
     if item.nodeid.startswith((*STRIKES, DISPATCH)):
-        return True
+        return item.nodeid != TOUR
     found: type | None = getattr(item, "cls", None)
     if found is None:
         return False

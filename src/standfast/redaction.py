@@ -26,6 +26,7 @@ _HARMLESS: Final = frozenset(
         "replicaset",
         "schema",
         "sentinel_auth",
+        "sentinel_user",
         "shortest_lease",
         "timeout",
         "tls",

@@ -293,10 +293,11 @@ class SentinelGroup(ValkeyGroup):
 
 
 @contextmanager
-def valkey(*, sentinels: bool = False) -> Iterator[Group]:
+def valkey(*, sentinels: bool = False, secret: str = "") -> Iterator[Group]:
     """Start a primary and two replicas; with ``sentinels``, three of them choose another primary after a second.
 
     Sentinels must see the servers where they are, so with them the replicas follow directly, and there is no ``lag``.
+    Their password is ``secret``, if there is one.
     """
     with ExitStack() as stack:
         [primary] = started(stack, server("redis"))
@@ -311,7 +312,8 @@ def valkey(*, sentinels: bool = False) -> Iterator[Group]:
             lambda each: valkey_ask(each.url, "REPLICAOF", "NO", "ONE"),
         )
         if sentinels:
-            group.sentinels = started(stack, *(server("sentinel", behind=primary.url) for _ in range(3)))
+            watched = f"{primary.url}#{secret}" if secret else primary.url
+            group.sentinels = started(stack, *(server("sentinel", behind=watched) for _ in range(3)))
             seen = ("num-slaves", "num-other-sentinels")
 
             def all_see_all() -> bool:
@@ -323,9 +325,9 @@ def valkey(*, sentinels: bool = False) -> Iterator[Group]:
 
 
 @contextmanager
-def sentinels() -> Iterator[SentinelGroup]:
-    """Start a primary, two replicas and three sentinels; clients ask the sentinels."""
-    with valkey(sentinels=True) as group:
+def sentinels(secret: str = "") -> Iterator[SentinelGroup]:
+    """Start a primary, two replicas and three sentinels, with a password of theirs or none; clients ask them."""
+    with valkey(sentinels=True, secret=secret) as group:
         assert isinstance(group, SentinelGroup)
         yield group
 

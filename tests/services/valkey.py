@@ -100,9 +100,12 @@ class Sentinel:
         return fetched(VALKEY.format(machine=platform.machine()))
 
     def prepare(self, folder: Path, behind: str) -> None:
-        """Write the settings, which it changes by itself later."""
+        """Write the settings, which it changes by itself later. A fragment of the URL is a password of its own."""
         source = urlsplit(behind)
         settings = SENTINEL.format(folder=folder, host=source.hostname, port=source.port, password=source.password)
+        if source.fragment:
+            settings += f"requirepass {source.fragment}\nsentinel sentinel-pass {source.fragment}\n"
+        (folder / "secret").write_text(source.fragment)
         (folder / "settings").write_text(settings)
 
     def command(self, folder: Path, port: int) -> list[str]:
@@ -114,8 +117,8 @@ class Sentinel:
 
     def url(self, folder: Path, port: int) -> str:
         """Return where it answers."""
-        del folder
-        return f"redis://127.0.0.1:{port}"
+        secret = (folder / "secret").read_text()
+        return f"redis://:{secret}@127.0.0.1:{port}" if secret else f"redis://127.0.0.1:{port}"
 
     def ready(self, url: str) -> bool:
         """Get an answer to a ping."""

@@ -48,6 +48,7 @@ def test_an_address_is_shown_without_its_secrets(url: str, shown: str) -> None:
 HIDDEN = {
     "authToken",
     "listen",
+    "sentinel_password",
     "authMechanism",
     "authSource",
     "directConnection",

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
-from standfast.errors import LeaseTooShortError, StandfastError
+from standfast.errors import LeaseTooShortError, StandfastError, StoreError
 from standfast.events import PresenceLost, PresenceNotRenewed, SlowRoundTrip
 from standfast.stores.liveness import liveness_of, visible_token
 from standfast.stores.protocol import Decision, Delete, Put
@@ -125,6 +125,7 @@ class Presence:
         proof: Where others see by a session whether this process lives: what it knows of that. None: they do not.
         users: How many entries are anchored to it. Without any it need not be renewed.
         over: It is known to have lapsed, for good.
+        problem: Why it could not be renewed the last time, in the words of the store; empty if it was.
         is_kept: The heartbeat renews it.
         is_watched: Its deadline is watched.
         is_told: All that hangs on it was told that it is over.
@@ -144,6 +145,7 @@ class Presence:
         "lease",
         "name",
         "over",
+        "problem",
         "proof",
         "renewed_at",
         "users",
@@ -166,6 +168,7 @@ class Presence:
         self.proof: Final = liveness_of(record.lifeline)
         self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0
+        self.problem = ""
         self.renewed_at = self.deadline = clock.elapsed()
 
     def left(self) -> float:
@@ -195,12 +198,21 @@ class Presence:
 
         renewed = (await store.update([self.key], decide)).answer
         if renewed:
-            self._is_made = True
+            self._is_made, self.problem = True, ""
             self.renewed_at = asked_at
             self.deadline = Instant(asked_at + round(self.lease * (1 - MARGIN) * MICROSECONDS))
         else:
             self.over = True
         return renewed
+
+    @property
+    def lapse(self) -> str:
+        """Why what hangs on it is lost, when it is over: what kept this process from renewing it, if that is known."""
+        if self.problem:
+            return f"{NOT_RENEWED}: {self.problem}"
+        if self.proof is not None and self.proof.left() <= 0:
+            return f"{NOT_RENEWED}: the store could not be reached for longer than its grace"
+        return f"{NOT_RENEWED}: its lease lapsed"
 
     async def end(self, store: Store) -> None:
         """Give it up at once: whatever is anchored to it falls."""
@@ -209,6 +221,9 @@ class Presence:
 
 
 # --- the heartbeat: renews the presences of one space from a thread of its own, however busy the event loop is -----
+
+NOT_RENEWED: Final = "this process could not renew it in time"
+"""How the reason begins for which a hold is lost whose presence has lapsed."""
 
 HEARTBEATS: Final = 3
 """How often a presence is renewed in one lease, if all goes well."""
@@ -357,12 +372,14 @@ class Heartbeat:
             store.liveness_token()  # holds it anew, should something have made this process let go of it
             renewed = await presence.renew(store)
         except Exception as problem:  # noqa: BLE001 -- whatever it is, it is tried again until the deadline
+            said = problem.problem if isinstance(problem, StoreError) else ""
+            presence.problem = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
             self._hooks.emit(
                 PresenceNotRenewed(
                     at=self._clock.wall(),
                     store=repr(store),
                     presence=presence.name,
-                    problem=type(problem).__name__,
+                    problem=presence.problem,
                     left=presence.left(),
                 )
             )

@@ -34,12 +34,12 @@ from standfast.locks.acquire import (
     release,
     undo_cancellation,
 )
+from standfast.locks.heartbeat import NOT_RENEWED
 from standfast.locks.inspect import LISTED, explain
 from standfast.locks.line import UNLIMITED, Rules
 from standfast.locks.line_driver import TAKEN_AWAY
 from standfast.locks.line_records import LockSpec, Resize, WrongKind
 from standfast.locks.lock_record import check_permits
-from standfast.locks.registry import NOT_RENEWED
 from standfast.scope import address_of
 from standfast.stores.protocol import Check
 
@@ -74,7 +74,6 @@ LAPSED: Final = "its lease lapsed: it was not renewed in time"
 _ENDS: Final[dict[str, LockEnd]] = {
     "": "released",
     HELD_TOO_LONG: "expired",
-    NOT_RENEWED: "expired",
     LAPSED: "expired",
     TAKEN_AWAY: "evicted",
 }
@@ -82,7 +81,7 @@ _ENDS: Final[dict[str, LockEnd]] = {
 
 def lock_end(reason: str) -> LockEnd:
     """Return how a hold has ended that was lost for a reason; without one it was given back."""
-    return _ENDS.get(reason, "lost")
+    return "expired" if reason.startswith(NOT_RENEWED) else _ENDS.get(reason, "lost")
 
 
 @final
@@ -145,7 +144,7 @@ class Hold:
     def is_lost(self) -> bool:
         """Whether the lock is no longer held, as far as this process can tell; also when its time is over by now."""
         if not self.reason and self.presence.left() <= 0:
-            self.lose(NOT_RENEWED)
+            self.lose(self.presence.lapse)
         if not self.reason and self._ends_at is not None and self._ends_at <= self._lines.clock.elapsed():
             self.lose(HELD_TOO_LONG)
         return bool(self.reason)

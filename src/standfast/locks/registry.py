@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 POLL_EVERY: Final = 0.5
 """Seconds between two polls of a line in which this process waits, if nothing wakes it earlier."""
 
-NOT_RENEWED: Final = "its lease lapsed: this process could not renew it in time"
-"""Why a hold is lost whose presence has expired."""
-
 FIRST_POLL: Final = 0.1
 """Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
@@ -189,7 +186,7 @@ class Lines:
         for line in tuple(self._lines.values()):
             for hold in line.all_holds():
                 if hold.presence is presence:
-                    hold.lose(NOT_RENEWED)
+                    hold.lose(presence.lapse)
             for wait in tuple(line.waits.values()):
                 if wait.presence is presence:
                     wait.settle(None)

@@ -29,23 +29,33 @@ class Credentials:
             opened.)
         tls: True or False in place of the URL's ``tls=``, or an ``ssl.SSLContext``, for example one with a client's
             certificate. (MongoDB takes no context; see the options of its URL.)
+        sentinel_password: The password that sentinels of Redis have for themselves, or a function that returns it.
 
     >>> import standfast as sf
     >>> sf.admin.Credentials(password="hunter2")
     <Credentials with a password>
     """
 
-    __slots__ = ("_password", "tls")
+    __slots__ = ("_password", "_sentinel_password", "tls")
 
     def __init__(
-        self, password: str | Callable[[], str] | None = None, *, tls: ssl.SSLContext | bool | None = None
+        self,
+        password: str | Callable[[], str] | None = None,
+        *,
+        tls: ssl.SSLContext | bool | None = None,
+        sentinel_password: str | Callable[[], str] | None = None,
     ) -> None:
         self._password: Final = password
+        self._sentinel_password: Final = sentinel_password
         self.tls: Final = tls
 
     def password(self) -> str | None:
         """Return the password to use now."""
         return self._password() if callable(self._password) else self._password
+
+    def sentinel_password(self) -> str | None:
+        """Return the password of the sentinels to use now."""
+        return self._sentinel_password() if callable(self._sentinel_password) else self._sentinel_password
 
     def __repr__(self) -> str:
         return f"<Credentials with{'out' if self._password is None else ''} a password>"
@@ -130,6 +140,11 @@ class Address:
         if given is not None:
             return given
         return None if self._parts.password is None else urllib.parse.unquote(self._parts.password)
+
+    @property
+    def sentinel_password(self) -> str | None:
+        """The password that sentinels have for themselves, if the credentials have one. Never show it."""
+        return self._credentials.sentinel_password()
 
     @property
     def has_host(self) -> bool:

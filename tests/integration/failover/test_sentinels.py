@@ -11,7 +11,9 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidUrlError, StoreUnavailableError, UnsuitableStoreError
+from standfast.ids import new_id
 from standfast.keys import RecordKey
+from standfast.redaction import mask_url
 from standfast.stores import Commit, Put
 from standfast.stores.url import open_store
 from tests.integration.faults.program import insistently
@@ -114,6 +116,33 @@ async def test_a_url_of_sentinels_that_is_wrong_says_how(servers: SentinelGroup)
     server = servers.primary.url.replace("redis://", "redis+sentinel://").replace("/0", "/main/0")
     with pytest.raises(UnsuitableStoreError, match="is no sentinel"):
         await open_store(f"{server}?sentinel_auth=true")
+
+
+async def test_sentinels_with_a_password_of_their_own_are_asked_with_it() -> None:
+    """From the URL or the credentials; a wrong one and a missing one name the sentinel, and none is ever shown."""
+    with replicated.sentinels("watchword") as servers:
+        for url, credentials in [
+            (f"{servers.url}?sentinel_password=watchword", None),
+            (f"{servers.url}?sentinel_user=default&sentinel_password=watchword", None),
+            (servers.url, sf.admin.Credentials(sentinel_password=lambda: "watchword")),
+        ]:
+            store = await open_store(url, credentials=credentials)
+            assert isinstance(await store.commit(Put(RecordKey("space", new_id()), b"1")), Commit)
+            assert "watchword" not in mask_url(url)
+            await store.aclose()
+
+        async with opened(servers.url, "replicas=1&timeout=2s&sentinel_password=watchword") as store:
+            old = servers.primary
+            await asyncio.to_thread(old.kill)
+            await asyncio.to_thread(servers.take_over)
+            await insistently(lambda: store.commit(Put(KEY, b"on")))
+
+        place = r"the sentinel 127\.0\.0\.1:\d+"
+        with pytest.raises(UnsuitableStoreError, match=f"{place} wants a password; the option sentinel_password"):
+            await open_store(servers.url)
+        with pytest.raises(UnsuitableStoreError, match=r"127\.0\.0\.1:\d+: the server refuses this user") as refused:
+            await open_store(f"{servers.url}?sentinel_password=mistaken")
+        assert "mistaken" not in str(refused.value)
 
 
 def has_all(servers: SentinelGroup) -> bool:

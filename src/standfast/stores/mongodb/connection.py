@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 from pymongo import AsyncMongoClient, errors
 from pymongo.errors import WriteConcernError
+from pymongo.monitoring import TopologyListener
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from pymongo.asynchronous.client_session import AsyncClientSession
     from pymongo.asynchronous.collection import AsyncCollection
+    from pymongo.monitoring import TopologyClosedEvent, TopologyDescriptionChangedEvent, TopologyOpenedEvent
+    from pymongo.topology_description import TopologyDescription
 
     from standfast.stores.address import Address
 
@@ -195,9 +198,12 @@ def commit_is_unknown(error: BaseException) -> bool:
     return error.has_error_label("UnknownTransactionCommitResult") or not is_transient(error)
 
 
-def translate(store: str, error: BaseException) -> StoreError:
-    """Return the error that says what a failed call means and what to do. Nothing was written."""
-    said = str(error)[:_SHOWN] or type(error).__name__
+def translate(store: str, error: BaseException, primary: str = "") -> StoreError:
+    """Return the error that says what a failed call means and what to do. Nothing was written.
+
+    ``primary`` is where the primary was when it was last seen, for errors of the driver that do not say it.
+    """
+    said = _said(error, primary)
     code = code_of(error)
     if code in _CODES:
         kind, meaning = _CODES[code]
@@ -212,16 +218,22 @@ def translate(store: str, error: BaseException) -> StoreError:
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
     why = f"the server refused: {said}"
     if isinstance(error, TimeoutError):
-        why = "the server took longer than the time limit; see ?timeout="
+        why = f"the server took longer than the time limit; see ?timeout= ({said})"
     elif isinstance(error, (errors.ConnectionFailure, OSError)):
         why = tls_error(str(error)) or f"the connection failed ({said})"
     return StoreUnavailableError(store, why)
 
 
-def unknown(store: str, error: BaseException) -> OutcomeUnknownError:
+def unknown(store: str, error: BaseException, primary: str = "") -> OutcomeUnknownError:
     """Return the error for a write that was sent, and may or may not have been done."""
+    return OutcomeUnknownError(store, f"the answer to a commit was lost ({_said(error, primary)})")
+
+
+def _said(error: BaseException, primary: str) -> str:
     said = str(error)[:_SHOWN] or type(error).__name__
-    return OutcomeUnknownError(store, f"the answer to a commit was lost ({said})")
+    if isinstance(error, TimeoutError):
+        said = "no answer in time"
+    return said if not primary or primary in said else f"{primary}: {said}"
 
 
 def may_have_happened(error: BaseException) -> bool:
@@ -247,13 +259,43 @@ APP_NAME: Final = "standfast"
 
 
 @final
+class PrimaryListener(TopologyListener):
+    """Remembers where the primary is; the driver tells of it within a second.
+
+    Attributes:
+        place: Host and port, of the last one if there is none at the moment; empty if none was seen.
+    """
+
+    def __init__(self) -> None:
+        self.place = ""
+
+    def look(self, topology: TopologyDescription) -> str:
+        """Return where the primary is, or was."""
+        for (host, port), server in topology.server_descriptions().items():
+            if server.server_type_name == "RSPrimary":
+                self.place = f"{host}:{port}"
+        return self.place
+
+    def opened(self, event: TopologyOpenedEvent) -> None:
+        """Nothing is known yet."""
+
+    def description_changed(self, event: TopologyDescriptionChangedEvent) -> None:
+        """Take notice of the primary."""
+        self.look(event.new_description)
+
+    def closed(self, event: TopologyClosedEvent) -> None:
+        """Nothing more is asked."""
+
+
+@final
 class MongoConnection:
     """One handle's client."""
 
     def __init__(self, address: Address, options: MongoOptions) -> None:
         self.address, self.options = address, options
         self.name: Final = address.name
-        self.client: Final = _client(address, options)
+        self._primary: Final = PrimaryListener()
+        self.client: Final = _client(address, options, self._primary)
         self.database: Final = self.client[options.database]
         self.records: Final = f"{options.prefix}_records"
         self.messages: Final = f"{options.prefix}_messages"
@@ -276,7 +318,7 @@ class MongoConnection:
             async with asyncio.timeout(self.options.timeout):
                 return await self.command(command)
         except DRIVER_ERRORS as error:
-            raise translate(self.name, error) from error
+            raise self.failure(error) from error
 
     async def change(self, command: Document) -> Document:
         """Send a command whose outcome matters."""
@@ -285,8 +327,23 @@ class MongoConnection:
                 return await self.command({**command, "writeConcern": DURABLE})
         except DRIVER_ERRORS as error:
             if may_have_happened(error):
-                raise unknown(self.name, error) from error
-            raise translate(self.name, error) from error
+                raise self.unknown(error) from error
+            raise self.failure(error) from error
+
+    async def find_primary(self) -> None:
+        """Wait until the primary is known, so that errors can name it."""
+        with contextlib.suppress(errors.InvalidOperation):  # a router of a sharded cluster, which is refused next
+            found = await self.client.address
+            if found is not None:
+                self._primary.place = f"{found[0]}:{found[1]}"
+
+    def failure(self, error: BaseException) -> StoreError:
+        """Return the error for a call that failed; see :func:`translate`."""
+        return translate(self.name, error, self._primary.look(self.client.topology_description))
+
+    def unknown(self, error: BaseException) -> OutcomeUnknownError:
+        """Return the error for a write that may have been done."""
+        return unknown(self.name, error, self._primary.look(self.client.topology_description))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncClientSession]:
@@ -313,7 +370,7 @@ async def _end(session: AsyncClientSession) -> None:
             await session.end_session()
 
 
-def _client(address: Address, options: MongoOptions) -> AsyncMongoClient[Document]:
+def _client(address: Address, options: MongoOptions, listener: PrimaryListener) -> AsyncMongoClient[Document]:
     host = [f"mongodb+srv://{options.hosts[0].rpartition(':')[0]}/"] if options.is_srv else list(options.hosts)
     try:
         return AsyncMongoClient(
@@ -328,6 +385,7 @@ def _client(address: Address, options: MongoOptions) -> AsyncMongoClient[Documen
             retryWrites=False,
             serverMonitoringMode="poll",  # one connection less a handle; a failed command has it look at once anyway
             appname=APP_NAME,
+            event_listeners=[listener],
             **options.driver,
         )
     except (errors.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a certificate's file

@@ -28,8 +28,6 @@ from standfast.stores.mongodb.connection import (
     commit_is_unknown,
     is_duplicate,
     is_transient,
-    translate,
-    unknown,
 )
 from standfast.stores.protocol import ABSENT, Record, Snapshot
 from standfast.stores.remote.server import WriteRefused, Written
@@ -327,7 +325,7 @@ class MongoTransfer:
         except DRIVER_ERRORS as error:
             if getattr(error, "timeout", False):  # the server's own: a document was locked for all of the time
                 return False
-            raise translate(self._connection.name, error) from error
+            raise self._connection.failure(error) from error
         return True
 
     async def thaw(self) -> None:
@@ -456,7 +454,7 @@ class MongoReader:
                 cursor = records.find(wanted, _FIELDS, limit=limit, sort=[("_id", order)] if order else None)
                 return await cursor.to_list()
         except DRIVER_ERRORS as error:
-            raise translate(self._connection.name, error) from error
+            raise self._connection.failure(error) from error
 
     async def _find_and_confirm(self, wanted: Document, order: int, limit: int) -> list[Document]:
         """Read in a transaction: to commit it, the server must still be the primary for most of the set."""
@@ -539,7 +537,7 @@ class MongoWriter:
             return AttemptClosedError(self._connection.name, f"attempt {intent.handle}.{intent.number} is closed")
         if is_transient(error) or code_of(error) == DUPLICATE_KEY:
             return _LostError()
-        return translate(self._connection.name, error)
+        return self._connection.failure(error)
 
     async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | WriteRefused:
         """Do everything but the commit."""
@@ -592,7 +590,7 @@ class MongoWriter:
         except DRIVER_ERRORS as error:
             if commit_is_unknown(error):
                 self._in_doubt = dict(session.session_id)
-                raise unknown(self._connection.name, error) from error
+                raise self._connection.unknown(error) from error
             raise _LostError from error
 
     async def end_doubtful(self) -> None:

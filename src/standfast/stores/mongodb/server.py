@@ -22,7 +22,6 @@ from standfast.stores.mongodb.connection import (
     MongoConnection,
     code_of,
     is_duplicate,
-    translate,
 )
 from standfast.stores.mongodb.records import (
     AFTER_ATTEMPTS,
@@ -116,7 +115,7 @@ class MongoServer(ServerDefaults):
             async with asyncio.timeout(self._connection.options.timeout):
                 return await self._versions.reserve(count)
         except DRIVER_ERRORS as error:
-            raise translate(self.name, error) from error
+            raise self._connection.failure(error) from error
 
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Claim the attempt; waits for a transaction of it, which has written the same document."""
@@ -293,12 +292,13 @@ async def prepare(connection: MongoConnection) -> None:
     """See that the server is suitable and the collections are there; make them if that is wanted."""
     try:
         async with asyncio.timeout(connection.options.connect_timeout + connection.options.timeout):
+            await connection.find_primary()
             _check_server(connection.name, await connection.command({"hello": 1}))
             if connection.options.migrate and await _layout(connection) < SCHEMA:
                 await _create(connection)
             await _check(connection)
     except DRIVER_ERRORS as error:
-        raise translate(connection.name, error) from error
+        raise connection.failure(error) from error
 
 
 def _check_server(name: str, hello: Document) -> None:

@@ -25,7 +25,7 @@ from standfast.errors import (
 )
 from standfast.stores.address import is_this_machine, tls_error
 from standfast.stores.liveness import GRACE
-from standfast.stores.remote.connection import ConnectionPool
+from standfast.stores.remote.connection import ConnectionPool, note_place, place_of
 from standfast.stores.remote.failover import ServerEpoch
 from standfast.stores.remote.liveness import take_grace
 
@@ -96,7 +96,7 @@ class MysqlOptions(Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
     def each_host(self, first: str = "") -> list[MysqlOptions]:
-        """Return these options for each of the hosts alone, the one at ``first`` before the others."""
+        """Return these options with each of the hosts as theirs, the one at ``first`` before the others."""
         every = [self, *(structs.replace(self, host=host, port=port) for host, port in self.others)]
         return sorted(every, key=lambda each: each.place != first)
 
@@ -203,15 +203,15 @@ def is_certain(error: BaseException) -> bool:
 
 def translated(error: BaseException, name: str) -> StoreError:
     """Return what to raise for an error of the driver."""
-    code = code_of(error)
+    code, place = code_of(error), place_of(error)
     if advice := tls_error(_shown(error)):
-        return StoreUnavailableError(name, f"{advice} ({_shown(error)})")
+        return StoreUnavailableError(name, f"{place}{advice} ({_shown(error)})")
     if code in _ERRORS:
         kind, text = _ERRORS[code]
-        return kind(name, f"{text} ({_shown(error)})")
+        return kind(name, f"{place}{text} ({_shown(error)})")
     if isinstance(error, (OSError, TimeoutError, EOFError)):
-        return StoreUnavailableError(name, f"{_AWAY} ({_shown(error)})")
-    return StoreError(name, _shown(error))
+        return StoreUnavailableError(name, f"{place}{_AWAY} ({_shown(error)})")
+    return StoreError(name, f"{place}{_shown(error)}")
 
 
 def _shown(error: BaseException) -> str:
@@ -246,10 +246,11 @@ _SESSION: Final = (
 class MysqlConnection:
     """One connection, used by one caller at a time."""
 
-    __slots__ = ("belongs_to", "connection")
+    __slots__ = ("_place", "belongs_to", "connection")
 
-    def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- the driver has types in name only
+    def __init__(self, connection: Any, place: str = "") -> None:  # noqa: ANN401 -- the driver has types in name only
         self.connection: Final = connection
+        self._place: Final = place
         self.belongs_to: tuple[PrimaryTracker, int] | None = None
 
     async def run(self, statements: str, seconds: float, answers: list[Rows] | None = None) -> list[Rows]:
@@ -259,12 +260,16 @@ class MysqlConnection:
         what was returned before.
         """
         answers = [] if answers is None else answers
-        async with asyncio.timeout(seconds):
-            cursor = self.connection.cursor()
-            await cursor.execute(statements)
-            answers.append(await _rows(cursor))
-            while await cursor.nextset():
+        try:
+            async with asyncio.timeout(seconds):
+                cursor = self.connection.cursor()
+                await cursor.execute(statements)
                 answers.append(await _rows(cursor))
+                while await cursor.nextset():
+                    answers.append(await _rows(cursor))
+        except DRIVER_ERRORS as error:
+            note_place(error, self._place)
+            raise
         return answers
 
     async def undo(self, seconds: float) -> None:
@@ -360,7 +365,7 @@ async def connect(options: MysqlOptions) -> MysqlConnection:
                 raise
             said = "it asked for the password, encrypted with a key of its own"  # the driver could not use ours
             raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from error
-        link = MysqlConnection(connection)
+        link = MysqlConnection(connection, options.place if options.others else "")
         try:
             await link.run(session_of(options), options.connect_timeout)
         except BaseException:
@@ -405,6 +410,7 @@ class MysqlPool:
         try:
             link = await connect(options)
         except DRIVER_ERRORS as error:
+            note_place(error, options.place if options.others else "")
             raise translated(error, self._options.name) from error
         try:
             await self._meet(link, options)

@@ -27,7 +27,7 @@ from standfast.stores.address import Address, is_identifier, tls_error
 from standfast.stores.backend import EXPORTED, moved_error
 from standfast.stores.liveness import GRACE
 from standfast.stores.postgresql.statements import channels, data_of
-from standfast.stores.remote.connection import ConnectBackoff
+from standfast.stores.remote.connection import ConnectBackoff, note_place, place_of
 from standfast.stores.remote.failover import PrimaryTracker, ServerEpoch
 from standfast.stores.remote.liveness import take_grace
 
@@ -116,6 +116,10 @@ class PostgresOptions(Struct, frozen=True):
     def targets(self) -> tuple[PostgresTarget, ...]:
         """All servers of which one is the primary."""
         return (self.target, *self.others)
+
+    def shown(self, target: PostgresTarget) -> str:
+        """Return the address of a server for an error, if the store's name leaves open which one it is."""
+        return f"{target.host}:{target.port}" if self.others or target == self.listening else ""
 
     def __post_init__(self) -> None:
         """Refuse a name that would have to be escaped, or that PostgreSQL would cut off."""
@@ -222,15 +226,16 @@ def translate(error: BaseException, name: str) -> StoreError:
     code = code_of(error)
     if code == FROZEN:
         return moved_error(name, int(getattr(error, "detail", None) or EXPORTED))
+    place = place_of(error)
     if code in _BY_CODE:
         kind, advice = _BY_CODE[code]
-        return kind(name, advice)
+        return kind(name, f"{place}{advice}")
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(name, f"it did not answer in time; {_STALLED}")
+        return StoreUnavailableError(name, f"{place}it did not answer in time; {_STALLED}")
     if isinstance(error, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
         why = tls_error(str(error)) or "it cannot be reached"
-        return StoreUnavailableError(name, f"{why} ({_words(error)}); retry")
-    return StoreUnavailableError(name, f"PostgreSQL failed: {_words(error)} ({code or type(error).__name__})")
+        return StoreUnavailableError(name, f"{place}{why} ({_words(error)}); retry")
+    return StoreUnavailableError(name, f"{place}PostgreSQL failed: {_words(error)} ({code or type(error).__name__})")
 
 
 def translate_write(error: BaseException, name: str) -> StoreError:
@@ -242,7 +247,7 @@ def translate_write(error: BaseException, name: str) -> StoreError:
     if code in _SURE_AT_LOGIN or (is_answer(error) and code != "40003"):
         return translate(error, name)
     hint = f"; {_STALLED}" if isinstance(error, TimeoutError) else ""
-    return OutcomeUnknownError(name, f"no answer came: {_words(error)}{hint}")
+    return OutcomeUnknownError(name, f"{place_of(error)}no answer came: {_words(error)}{hint}")
 
 
 def is_answer(error: BaseException) -> bool:
@@ -329,12 +334,14 @@ async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> P
                 server_settings={"application_name": "standfast"},
             )
     except DRIVER_ERRORS as error:
+        note_place(error, options.shown(target))
         raise translate(error, name) from None  # its traceback has the password
     try:
         return await _look(connection, target, options, name)
     except BaseException as error:
         connection.terminate()
         if isinstance(error, DRIVER_ERRORS):
+            note_place(error, options.shown(target))
             raise translate(error, name) from error
         raise
 
@@ -553,6 +560,8 @@ class PostgresConnection:
 
         Also if it takes no writes any more: the address may lead to another server by now.
         """
+        if self._options.others and self._session is not None:
+            note_place(error, self._session.epoch.place)
         if not is_answer(error) or code_of(error) == READ_ONLY:
             self._drop()
 

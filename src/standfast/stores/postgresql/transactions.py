@@ -33,6 +33,7 @@ from standfast.stores.postgresql.connection import (
 )
 from standfast.stores.postgresql.statements import channel, lock_runs, lost_records, payload, write_parameters, written
 from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Record, Snapshot, Worked
+from standfast.stores.remote.connection import note_place
 from standfast.stores.remote.server import Audience, Intent, WriteRefused, run_user_work
 from standfast.stores.remote.subscriptions import KnownTopics
 from standfast.stores.user_transactions import Question, sqlstate_of
@@ -160,7 +161,12 @@ class PostgresWorkRunner:
         try:
             await session.connection.execute(statement, timeout=self._options.timeout)
         except DRIVER_ERRORS as error:
-            raise translate(error, self._name) from error
+            raise translate(self._noted(error, session), self._name) from error
+
+    def _noted(self, error: BaseException, session: PostgresSession) -> BaseException:
+        if self._options.others:
+            note_place(error, session.epoch.place)
+        return error
 
     async def _roll_back(self, session: PostgresSession) -> None:
         try:
@@ -173,7 +179,7 @@ class PostgresWorkRunner:
             status = await session.connection.execute("COMMIT", timeout=self._options.timeout)
         except DRIVER_ERRORS as error:
             self._link.drop()
-            raise translate_write(error, self._name) from error
+            raise translate_write(self._noted(error, session), self._name) from error
         except BaseException:
             self._link.drop()
             raise
@@ -241,7 +247,7 @@ class PostgresWorkRunner:
                 raise AttemptClosedError(self._name, "the attempt had been settled as never written") from error
             if code_of(error) == CREATED_MEANWHILE and (conflict := await self._met(session, commit)) is not None:
                 return conflict
-            raise translate(error, self._name) from error
+            raise translate(self._noted(error, session), self._name) from error
         verdict = written(rows[0], intent)
         if isinstance(verdict, WriteRefused):
             return Conflict(verdict.at, verdict.current)
@@ -257,7 +263,7 @@ class PostgresWorkRunner:
         try:
             return await self._link.run(session, statement, parameters)
         except DRIVER_ERRORS as error:
-            raise translate(error, self._name) from error
+            raise translate(self._noted(error, session), self._name) from error
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -107,6 +107,7 @@ class ScriptCaller:
     def __init__(self, routes: Routes, seen: RewindDetector, name: str, options: RedisOptions) -> None:
         self.routes, self.seen, self._name = routes, seen, name
         self._replicas: Final = options.replicas
+        self._is_many: Final = bool(options.sentinel) or len(options.hosts) > 1
         self.waiting: Final = pack("WAIT", options.replicas, max(1, int(options.timeout * 800)))
 
     async def run(
@@ -165,9 +166,9 @@ class ScriptCaller:
             raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
         return answer
 
-    def refused(self, error: Exception) -> Exception:
-        """Return the error for a refusal."""
-        return translate(self._name, error)
+    def refused(self, error: Exception, place: str = "") -> Exception:
+        """Return the error for a refusal, with the node that refused where the name of the store has several."""
+        return translate(self._name, error, place if self._is_many else "")
 
 
 @final
@@ -203,7 +204,7 @@ class _Sending:
                 self._command = self._script.call_in_full(self._keys, self._arguments)
                 continue
             if turns == REDIRECTS:
-                raise self._calls.refused(refusal)
+                raise self._calls.refused(refusal, self.place)
             turns += 1
             asked = await self._next(refusal)
 
@@ -231,7 +232,7 @@ class _Sending:
             await routes.look_again()
             await asyncio.sleep(_PAUSE)
         else:
-            raise self._calls.refused(refusal)
+            raise self._calls.refused(refusal, self.place)
         return None
 
 
@@ -354,7 +355,7 @@ class Cluster:
                 last_error = failed
                 continue
             if isinstance(answer, BaseException):
-                raise translate(self._dialer.name, answer)
+                raise translate(self._dialer.name, answer, f"{place[0]}:{place[1]}")
             self._ranges = [_range(each, place) for each in answer]
             if self._ranges:
                 return

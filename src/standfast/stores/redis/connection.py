@@ -9,6 +9,7 @@ import math
 import re
 import ssl
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
 from msgspec import Struct
@@ -54,6 +55,8 @@ OPTION_NAMES: Final = (
     "lifeline",
     "grace",
     "sentinel_auth",
+    "sentinel_user",
+    "sentinel_password",
     "tls",
     "tls_ca",
 )
@@ -69,6 +72,8 @@ class RedisOptions(Struct, frozen=True):
     """What sentinels call the primary; empty if ``hosts`` are servers."""
     sentinel_auth: bool = False
     """Whether sentinels are given the user and the password of the servers."""
+    sentinel_login: Callable[[], tuple[str, str | None]] | None = None
+    """Returns the user and the password of the sentinels' own, asked for every new connection; None: they have none."""
     prefix: str = "standfast"
     timeout: float = 5.0
     connect_timeout: float = 5.0
@@ -97,6 +102,7 @@ def read_options(address: Address) -> RedisOptions:
         database=database,
         sentinel=sentinel,
         sentinel_auth=address.take_flag("sentinel_auth", default=False),
+        sentinel_login=_sentinel_login(address),
         prefix=address.take_identifier("prefix", "standfast"),
         timeout=address.take_limit("timeout"),
         connect_timeout=address.take_limit("connect_timeout"),
@@ -114,7 +120,19 @@ def read_options(address: Address) -> RedisOptions:
         raise address.refuse("a cluster has database 0 only")
     if sentinels and options.cluster:
         raise address.refuse("a cluster has no sentinels; name its nodes with redis://")
+    if options.sentinel_login is not None and not sentinels:
+        raise address.refuse("sentinel_user and sentinel_password are for redis+sentinel://")
+    if options.sentinel_login is not None and options.sentinel_auth:
+        raise address.refuse("sentinels have a password of their own, or with sentinel_auth=true that of the servers")
     return options
+
+
+def _sentinel_login(address: Address) -> Callable[[], tuple[str, str | None]] | None:
+    """Take what sentinels are told: from the options of the URL, the password from the credentials if it is there."""
+    user, given = address.take_text("sentinel_user"), address.take_text("sentinel_password")
+    if not user and not given and address.sentinel_password is None:
+        return None
+    return lambda: (user, address.sentinel_password or given or None)
 
 
 def _primary_and_database(address: Address) -> tuple[str, int]:
@@ -212,12 +230,13 @@ def code_of(error: BaseException) -> str:
     return "NOPERM" if _ACL.search(str(error)) else ""
 
 
-def translate(store: str, error: BaseException) -> StoreError:
-    """Return the error that says what a refusal means and what to do. Nothing was written."""
+def translate(store: str, error: BaseException, place: str = "") -> StoreError:
+    """Return the error that says what a refusal means and what to do, and which server it was. Nothing was written."""
+    at = f"{place}: " if place else ""
     if code_of(error) in _CODES:
         kind, meaning = _CODES[code_of(error)]
-        return kind(store, f"{meaning} ({str(error)[:200]})")
-    return StoreError(store, f"the server refused: {str(error)[:300]}")
+        return kind(store, f"{at}{meaning} ({str(error)[:200]})")
+    return StoreError(store, f"{at}the server refused: {str(error)[:300]}")
 
 
 # --- connections ---------------------------------------------------------------------------------------------------
@@ -328,6 +347,9 @@ class Dialer:
     async def dial_sentinel(self, host: str, port: int, within: float) -> RedisConnection:
         """Open a connection to a sentinel; raises as :meth:`dial`."""
         login = self._login() if self._options.sentinel_auth else {}
+        if self._options.sentinel_login is not None:
+            user, password = self._options.sentinel_login()
+            login = {"username": user or None, "password": password}
         return await self._open({"host": host, "port": port, **login}, within)
 
     def _login(self) -> dict[str, Any]:
@@ -351,7 +373,7 @@ class Dialer:
     async def _failed(self, line: RedisConnection, error: BaseException) -> StoreError:
         await line.aclose()
         if isinstance(error, REFUSALS):
-            return translate(self.name, error)
+            return translate(self.name, error, f"{line.host}:{line.port}")
         said = str(error)[:300]
         if isinstance(error, TimeoutError):  # a server that does not speak TLS waits for the end of a line
             said = "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"

@@ -116,9 +116,9 @@ class SentinelFinder:
         if "unknown command" in str(refusal):
             return UnsuitableStoreError(self.dialer.name, f"{shown} is no sentinel; redis:// is for servers")
         if code_of(refusal) == "NOAUTH":
-            problem = f"the sentinel {shown} wants a password; add ?sentinel_auth=true if it is that of the servers"
-            return UnsuitableStoreError(self.dialer.name, problem)
-        return translate(self.dialer.name, refusal)
+            problem = f"the sentinel {shown} wants a password; the option sentinel_password is for it"
+            return UnsuitableStoreError(self.dialer.name, f"{problem}, sentinel_auth=true for that of the servers")
+        return translate(self.dialer.name, refusal, f"the sentinel {shown}")
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener``, on any thread, when the primary is another one; return what ends that."""

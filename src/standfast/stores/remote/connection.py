@@ -43,6 +43,21 @@ def tell_failover_loss(name: str, problem: str, hooks: Hooks) -> None:
         hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=name, problem=problem))
 
 
+_AT: Final = "asked of "
+
+
+def note_place(error: BaseException, place: str) -> None:
+    """Note on a driver's error which of several servers it came from; drivers do not say it."""
+    if place and not place_of(error):
+        error.add_note(f"{_AT}{place}")
+
+
+def place_of(error: BaseException) -> str:
+    """Return the address that was noted on an error, with a colon after it to begin a message; empty if none was."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_AT))
+    return next((f"{note.removeprefix(_AT)}: " for note in notes), "")
+
+
 @final
 class ConnectBackoff:
     """The pause before the next attempt to connect: twice as long after each failure, and random in part.

@@ -11,6 +11,7 @@ from redis.exceptions import ClusterDownError, NoScriptError
 from standfast.errors import StoreUnavailableError
 from standfast.stores.redis import cluster as calling
 from standfast.stores.redis.cluster import REDIRECTS, ScriptCaller
+from standfast.stores.redis.connection import RedisOptions
 from standfast.stores.redis.scripts import READ, RedisKeys
 
 NAMES = RedisKeys(b"n\x00\x01", "standfast", 0, one_slot=True)
@@ -43,7 +44,7 @@ def calls_to(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> ScriptCaller:
     monkeypatch.setattr(calling, "_PAUSE", 0)
     seen = SimpleNamespace(version=lambda _: 0, note=lambda *_: None)
     return ScriptCaller(
-        cast("Any", server), cast("Any", seen), "redis://host", cast("Any", SimpleNamespace(replicas=0, timeout=1))
+        cast("Any", server), cast("Any", seen), "redis://host", RedisOptions(hosts=(("host", 1),), timeout=1)
     )
 
 

@@ -68,6 +68,8 @@ def test_a_url_of_sentinels_names_them_the_primary_and_its_database() -> None:
         ("redis+sentinel://one/main/first", "the database is a number"),
         ("redis+sentinel://one/main/0/1", "what they call the primary"),
         ("redis+sentinel://one/main?cluster=true", "a cluster has no sentinels"),
+        ("redis://one?sentinel_password=hunter2", "are for redis.sentinel://"),
+        ("redis+sentinel://one/main?sentinel_auth=true&sentinel_user=it", "a password of their own, or"),
     ],
 )
 def test_a_url_of_sentinels_that_cannot_be_used_is_refused(url: str, problem: str) -> None:
