@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MODULE: Final = "benchmarks._workflow_sleepers"
 DUE: Final = 1_000
-DUE_IN: Final = 2.0  # seconds, in which those that will be due fall asleep, and their worker is replaced by another
+DUE_IN: Final = 6.0  # seconds, in which those that will be due fall asleep, and their worker is replaced by another
 SETTLED_IN: Final = 0.5
 BATCH: Final = 50_000
 

@@ -55,6 +55,49 @@ RARE_MUTANTS: Final = frozenset(
 )
 """Wrong versions of the code that only hundreds of seeds of the simulation reveal."""
 
+LONG: Final[dict[str, tuple[str, ...]]] = {
+    # builds the package
+    "tests/api/test_package.py": (
+        "test_the_same_tree_gives_the_same_bytes",
+        "test_the_wheel_has_every_module_and_the_typing_marker",
+    ),
+    # runs two type checkers, as make check does on everything else
+    "tests/api/test_start_types.py": ("test_a_type_checker_finds_what_is_wrong_and_nothing_else",),
+    # without JavaScript, where pages are the same HTML
+    "tests/browser/test_dashboard.py": (
+        "test_every_action_is_done_by_its_form_in_a_browser[False]",
+        "test_every_screen_opens_with_and_without_javascript[False]",
+    ),
+    # other colours and widths
+    "tests/browser/test_dashboard_accessibility.py": (
+        "test_no_screen_has_anything_that_keeps_people_out[dark-1280]",
+        "test_no_screen_has_anything_that_keeps_people_out[dark-375]",
+        "test_no_screen_has_anything_that_keeps_people_out[light-375]",
+    ),
+    # starts a Prometheus
+    "tests/integration/deploy/test_deploy.py": (
+        "test_a_real_prometheus_scrapes_a_worker_and_a_server_and_loads_every_rule",
+    ),
+    # [1-2] and [20-8] are as few and as many
+    "tests/integration/sqlite/test_contention.py": (
+        "test_processes_flat_out_get_fair_shares[1-8]",
+        "test_processes_flat_out_get_fair_shares[20-2]",
+    ),
+    # plays the whole demonstration
+    "tests/integration/test_demo.py": (
+        "test_a_broken_promise_is_its_exit_code",
+        "test_its_summary_for_machines_is_json",
+    ),
+    # searches the largest models
+    "tests/model/test_line.py": ("test_a_wrong_line_is_found_out[blind to the horizon]",),
+    "tests/model/test_mutex_line.py": ("test_no_interleaving_of_commits_breaks_a_mutex[3-1]",),
+    "tests/model/test_record.py": ("test_no_interleaving_breaks_the_lock[abc-2-1]",),
+}
+"""Tests that take seconds, by file, where a shorter one beside each is enough for ``make test``."""
+
+FEW_KINDS: Final = ("mutex", "semaphore-of-3")
+"""The kinds of locks that ``make test`` tries on a server: one holder, and several."""
+
 STRIKES: Final = tuple(
     f"tests/integration/{folder}/"
     for folder in [
@@ -91,13 +134,24 @@ def part_of(item: pytest.Item) -> str:
 
 def is_thorough(item: pytest.Item) -> bool:
     """Return True if ``make test`` leaves a test out."""
+    file, _, name = item.nodeid.partition("::")
+    if file in LONG and name.startswith(LONG[file]):
+        return True
     if item.get_closest_marker("services") is None:
         return any(f"[{mutant}]" in item.nodeid for mutant in RARE_MUTANTS)
     if item.nodeid.startswith((*STRIKES, DISPATCH)):
         return item.nodeid != TOUR
     found: type | None = getattr(item, "cls", None)
-    if found is None:
-        return False
+    return found is not None and _is_beyond_essentials(found, item)
+
+
+def _is_beyond_essentials(found: type, item: pytest.Item) -> bool:
     if found.__name__ in SECOND_WAYS:
+        return True
+    if (
+        issubclass(found, LockConformance)
+        and "[" in item.name
+        and not any(f"[{kind}" in item.name for kind in FEW_KINDS)
+    ):
         return True
     return any(issubclass(found, suite) and part_of(item) not in parts for suite, parts in ESSENTIAL.items())

@@ -35,3 +35,9 @@ def test_a_rare_mutant_is_a_mutant() -> None:
 def test_a_place_of_strikes_exists(place: str) -> None:
     """Folders and files are named from the root of the project."""
     assert (ROOT / place).exists()
+
+
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in selection.LONG.items() for name in names])
+def test_a_long_test_exists(file: str, name: str) -> None:
+    """One that was renamed would silently be run each time."""
+    assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()

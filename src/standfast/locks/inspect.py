@@ -75,7 +75,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
             not live by a lease.
         ends_at: When it is taken away, however alive it is; None if there is no such limit.
         fence: Its fence; None if it changed hands while it was looked at.
-        slot: Which of the permits' slots it has; -1 if it has none, because its line only counts it.
+        slot: Which of the permits' slots it has; None if its line only counts it.
         entered_at: When it joined the line.
     """
 
@@ -83,7 +83,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
     lease_left: float | None
     ends_at: Instant | None
     fence: int | None
-    slot: int
+    slot: int | None
     entered_at: Instant = Instant(0)
 
     def falls_at(self, now: Instant) -> Instant:
@@ -250,7 +250,7 @@ class LineSummary(Struct, frozen=True, kw_only=True):
 def _holder_lines(holder: ExplainedHolder) -> Iterator[str]:
     yield f"holding: {_who(holder)}"
     fence = "in transit" if holder.fence is None else str(holder.fence)
-    slot = "" if holder.slot == OUT_OF_SIGHT else f", slot {holder.slot}"
+    slot = "" if holder.slot is None else f", slot {holder.slot}"
     yield f"  for {length(holder.held_for)}, since {moment(holder.since)}, fence {fence}{slot}"
     yield from _life_lines(holder)
     if holder.lease_left is not None:
@@ -792,7 +792,7 @@ class _Liveness:
             lease_left=self._lease_left(holder.entry),
             ends_at=holder.ends_at,
             fence=self._fence(holder),
-            slot=holder.slot,
+            slot=None if holder.slot == OUT_OF_SIGHT else holder.slot,
             entered_at=holder.entry.entered_at,
         )
 

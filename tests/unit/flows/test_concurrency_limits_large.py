@@ -172,7 +172,7 @@ async def test_a_request_that_is_only_counted_is_evicted_by_an_operator(url: str
         assert last is not None
         assert last._hold is not None
         told = await explain(other, ADDRESS)
-        entry = next(each for each in told.holders if each.fence == last._hold.fence and each.slot == -1)
+        entry = next(each for each in told.holders if each.fence == last._hold.fence and each.slot is None)
         assert await other._lines.evict(ADDRESS, permits._spec, entry.entry)
         async with asyncio.timeout(SOON):
             await last._hold.lost.wait()

@@ -305,8 +305,9 @@ class Processes:
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    """Two processes at one store."""
+async def processes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Processes]:
+    """Two processes at one store, which closes without waiting for holds that nobody gave back."""
+    monkeypatch.setattr("standfast.locks.registry.BODIES_END_WITHIN", 0.0)
     url = f"memory://{new_id()}"
     async with sf.open(url, lease="1 hour") as one, sf.open(url, lease="1 hour") as other:
         yield Processes(one, other)
