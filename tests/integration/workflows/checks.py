@@ -169,7 +169,8 @@ def check_locks(ledger: Iterable[Entry]) -> list[str]:
 async def check_ticks(engine: Engine, info: ScheduleInfo) -> None:
     """Check that ticks lie a second apart, without a gap but for those that are counted as missed."""
     page = await engine.list(limit=10_000)
-    ticks = [datetime.fromisoformat(run.id.rpartition("@")[2]) for run in page.runs if run.id.startswith(f"{info.id}@")]
+    found = [run.id.rpartition("@")[2] for run in page.runs if run.id.startswith(f"{info.id}@")]
+    ticks = sorted(map(datetime.fromisoformat, found))
     gaps = sum(round((later - earlier).total_seconds()) - 1 for earlier, later in pairwise(ticks))
     assert (len(ticks), info.refused, info.skipped) == (info.started, 0, 0)
     if info.backfill:

@@ -77,10 +77,10 @@ class Ledger:
         os.write(self._file, msgspec.json.encode(entry) + b"\n")
 
     def entries(self) -> list[Entry]:
-        """Return all lines, in the order in which they were written."""
+        """Return all lines, in the order in which they were written, without one that is being written."""
         os.lseek(self._file, 0, os.SEEK_SET)
         with open(self.path, "rb") as lines:  # noqa: PTH123 -- plain text, as it was given
-            return [msgspec.json.decode(line, type=Entry) for line in lines]
+            return [msgspec.json.decode(line, type=Entry) for line in lines if line.endswith(b"\n")]
 
     def close(self) -> None:
         """Close the file."""

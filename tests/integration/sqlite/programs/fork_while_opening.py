@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from standfast.stores.sqlite.connection import SqliteConnection
     from standfast.stores.sqlite.database import StoreTime
 
-LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT max(i) FROM n"
+LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000) SELECT max(i) FROM n"
 
 inside = threading.Event()
 told: list[str] = []
