@@ -1,26 +1,18 @@
-"""A guarded command for Redis: what is sent, what is made of the answer, and what a real server does with it.
-
-The tests of the script need a server: ``STANDFAST_REDIS_URL=redis://127.0.0.1:6379``. They write and delete keys that
-begin with ``standfast-test``.
-"""
+"""A guarded command for Redis: what is sent, what is made of the answer, and what a real server does with it."""
 
 from __future__ import annotations
 
-import os
-import socket
-from contextlib import closing
+import uuid
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
+import redis
 
 from standfast.errors import InvalidArgumentError, StaleFenceError
 from standfast.fencing import GUARDED_COMMAND, guard_redis, guard_redis_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-URL = os.environ.get("STANDFAST_REDIS_URL", "")
 
 
 class Canned:
@@ -98,68 +90,41 @@ def test_keys_that_cannot_work_are_refused(keys: Any) -> None:
 # --- against a real server ------------------------------------------------------------------------------------------
 
 
-class Wire:
-    """The few lines of the protocol that the script needs, so that no driver does."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._lines = connection, connection.makefile("rb")
-
-    def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Any:
-        """Run a script."""
-        return self.call("EVAL", script, numkeys, *keys_and_args)
-
-    def call(self, *words: Any) -> Any:
-        """Send a command and read its reply."""
-        sent = [str(word).encode() for word in words]
-        body = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in sent)
-        self._connection.sendall(b"*%d\r\n%s" % (len(sent), body))
-        return self._reply()
-
-    def _reply(self) -> Any:
-        kind, rest = (line := self._lines.readline().strip())[:1], line[1:]
-        if kind == b"*":
-            return [self._reply() for _ in range(int(rest))]
-        if kind == b"$":
-            return None if rest == b"-1" else self._lines.read(int(rest) + 2)[:-2]
-        assert kind != b"-", rest
-        return int(rest) if kind == b":" else rest
-
-    def close(self) -> None:
-        """Forget what the test wrote, and leave."""
-        self.call("DEL", "standfast-test", "{standfast-test}:fence")
-        self._lines.close()
+@pytest.fixture
+def server(redis_url: str) -> Iterator[redis.Redis]:
+    """A real server."""
+    opened: Any = redis.Redis
+    with opened.from_url(redis_url) as client:
+        yield client
 
 
 @pytest.fixture
-def server() -> Iterator[Wire]:
-    """A real server."""
-    if not URL:
-        pytest.skip("STANDFAST_REDIS_URL is not set: the script was not run by a real server")
-    place = urlsplit(URL)
-    address = (place.hostname or "127.0.0.1", place.port or 6379)
-    with socket.create_connection(address, timeout=10) as connection, closing(Wire(connection)) as wire:
-        yield wire
+def key(server: redis.Redis) -> Iterator[str]:
+    """A key that nobody else uses; what lies there is deleted in the end."""
+    name = f"t{uuid.uuid4().hex}"
+    yield name
+    server.delete(name, f"{{{name}}}:fence")
 
 
-def test_a_server_refuses_a_stale_writer(server: Wire) -> None:
+def test_a_server_refuses_a_stale_writer(server: redis.Redis, key: str) -> None:
     """The replaced holder writes nothing; an equal and a higher fence do."""
     for fence in (12, 12, 13):
-        assert guard_redis_blocking(server, "SET", "standfast-test", f"by {fence}", fence=fence) == b"OK"
+        assert guard_redis_blocking(server, "SET", key, f"by {fence}", fence=fence) == b"OK"
     with pytest.raises(StaleFenceError, match="which has seen 13"):
-        guard_redis_blocking(server, "SET", "standfast-test", "late", fence=12)
-    assert server.call("GET", "standfast-test") == b"by 13"
+        guard_redis_blocking(server, "SET", key, "late", fence=12)
+    assert server.get(key) == b"by 13"
 
 
-def test_a_server_tells_the_largest_fences_apart(server: Wire) -> None:
+def test_a_server_tells_the_largest_fences_apart(server: redis.Redis, key: str) -> None:
     """Numbers just below 2^53 are compared and kept exactly."""
-    guard_redis_blocking(server, "SET", "standfast-test", "x", fence=2**53 - 1)
+    guard_redis_blocking(server, "SET", key, "x", fence=2**53 - 1)
     with pytest.raises(StaleFenceError) as caught:
-        guard_redis_blocking(server, "SET", "standfast-test", "y", fence=2**53 - 2)
+        guard_redis_blocking(server, "SET", key, "y", fence=2**53 - 2)
     assert caught.value.highest == 2**53 - 1
 
 
-def test_a_server_replies_what_the_command_does(server: Wire) -> None:
+def test_a_server_replies_what_the_command_does(server: redis.Redis, key: str) -> None:
     """Counting, several arguments, and a reply of nothing come through."""
-    assert guard_redis_blocking(server, "HSET", "standfast-test", "a", 1, "b", 2, fence=1) == 2
-    assert guard_redis_blocking(server, "HGET", "standfast-test", "none", fence=1) is None
-    assert guard_redis_blocking(server, "DEL", "standfast-test", fence=2) == 1
+    assert guard_redis_blocking(server, "HSET", key, "a", 1, "b", 2, fence=1) == 2
+    assert guard_redis_blocking(server, "HGET", key, "none", fence=1) is None
+    assert guard_redis_blocking(server, "DEL", key, fence=2) == 1
