@@ -287,6 +287,15 @@ class LineEntries:
         leave = structs.replace(await self._located(request), extra_changes=extra_changes)
         return await self._line(request.address).driver.do(leave, request.spec)
 
+    async def leave_known(self, request: LeaveRequest, extra_changes: ExtraChanges[Answer]) -> Answered | None:
+        """Hand a place on by what this process knows of the line, without a look at it.
+
+        None: nothing has happened. Not enough was known, or it is not so any more; then use :meth:`leave_all`. The
+        extra changes must be ``guarded``, and their ``on_grant`` gets no records.
+        """
+        leave = Leave(request.entry_id, request.slot, extra_changes=extra_changes)
+        return await self._line(request.address).driver.leave_known(leave, request.spec)
+
     async def leave_all(
         self, requests: Sequence[LeaveRequest], *, extra_changes: ExtraChanges[Answer] | None = None
     ) -> Answered:

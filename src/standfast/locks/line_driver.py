@@ -19,7 +19,8 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
-from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, presence_of, put_out_of_sight
+from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, presence_of
+from standfast.locks.line_memory import FEW_SLOTS, Guess, KnownRecords
 from standfast.locks.line_records import (
     WINDOW,
     Enter,
@@ -29,20 +30,25 @@ from standfast.locks.line_records import (
     LineView,
     LockSpec,
     Reap,
-    Renew,
     Request,
     brought_by,
-    entries_named_by,
-    run_of,
     waiter_in,
 )
-from standfast.locks.line_step import Answered, OtherLayoutError, Sight, StepInput, StepResult, decide_step
+from standfast.locks.line_step import (
+    Answered,
+    OtherLayoutError,
+    Sight,
+    StepInput,
+    StepResult,
+    decide_step,
+    quick_step,
+)
 from standfast.locks.mutex_line import MUTEX, MutexDriver, holder_in, is_mutex
 from standfast.stores.group_commit import verdict_of
-from standfast.stores.protocol import Decided
+from standfast.stores.protocol import Conflict, Decided, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from standfast.clock import Clock
     from standfast.keys import RecordKey
@@ -51,133 +57,6 @@ if TYPE_CHECKING:
     from standfast.locks.line_records import LineKeys
     from standfast.locks.line_step import Outcome
     from standfast.scope import Scope
-    from standfast.stores.protocol import Capabilities, Record
-
-
-# --- guessing which records a step of a line will need, from what was last seen of it ------------------------------
-#
-# A guess that is wrong costs a round trip, and so does one that is right but wide: each record that a step is given is
-# one more that others may change meanwhile.
-
-FEW_SLOTS: Final = 8
-"""Of how many slots the grants are read in any case."""
-
-FEW_TICKETS: Final = 8
-"""By how many tickets a queue may have grown, where a step that lacks one costs a whole turn at the store."""
-
-_EMPTY: Final = Head("", "", Rules())
-
-
-@final
-class Guess:
-    """What was last seen of one line, and the keys that a step of it will need unless it has moved since.
-
-    Args:
-        keys: The line's records.
-        most: The most keys of one step.
-        limits: Of the store: a server refuses a step in one round trip, whether or not it lacks keys, and compares all
-            that it is given; others decide in their turn.
-
-    Attributes:
-        is_crowded: A guess was wrong since the line was last empty.
-    """
-
-    __slots__ = ("_head", "_keys", "_listed", "_most", "_next", "_spare", "is_crowded")
-
-    def __init__(self, keys: LineKeys, most: int, limits: Capabilities) -> None:
-        self._keys, self._most = keys, most
-        self._spare: Final = 1 if limits.reach == "network" else FEW_TICKETS
-        self._head: Head = _EMPTY
-        self._next: tuple[Entry, ...] = ()
-        self._listed: int | None = None
-        self.is_crowded = False
-
-    def remember(self, line: Line) -> None:
-        """Keep in mind how the line was seen."""
-        kept = put_out_of_sight(line)
-        self._head = (
-            _EMPTY
-            if line.is_empty
-            else Head("", "", line.rules, kept.holders, line.front, line.next_ticket, unseen=kept.unseen)
-        )
-        self._next = tuple([each.entry for each in line.waiters[:FEW_SLOTS]])
-        self._listed = line.listed
-
-    @property
-    def is_counting(self) -> bool:
-        """Whether the line had holders that it only counts."""
-        return bool(self._head.unseen)
-
-    def wants_look(self, requests: Sequence[Request]) -> bool:
-        """Return True if a look pays before joining: not in a queue, where only the own ticket is needed."""
-        return self.is_crowded and not _is_queue(self._head) and any(isinstance(each, Enter) for each in requests)
-
-    def within(self, needed: frozenset[RecordKey], likely: frozenset[RecordKey]) -> frozenset[RecordKey]:
-        """Return all of these keys, if they fit into one step; else those that are needed."""
-        keys = needed | likely
-        return keys if len(keys) <= self._most else needed
-
-    def sure(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
-        """Return the keys that the requests name."""
-        keys = {self._keys.head}
-        for request in requests:
-            keys.update(brought_by(request))
-            if isinstance(request, Leave | Renew) and request.slot is not None:
-                is_counted = request.slot == OUT_OF_SIGHT
-                keys.add(self._keys.held(request.entry_id) if is_counted else self._keys.grant(request.slot))
-            if isinstance(request, Enter | Leave) and request.ticket is not None:
-                keys.add(self._keys.ticket(request.ticket))
-        return frozenset(keys)
-
-    def likely(self, requests: Sequence[Request], head: Head | None = None, slack: int = 1) -> frozenset[RecordKey]:
-        """Return the keys that a step will need unless the line has moved since ``head`` was seen."""
-        head = self._head if head is None else head
-        only = requests[0] if len(requests) == 1 else None
-        if isinstance(only, Enter | Leave) and only.ticket is None and _is_queue(head):
-            return self._for_queue(only, head, slack)
-        front, last = head.front, head.next_ticket
-        entering = sum(type(each) is Enter for each in requests)
-        tickets: set[int] = set()
-        if last > front or entering > 1 or (entering and head.holders) or self.is_crowded:
-            tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
-        keys, following = self._keys, self._next[: len(requests)]
-        runs = [run for each in following if (run := run_of(each)) is not None]
-        named = (*map(keys.ticket, tickets), *map(keys.ready, runs))
-        if self._listed is not None and (head.unseen or len(head.holders) + entering > self._listed):
-            return frozenset((*named, *self._for_counted(requests, head, entering, following)))
-        slots = range(min(len(head.holders) + entering, FEW_SLOTS))
-        return frozenset((*named, *map(keys.grant, slots)))
-
-    def _for_counted(
-        self, requests: Sequence[Request], head: Head, entering: int, following: Sequence[Entry]
-    ) -> Iterator[RecordKey]:
-        """Yield the grants that change hands in a line that lists a few holders, and counts the others."""
-        keys, about = self._keys, set(entries_named_by(requests))
-        listed = {holder.entry.id: holder.slot for holder in head.holders}
-        free = [slot for slot in range(self._listed or 0) if slot not in listed.values()]
-        yield from map(keys.grant, (*free[:entering], *(listed[each] for each in about & listed.keys())))
-        yield from map(keys.held, (about | {each.id for each in following}) - listed.keys())
-
-    def _for_queue(self, request: Request, head: Head, slack: int) -> frozenset[RecordKey]:
-        """Return the keys for joining a queue, or for handing over to the first in it."""
-        keys, front, last = self._keys, head.front, head.next_ticket
-        if isinstance(request, Enter):
-            tickets = map(keys.ticket, range(last, last + max(slack, self._spare)))
-            return frozenset(tickets if last > front else (*tickets, keys.grant(0)))  # it may well be empty by now
-        return frozenset((keys.ticket(front),) if last > front or self.is_crowded else ())
-
-    def near(self, tickets: Collection[int]) -> frozenset[RecordKey]:
-        """Return the keys that tell what has become of these tickets, and who comes next."""
-        keys, head = self._keys, self._head
-        near = {head.front, head.next_ticket, *tickets, *[ticket + 1 for ticket in tickets]}
-        slots = range(max(1, min(len(head.holders), FEW_SLOTS)))
-        return frozenset((keys.head, *map(keys.ticket, near), *map(keys.grant, slots)))
-
-
-def _is_queue(head: Head) -> bool:
-    """Return True if a line was full when it was last seen, with holders that live by their presence."""
-    is_full = not head.unseen and head.rules.is_full(head.holders)
-    return is_full and all(type(each.entry.anchor) is OfPresence for each in head.holders)
 
 
 # --- driving one line: the requests of one process on one key, folded in order and committed once ------------------
@@ -260,6 +139,7 @@ class LineDriver:
         limits = scope.store.capabilities
         self._most: Final = min(MOST_KEYS, limits.max_changes)
         self._guess: Final = Guess(keys, self._most, limits)
+        self._known: Final = KnownRecords(keys, clock)
         self._is_mutex = False
         self.mutex: Final = MutexDriver(scope, keys, clock, (self.dead, self.killed), seen, granted or _ignored)
 
@@ -321,6 +201,45 @@ class LineDriver:
         if isinstance(outcome, Exception):
             raise outcome
         return Answered(outcome, sight)
+
+    async def leave_known(self, request: Leave, spec: LockSpec) -> Answered | None:
+        """Let a holder leave by what is known of the line here, without a look; None: it has not, so ask as ever.
+
+        What it brings along must be ``guarded``, and its ``on_grant`` look at nothing.
+        """
+        if not self.is_idle or self.dead:
+            return None
+        self._is_busy = True
+        try:
+            return await self._leave_known(request, spec)
+        finally:
+            self._is_busy = False
+            self._go_on()
+
+    async def _leave_known(self, request: Leave, spec: LockSpec) -> Answered | None:
+        recalled, extra = self._known.recall(), request.extra_changes
+        if recalled is None or extra is None or extra.guarded is None:
+            return None
+        seen, given = recalled
+        quick = quick_step(self.keys, seen, given, spec, LineFacts(), request)
+        if quick is None or not quick.granted:
+            return None
+        welcome, know = ((), ()) if extra.on_grant is None else extra.on_grant(quick.granted, seen)
+        ready = [change for change in quick.ready if change.key not in know]
+        wakes = [wake for wake in quick.wakes if not wake.to.startswith(self._scope.presence)]
+        asked_at = self._clock.elapsed()
+        try:
+            done = await self._scope.commit(
+                *quick.changes, *extra.guarded, *welcome, *ready, before=extra.before, wake=wakes
+            )
+        except BaseException:
+            self._known.forget()
+            raise
+        if isinstance(done, Conflict):
+            self._known.forget()
+            return None
+        decided = Decided(quick.result(seen), done.at, done.versions)
+        return Answered(quick.answer, self._finish(decided, asked_at, frozenset()))
 
     def _go_on(self) -> None:
         if self._queue and self._running is None and not self._is_busy:
@@ -470,13 +389,13 @@ class LineDriver:
                 asked = StepInput(self.keys, requests, spec, keys, facts, self._interest, self._scope.presence, limits)
                 decided = await self._scope.update(tuple(keys), partial(decide_step, asked))
             except asyncio.CancelledError as cancelled:
-                self._learn_from(cancelled, asked_at)
+                self._learn_from(cancelled, asked_at, keys)
                 raise
             found = decided.answer
             if not found.missing:
                 self.dead.difference_update(dead)
                 self.killed.intersection_update(self.dead)
-                return self._finish(decided, asked_at), found.outcomes
+                return self._finish(decided, asked_at, keys), found.outcomes
             self._guess.is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing
             keys = self._guess.within(needed, self._guess.likely(requests, found.head, SLACK))
@@ -488,15 +407,16 @@ class LineDriver:
                 keys = needed = found.missing | self._guess.sure(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
-    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
+    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant, given: frozenset[RecordKey]) -> None:
         """Tell the entries that were granted by a step whose caller was cancelled too late."""
         verdict = verdict_of(cancelled)
         if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
-            self._finish(verdict, asked_at)
+            self._finish(verdict, asked_at, given)
 
-    def _finish(self, decided: Decided[StepResult], asked_at: Instant) -> Sight:
+    def _finish(self, decided: Decided[StepResult], asked_at: Instant, given: frozenset[RecordKey]) -> Sight:
         found, line = decided.answer, decided.answer.line
         self._guess.remember(line)
+        self._known.remember(found, given, decided.at, decided.versions)
         if found.disagrees:
             self.disagreement = found.head
         fences = dict(found.fences)

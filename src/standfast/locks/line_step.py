@@ -8,6 +8,7 @@ of their requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
 from msgspec import Struct, structs
@@ -63,6 +64,7 @@ from standfast.stores.protocol import (
     Empty,
     MoveFirst,
     Put,
+    Snapshot,
     Wake,
 )
 from standfast.stores.validation import check_decision
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from standfast.locks.line import Entry
-    from standfast.stores.protocol import Snapshot
 
 
 # --- steps of a line in which processes queue up, taken with as few records as there can be: the head and one
@@ -94,6 +95,10 @@ class QuickStep(Struct, frozen=True):
     granted: tuple[Holder, ...] = ()
     ready: tuple[Change, ...] = ()
     wakes: tuple[Wake, ...] = ()
+
+    def result(self, seen: Snapshot) -> StepResult:
+        """Return it as what a step comes to."""
+        return StepResult(self.head, (self.answer,), self.line, granted=self.granted, seen=seen, changes=self.changes)
 
 
 def queue_up(
@@ -243,20 +248,19 @@ def _hand_over(
     if left.entry.id != request.entry_id or left.ends_at is not None or type(left.entry.anchor) is not OfRun:
         return None
     last, grant_key = head.next_ticket, keys.grant(left.slot)
-    shown = range(head.front, min(last, head.front + WINDOW))
-    waiters = [waiter_in(record) for number in shown if (record := seen.get(keys.ticket(number))) is not None]
+    tickets = ((number, keys.ticket(number)) for number in range(head.front, min(last, head.front + WINDOW)))
+    shown = list(takewhile(lambda each: each[1] in given, tickets))
+    waiters = [waiter_in(record) for _, key in shown if (record := seen.get(key)) is not None]
     if not waiters or any(type(each.entry.anchor) is not OfRun for each in waiters):
         return None
     first = waiters[0]
     if first.entry.weight != 1 or not first.entry.woken or first.entry.max_hold is not None:
         return None
     ready_key, ticket_key = keys.ready(first.entry.owner), keys.ticket(first.ticket)
-    if first.entry.anchor != OfRun(first.entry.owner) or not given.issuperset(
-        (ready_key, grant_key, *map(keys.ticket, shown))
-    ):
+    if first.entry.anchor != OfRun(first.entry.owner) or not given.issuperset((ready_key, grant_key)):
         return None
-    holder = Holder(first.entry, left.slot, seen.at)
-    horizon = shown.stop if shown.stop < last else None
+    holder, unseen_from = Holder(first.entry, left.slot, seen.at), shown[-1][0] + 1
+    horizon = unseen_from if unseen_from < last else None
     line = Line(head.rules, (holder,), tuple(waiters[1:]), last, horizon, listed=head.listed)
     pace = pace_after(head, left, seen.at)
     after = Head(head.life, head.kind, head.rules, (holder,), line.front, last, head.pinned, pace)
@@ -305,7 +309,7 @@ class StepResult(Struct, frozen=True):
     """What one step of a line came to, or the keys that it lacked.
 
     ``outcomes`` are those of the first requests: the rest share a key with them that both change, and need a step of
-    their own.
+    their own. ``seen`` is what it was decided on, and ``changes`` what it changes in the line.
     """
 
     head: Head
@@ -315,6 +319,8 @@ class StepResult(Struct, frozen=True):
     granted: tuple[Holder, ...] = ()
     missing: frozenset[RecordKey] = frozenset()
     disagrees: bool = False
+    seen: Snapshot | None = None
+    changes: tuple[AlternativeChange, ...] = ()
 
 
 class Sight(Struct, frozen=True):
@@ -391,7 +397,7 @@ def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | 
     is_waiting = type(quick.answer) is Waiting
     if is_waiting and any(holder.entry.id in asked.interest for holder in quick.head.holders):
         return None  # a holder is to be told its fence, which only the long way looks up
-    found = StepResult(quick.head, (quick.answer,), quick.line, granted=quick.granted)
+    found = quick.result(seen)
     wakes: tuple[Wake, ...] = ()
     if quick.wakes:
         wakes = tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
@@ -424,7 +430,8 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     if view.missing or not extras.add(answers, changes, ready, granted):
         return None
     disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
-    answered = StepResult(view.head, extras.outcomes(answers), line, fences, granted, disagrees=disagrees)
+    outcomes, seen = extras.outcomes(answers), extras.seen
+    answered = StepResult(view.head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
     return StepDecision(answered, extras.with_those(changes), (*_wakes(asked, view, line, requests), *extras.wakes))
 
 

@@ -272,7 +272,8 @@ class _Admission:
         changes = deletion_of(seen, keys.ready)
         if (state.admitted, state.ticket) == (place.admitted, place.waiting.ticket):
             self._after = state
-            return changes
+            # Where there was news, the next version says so: the one that claims the run without a look finds it out.
+            return [*changes, *self._rewritten(seen)] if changes else []
         until = state.until
         if state.collects and until is not None:  # its own time has come: from now on it waits for its turn
             changes += deletion_of(seen, keys.timer(until))
@@ -523,6 +524,8 @@ class _Starting:
             fence = 0 if self._own is None or not state.owner else answered.sight.versions[self._own]
             self._runtime.emit_moved(self._keys.id, state, fence, None, self._header)
             self._take(answered, state)
+            if isinstance(place, InLine):
+                self._runtime.note_queued(self._keys.id, self._header, state, answered.sight.versions[self._keys.state])
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)
         return Started(self._keys.id, is_new=True)

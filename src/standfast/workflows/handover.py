@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from msgspec import structs
 
@@ -16,7 +16,7 @@ from standfast.locks.entry import (
     MissingKeysError,
     given_in,
 )
-from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put, Record, Snapshot
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import admitted_state, entry_id_of, spec_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.locks.entry import Answer, Answered, Holder
-    from standfast.stores.protocol import Change, Snapshot
+    from standfast.stores.protocol import Change
     from standfast.workflows.records import WorkerPresence
     from standfast.workflows.runtime import Runtime
 
@@ -119,10 +119,12 @@ class _Ending:
         entries, following = LineEntries(self._runtime.lines), self._next
         if following is None:
             return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
-        await following.prepare()
-        extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
         try:
-            answered = await entries.leave_all(lines, extra_changes=extra_changes)
+            answered = await self._leave_known(entries, lines, following)
+            if answered is None:
+                await following.prepare()
+                extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
+                answered = await entries.leave_all(lines, extra_changes=extra_changes)
         except (CancelledError, StoreError):
             self._runtime.dropped.add(
                 following.run_id
@@ -130,6 +132,22 @@ class _Ending:
             raise
         following.take(answered)
         return answered
+
+    async def _leave_known(
+        self, entries: LineEntries, lines: Sequence[LeaveRequest], following: _Successor
+    ) -> Answered | None:
+        """Leave without a look at anything, if the next run was started here; None: it has to be looked at."""
+        if len(lines) > 1 or self._over or not following.is_known:
+            return None
+        claim, header = self._claim, self._header
+        changes: tuple[Change, ...] = (
+            Delete(claim.key, claim.fence),
+            Put(self._keys.state, RUN_STATES.encode_own(self._state), claim.state_version),
+            *(Put(key, listed_value(header)) for key in self._listed),
+            *self._last,
+        )
+        extra_changes = ExtraChanges((), _refuse, following.on_known_grant, guarded=changes)
+        return await entries.leave_known(lines[0], extra_changes)
 
     def _decide_with_next(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
         if self._next is not None:
@@ -160,6 +178,10 @@ class _Ending:
         return (*changes, *self._last)
 
 
+def _refuse(_: Answer, seen: Snapshot) -> NoReturn:
+    raise _EndRefusedError(Conflict(seen.at, {}))  # what is guarded is known before, and nothing else is asked
+
+
 def _next_in(runtime: Runtime, standing: Standing) -> _Successor | None:
     """Return the run that comes next in a line, if this engine could drive it and nothing else happens in the line."""
     entries = LineEntries(runtime.lines)
@@ -179,6 +201,7 @@ class _Successor:
         self._runtime, self._standing, self._worker = runtime, standing, worker
         self._run: Final = RunKeys(runtime.space, run_id)
         self._own: Final = self._run.own(worker.presence)
+        self._known: Final = runtime.queued.pop(run_id, None)
         self._taken: tuple[Header, RunState, RunState] | None = None
         self._has_news = False
         self._gone: frozenset[RecordKey] = frozenset()
@@ -189,10 +212,29 @@ class _Successor:
         return self._run.id
 
     @property
+    def is_known(self) -> bool:
+        """Whether it was started here, so that nothing has to be looked up to claim it."""
+        return self._known is not None
+
+    @property
     def keys(self) -> tuple[RecordKey, ...]:
         """All that it takes to claim it."""
         run = self._run
         return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key, *self._gone
+
+    def on_known_grant(
+        self, granted: tuple[Holder, ...], seen: Snapshot
+    ) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        """Return what claims the run, if it is as it was started: then no news of it has been looked at, either."""
+        self._taken, self._has_news = None, False
+        if self._known is None:
+            return (), ()
+        header, state, version = self._known
+        run, guard = self._run, self._worker.guard
+        listed = (*run.listed(state, header.tags), *(() if state.until is None else (run.timer(state.until),)))
+        records = {key: Record(key, b"", version) for key in (run.state, *listed)}
+        records[guard.key] = Record(guard.key, b"", guard.expected)
+        return self._claiming(state, header, granted, Snapshot(seen.at, records))
 
     async def prepare(self) -> None:
         """See where it is listed now: a read costs less than a commit that finds out that it lacks those keys."""
@@ -214,12 +256,17 @@ class _Successor:
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
-        run, worker = self._run, self._worker
-        state_record, header_record = seen.get(run.state), seen.get(run.header)
-        if state_record is None or header_record is None or all(each.entry.id != run.id for each in granted):
+        state_record, header_record = seen.get(self._run.state), seen.get(self._run.header)
+        if state_record is None or header_record is None:
             return (), ()
         state, header = RUN_STATES.decode(state_record.value), HEADERS.decode(header_record.value)
-        if not self._can_take(state, header, seen):
+        return self._claiming(state, header, granted, seen)
+
+    def _claiming(
+        self, state: RunState, header: Header, granted: tuple[Holder, ...], seen: Snapshot
+    ) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        run, worker = self._run, self._worker
+        if all(each.entry.id != run.id for each in granted) or not self._can_take(state, header, seen):
             return (), ()
         after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
         self._taken = header, state, after

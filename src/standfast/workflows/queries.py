@@ -47,6 +47,8 @@ class Endings:
         self._watched = 0
         self._waiting: Final[dict[str, list[asyncio.Future[RunState]]]] = {}
         self._listening: asyncio.Task[None] | None = None
+        self._new: list[str] = []
+        self._looking: asyncio.Task[None] | None = None
 
     async def of(self, run_id: str) -> RunState:
         """Return how a run has ended, once it has.
@@ -75,11 +77,21 @@ class Endings:
         self._waiting.setdefault(run_id, []).append(future)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._hear())
+        self._new.append(run_id)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
         try:
-            await self._look_at([run_id])
             return await future
         finally:
             self._forget(run_id, future)
+
+    async def _look_at_new(self) -> None:
+        """Look at runs that may have ended before their end was waited for: all of one turn of the loop together."""
+        new, self._new, self._looking = self._new, [], None
+        try:
+            await self._look_at(new)
+        except StandfastError as problem:
+            self._fail(problem, new)
 
     def _forget(self, run_id: str, future: asyncio.Future[RunState]) -> None:
         waiting = self._waiting.get(run_id, [])
@@ -106,7 +118,9 @@ class Endings:
                     if hint is None or not hint.complete:  # also while others end all the time: a hint may be lost
                         due = time() + LOOK_EVERY
                         await self._look_at(list(self._waiting))
-                    elif told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
+                        continue
+                    await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
+                    if told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
                         await self._look_at(told)
         except StandfastError as problem:
             self._fail(problem)

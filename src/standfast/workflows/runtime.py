@@ -158,6 +158,12 @@ MOST_DEATHS: Final = 5
 MOST_CONFLICTS: Final = 3
 """How often in a row a run's records may be refused at the same place of its history before it is quarantined."""
 
+MOST_QUEUED: Final = 2_000
+"""How many runs that wait in lines are kept in mind."""
+
+LARGEST_QUEUED: Final = 8_000
+"""How many bytes the input of such a run has at the most."""
+
 TRY_AGAIN_AFTER: Final = 60.0
 """Seconds after which a worker tries a run again whose code did not fit."""
 
@@ -173,6 +179,7 @@ class Runtime:
         dropped: Those that are not in memory, or not any more, because it was not known what is written.
         dirty: Those that have events which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
+        queued: The last runs that were started here and wait in a line, as they were then, and the version of that.
         turns: The entries of loaded runs that wait for their turn in a line, and where their runs wait for it.
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
@@ -210,6 +217,7 @@ class Runtime:
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
+        self.queued: Final[dict[str, tuple[Header, RunState, int]]] = {}
         self.turns: Final[dict[str, tuple[Activation, Wait]]] = {}
         self.inboxes: Final = InboxWriter(space)
         self.answers: Final = AnswerWaits(space)
@@ -288,6 +296,13 @@ class Runtime:
             due = activation.due_at()
             if due is not None and due > now and not activation.is_unloading:
                 self.alarm(due, activation)
+
+    def note_queued(self, run_id: str, header: Header, state: RunState, version: int) -> None:
+        """Keep a run in mind that waits in a line: when its turn comes here, nothing of it has to be read."""
+        if len(header.input) <= LARGEST_QUEUED:
+            self.queued[run_id] = header, state, version
+            if len(self.queued) > MOST_QUEUED:
+                del self.queued[next(iter(self.queued))]
 
     # --- being a worker ------------------------------------------------------------------------------------------
 
