@@ -155,6 +155,7 @@ class LeaveRequest(Struct, frozen=True):
         slot: The slot of its grant, if it is known to hold: this saves a look.
         ticket: Its ticket, if it is known to have waited: so does this.
         owner: Its owner, if it has entered with a marker: that is removed in the same commit.
+        fence: The version of its grant, if that is known: :meth:`LineEntries.leave_known` leaves a mutex by it.
     """
 
     address: tuple[str, ...]
@@ -163,6 +164,7 @@ class LeaveRequest(Struct, frozen=True):
     slot: int | None = None
     ticket: int | None = None
     owner: str | None = None
+    fence: int | None = None
 
 
 class RunGrant(Struct, frozen=True):
@@ -293,7 +295,7 @@ class LineEntries:
         None: nothing has happened. Not enough was known, or it is not so any more; then use :meth:`leave_all`. The
         extra changes must be ``guarded``, and their ``on_grant`` gets no records.
         """
-        leave = Leave(request.entry_id, request.slot, extra_changes=extra_changes)
+        leave = Leave(request.entry_id, request.slot, fence=request.fence, extra_changes=extra_changes)
         return await self._line(request.address).driver.leave_known(leave, request.spec)
 
     async def leave_all(

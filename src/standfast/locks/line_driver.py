@@ -207,6 +207,8 @@ class LineDriver:
 
         What it brings along must be ``guarded``, and its ``on_grant`` look at nothing.
         """
+        if self._is_of_mutex(spec):
+            return await self.mutex.leave_known(request, spec)
         if not self.is_idle or self.dead:
             return None
         self._is_busy = True

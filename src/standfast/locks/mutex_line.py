@@ -28,7 +28,9 @@ counted line like any other.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import lru_cache
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
@@ -266,6 +268,9 @@ class MutexView:
 WINDOW: Final = 8
 """How many waiters at the front are looked at in one step."""
 
+KNOWN: Final = 64
+"""How many waiters at the front are read, so that the runs among them are known when their turns come."""
+
 MOST_DEAD: Final = 64
 """How many dead waiters at the front are removed at once."""
 
@@ -308,6 +313,9 @@ class MutexDriver:
         self._pace = self._told_pace = 0.0
         self._own_head = HEAD
         self.held_since: Instant | None = None
+        self._known: Final[deque[Record]] = deque()  # the first tickets, which are not moved by the store
+        self._length: Final = len(Append(keys.queue, b"").key_of(0))  # of the key of such a ticket
+        self._meets_runs = False  # when the line was last looked at, such a one was the first
         self._tickets: Final[dict[str, RecordKey]] = {}
         self.asked: Final[set[asyncio.Task[Any]]] = set()
 
@@ -381,6 +389,8 @@ class MutexDriver:
         self._head = head
         if type(entry.anchor) is OfPresence:  # others may leave in another process
             self._tickets[entry.id] = ticket
+        else:
+            self._meets_runs = True
         line = Line(ONE, (), (), UNDRAWN, 0, sparse=True)
         return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
 
@@ -404,6 +414,60 @@ class MutexDriver:
                 break
             self._head = chosen.current[keys.head]
         return await self.step(request, spec)
+
+    async def leave_known(self, request: Leave, spec: LockSpec) -> Answered | None:
+        """Let a run leave, together with what it brings along, without a look; None: it has not.
+
+        A process that waits is moved by the store. A run is known here if the front of the line was read since: those
+        that join stand behind it, and one that has left is found out by the guards.
+        """
+        extra, head, fence = request.extra_changes, self._head, request.fence
+        if extra is None or extra.guarded is None or fence is None or head is None or self._dead:
+            return None
+        if spec.history or (head.value != HEAD and _head_in(head.value).history):
+            return None
+        if not self._known and self._meets_runs:
+            return None
+        asked_at, grant, first = self._clock.elapsed(), self._keys.grant(SLOT), None
+        ways: list[tuple[AlternativeChange, ...]]
+        if self._known:
+            first = self._known.popleft()
+            entry = _entry_in(first.value)[1]
+            if run_of(entry) is None:
+                return None
+            handed = (Delete(first.key, first.version), Stamped(grant, first.value, fence))
+            ways = [(*handed, *self._welcome(entry, extra))]
+        else:
+            move = MoveFirst(self._keys.queue, grant, fence, self._keys.inboxes)
+            ways = [(move,), (Empty(self._keys.queue), Delete(self._keys.head, head.version), Delete(grant, fence))]
+        try:
+            chosen = await self._scope.choose(
+                *[Alternative((*way, *extra.guarded), before=extra.before) for way in ways]
+            )
+        except BaseException:
+            self._known.clear()
+            raise
+        if isinstance(chosen, Conflict):
+            self._known.clear()
+            return None
+        line, fences = Line(ONE), dict[str, int]()
+        if first is not None:
+            holder = holder_in(Record(grant, stamped(chosen.at, first.value), chosen.version))
+            line, fences = Line(ONE, (holder,), (), UNDRAWN, 0, sparse=True), {holder.entry.id: chosen.version}
+        elif chosen.moved is not None:
+            self._granted(chosen.moved)
+        return Answered(Left(was_holding=True, was_waiting=False), Sight(line, "", fences, chosen.at, asked_at))
+
+    def _welcome(self, entry: Entry, extra: ExtraChanges[Answer]) -> tuple[Change, ...]:
+        """Return what tells a run that it holds: it is made ready, unless the one that leaves tells it."""
+        welcome: tuple[Change, ...] = ()
+        know: tuple[RecordKey, ...] = ()
+        if extra.next_keys is not None and extra.on_grant is not None:
+            extra.next_keys(entry.id)
+            welcome, know = extra.on_grant((Holder(entry, SLOT, Instant(0)),), _NOTHING_SEEN)
+        run = run_of(entry)
+        ready = () if run is None or (key := self._keys.ready(run)) in know else (Put(key, READY),)
+        return (*welcome, *ready)
 
     def _note_pace(self, at: Instant) -> None:
         """Note how long the hold of this process took: it says so when it takes the mutex the next time."""
@@ -476,6 +540,8 @@ class MutexDriver:
             else:
                 done = await self._commit(decision, seen, brought)
                 if not isinstance(done, Conflict):
+                    while self._known and Delete(self._known[0].key, self._known[0].version) in decision.changes:
+                        self._known.popleft()
                     self._dead.difference_update(facts.dead)
                     self._killed.intersection_update(self._dead)
                     return self._finish(view, found, done, asked_at)
@@ -485,13 +551,23 @@ class MutexDriver:
         """Read the first waiters, and remove those that are dead."""
         keys, scope = self._keys, self._scope
         while True:
-            page = await scope.scan(*keys.queue.within(), limit=WINDOW)
+            page = await scope.scan(*keys.queue.within(), limit=KNOWN)
             if not any(_is_dead(each, facts) for each in page.records.values()):
-                return page
+                return self._keep_front(page)
             more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
             dead = [each for each in more.records.values() if _is_dead(each, facts)]
             if dead:
                 await scope.commit(*[Delete(each.key, each.version) for each in dead])
+
+    def _keep_front(self, page: Snapshot) -> Snapshot:
+        """Keep the runs in mind that stand at the front; return as much of the page as a step looks at."""
+        self._known.clear()
+        self._known.extend(takewhile(lambda each: len(each.key) == self._length, page.records.values()))
+        self._meets_runs = bool(self._known)
+        if len(page.records) <= WINDOW:
+            return page
+        first = dict(islice(page.records.items(), WINDOW))
+        return Snapshot(page.at, first, next(islice(page.records, WINDOW, None)))
 
     async def _own_ticket(self, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
         """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
@@ -561,6 +637,7 @@ class MutexDriver:
 
 
 _ANY: Final = LockSpec("", ONE)
+_NOTHING_SEEN: Final = Snapshot(Instant(0), {})
 
 
 def _is_plain(request: Enter, spec: LockSpec) -> bool:

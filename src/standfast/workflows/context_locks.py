@@ -193,6 +193,7 @@ class LockAcquisition:
         self.asked_at = Instant(0)
         self.as_of = 0
         self._activation = activation
+        self._is_unmarked = False  # it was entered here, and left no marker
         self._joined: Waiting | None = None  # as it was told when it joined, until it looks again
         self._ticket: int | None = None
         self._entries: Final = LineEntries(activation.runtime.lines)
@@ -227,6 +228,8 @@ class LockAcquisition:
 
     async def _enter(self, *, is_new: bool) -> Answered:
         self.as_of = self._activation.inbox_poll.polls
+        is_marked = self._may_circle()
+        self._is_unmarked = is_new and not is_marked
 
         async def send(sent: JournalCommit) -> Answered:
             def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
@@ -240,7 +243,7 @@ class LockAcquisition:
             return await self._entries.enter(
                 EnterRequest(self.request.address, self.request.spec, self.entry),
                 is_new=is_new,
-                marker=self._may_circle(),
+                marker=is_marked,
                 extra_changes=ExtraChanges(sent.keys, decide, guarded=guarded, before=sent.before),
             )
 
@@ -376,7 +379,17 @@ class LockAcquisition:
                 self.entry.id,
                 slot=None if hold is None else hold.slot,
                 owner=self._owner,
+                fence=None if hold is None else hold.fence,
             )
+            if hold is not None and problem is None and self._is_unmarked:
+                released = HistoryEvent("released", self.operation, self._activation.runtime.now())
+                changes = sent.changes(released)
+                known = ExtraChanges((), decide, following.on_known_grant, None, following.keys, changes, sent.before)
+                answered = await self._entries.leave_known(leave, known)
+                if answered is not None:
+                    events[:] = [released]
+                    return answered
+                sent.added = None
             extra = ExtraChanges(sent.keys, decide, following.on_grant, next_keys=following.keys)
             return await self._entries.leave(leave, extra_changes=extra)
 
@@ -419,6 +432,16 @@ class _NextTurn:
         self._following = activation, wait
         activation.awaited += 1
         return (activation.claim.key,)
+
+    def on_known_grant(
+        self, granted: tuple[Holder, ...], _: Snapshot
+    ) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        """Return what :meth:`on_grant` does, without a look at the guard."""
+        activation, _wait = self._following or (None, None)
+        if activation is None or activation.claim is None:
+            return (), ()
+        self._granted = granted[0]
+        return (Check(activation.claim.key, activation.claim.fence),), (activation.keys.ready,)
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return the guard, and that the run need not be made ready, if it is the one that has its turn now."""
@@ -608,7 +631,10 @@ class ContextLock:
         now, packed = self._activation.runtime.now(), Raw(msgspec.json.encode(held))
         self._activation.note(HistoryEvent("held", standing.operation, now, packed))
         self._tell_locked(standing, held)
-        return self._take(standing, held)
+        taken = self._take(standing, held)
+        if self._activation.journal is not None:
+            self._activation.journal.note_held(taken.guard.key)
+        return taken
 
     def _tell_unlocked(
         self, standing: LockAcquisition, hold: RunHold | None, at: Instant, *, is_lost: bool = False

@@ -99,6 +99,7 @@ class Journal:
         self._progress: bytes | None = None
         self._progress_version: int | None = None
         self.holds: Final[dict[RecordKey, Held]] = {}
+        self._just_told: Final[set[RecordKey]] = set()
         self.spared_at: float | None = None
 
     @property
@@ -293,6 +294,8 @@ class Journal:
         Other branches take and leave locks meanwhile, unless the caller is the only one who writes.
         """
         while looked_at := dict(self.holds):
+            if self._just_told.issuperset(looked_at):
+                return None
             seen = await self._scope.read(*looked_at)
             self._saw(seen.at)
             gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
@@ -301,6 +304,11 @@ class Journal:
                 return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
             await self.settled()
         return None
+
+    def note_held(self, grant: RecordKey) -> None:
+        """Note that the store has just said that the run holds this: it is not asked again before the loop has run."""
+        self._just_told.add(grant)
+        asyncio.get_running_loop().call_soon(self._just_told.discard, grant)
 
     def _may_be_left(self, looked_at: Mapping[RecordKey, Held], gone: Iterable[RecordKey]) -> bool:
         """Return True if a branch has left what is gone since it was looked at, or may be just leaving it."""

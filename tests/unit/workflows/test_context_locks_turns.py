@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import LockMismatchError
+from standfast.errors import LeaseLostError, LockMismatchError
 from standfast.events import Event, RunDeposed
-from standfast.locks.entry import LineEntries
+from standfast.locks.entry import LineEntries, LockSpec, Rules
+from standfast.locks.line_records import Leave
 from standfast.locks.mutex_line import MutexDriver
 from standfast.scope import address_of
 from standfast.stores.group_commit import GroupedStore
@@ -57,7 +58,9 @@ async def add_one(number: int) -> int:
 
 
 inside: list[int] = []
+order: list[int] = []
 most_inside: list[int] = []
+order: list[int] = []
 gate: list[asyncio.Event] = []
 entered: list[asyncio.Event] = []
 
@@ -66,6 +69,7 @@ entered: list[asyncio.Event] = []
 async def pass_the_gate(number: int) -> int:
     """Wait inside of the lock until the test goes on."""
     inside.append(number)
+    order.append(number)
     most_inside.append(len(inside))
     entered[-1].set()
     await gate[-1].wait()
@@ -85,6 +89,25 @@ async def stays_inside(ctx: sf.Context, number: int) -> tuple[int, int]:
     """Hold a mutex until the gate opens."""
     async with ctx.mutex("stock") as held:
         return held.fence, await ctx.step(pass_the_gate, number)
+
+
+@sf.workflow
+async def hesitates(ctx: sf.Context) -> str:
+    """Wait for something else between taking a mutex and the first step."""
+    try:
+        async with ctx.mutex("stock"):
+            entered[-1].set()
+            await gate[-1].wait()
+            await ctx.step(pass_the_gate, 0)
+    except LeaseLostError:
+        return "lost"
+    return "held"
+
+
+async def hold_as(space: sf.Space, number: int) -> None:
+    """Hold the mutex as a process does."""
+    async with space.mutex("stock").hold():
+        order.append(number)
 
 
 @sf.workflow
@@ -110,6 +133,7 @@ WORKFLOWS: list[sf.Workflow[..., Any]] = [takes_a_turn, stays_inside, mistaken, 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     inside.clear()
+    order.clear()
     most_inside.clear()
     gate.append(asyncio.Event())
     entered.append(asyncio.Event())
@@ -133,7 +157,67 @@ async def test_a_turn_is_one_commit_and_the_end_of_the_run_another(url: str, cal
         assert [await each.result() for each in rest] == [each + 1 for each in range(40)]
     assert calls["choose"] <= 43
     assert calls["commit"] <= 45  # with those of the worker itself
-    assert calls["scan"] <= 50
+    assert calls["read"] + calls["scan"] <= 15  # its front once in a while, and those of the worker
+
+
+async def test_a_mutex_that_is_free_costs_one_commit_to_take_and_one_to_leave(url: str, calls: Counter[str]) -> None:
+    """Nothing is read: the store decides, and what it says is not asked again before the first step."""
+    async with sf.Engine(url, workflows=WORKFLOWS) as engine:
+        await (await engine.start(takes_a_turn, "another", 1)).result()
+        calls.clear()
+        assert await (await engine.start(takes_a_turn, "stock", 1)).result() == 2
+        found = dict(calls)
+    assert (found["choose"], found["commit"]) == (2, 2)  # the start and the end of the run are the others
+    assert found.get("read", 0) + found.get("scan", 0) == 0
+
+
+async def test_a_lock_that_was_taken_away_before_the_first_step_is_lost_there(url: str) -> None:
+    """What the store said before the run waited for something else is asked again."""
+    async with sf.Engine(url, workflows=[hesitates]) as engine:
+        run = await engine.start(hesitates)
+        await entered[-1].wait()
+        lines = LineEntries(engine.runtime.lines)
+        [holder] = (await lines.read(STOCK)).holders
+        spec = LockSpec("mutex", Rules(1))
+        await engine.runtime.lines.line(STOCK).driver.do(Leave(holder.entry.id, by_force=True), spec)
+        gate[-1].set()
+        assert await run.result() == "lost"
+    assert inside == []
+
+
+async def test_one_that_left_the_front_of_the_line_is_passed(url: str) -> None:
+    """It is known from the last look at the line; that it is gone is found out by the commit."""
+    async with sf.Engine(url, workflows=WORKFLOWS) as engine:
+        first = await engine.start(stays_inside, 0)
+        await entered[-1].wait()
+        rest: list[sf.Run[Any]] = []
+        for number in range(1, 6):
+            rest.append(await engine.start(stays_inside, number))
+            await until_waiting(engine, number)
+        for number in (1, 2, 4):
+            await rest[number - 1].cancel("not needed")
+        gate[-1].set()
+        await asyncio.gather(first.result(), rest[2].result(), rest[4].result())
+    assert order == [0, 3, 5]
+
+
+async def test_runs_and_processes_take_turns_in_the_order_in_which_they_came(url: str) -> None:
+    """A run that leaves hands over to a process by the store, and to a run by what it knows."""
+    async with sf.Engine(url, workflows=WORKFLOWS) as engine:
+        first = await engine.start(stays_inside, 0)
+        await entered[-1].wait()
+        waiting: list[asyncio.Future[Any]] = []
+        driver = engine.runtime.lines.line(STOCK).driver
+        for number in range(1, 9):
+            if number % 3 == 0:
+                waiting.append(asyncio.ensure_future(hold_as(engine.space, number)))
+            else:
+                waiting.append(asyncio.ensure_future((await engine.start(stays_inside, number)).result()))
+            while len((await driver.look()).line.waiters) < number:  # noqa: ASYNC110 -- a line tells nobody else
+                await asyncio.sleep(0.001)
+        gate[-1].set()
+        await asyncio.gather(first.result(), *waiting)
+    assert order == list(range(9))
 
 
 async def test_a_crowd_joins_without_reading_the_line_for_each(url: str, calls: Counter[str]) -> None:
