@@ -14,6 +14,7 @@ from standfast.locks.line_records import WINDOW, Enter, ExtraChanges, Leave, Lin
 from standfast.stores import Put
 
 if TYPE_CHECKING:
+    from standfast.locks.line_records import Answer
     from standfast.locks.line_step import Answered
     from standfast.scope import Scope
     from standfast.testing import VirtualClock
@@ -36,7 +37,7 @@ class Process:
     async def leave_known(self, name: str) -> Answered | None:
         """Hand the place of a run on without a look, and note that."""
         note = Put(self.scope.key("note", name), b"left")
-        extra_changes = ExtraChanges((), lambda *_: (), guarded=(note,))
+        extra_changes: ExtraChanges[Answer] = ExtraChanges((), lambda *_: (), guarded=(note,))
         return await self.driver.leave_known(Leave(name, 0, extra_changes=extra_changes), ONE)
 
     async def leave(self, name: str) -> None:

@@ -60,7 +60,6 @@ async def add_one(number: int) -> int:
 inside: list[int] = []
 order: list[int] = []
 most_inside: list[int] = []
-order: list[int] = []
 gate: list[asyncio.Event] = []
 entered: list[asyncio.Event] = []
 
