@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest.mock import patch
 
@@ -17,23 +18,32 @@ import standfast as sf
 from benchmarks.harness import Row, at_most, plainly_at_most
 from standfast.clock import MICROSECONDS, Instant
 from standfast.workflows.lanes import INDEXINGS, Indexing
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listed_value
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
+    from standfast.workflows.queries import Page
     from standfast.workflows.records import Status
 
 T = TypeVar("T")
 
 SIZES: Final = tuple(map(int, os.environ.get("STANDFAST_BENCH_RUNS", "10000 100000 1000000").split()))
 PAGE: Final = 100
-LATER: Final = 20_000
+WINDOW: Final = 1_000
+"""How many runs are started in the time that is asked for: a second."""
+
+LONG: Final = 100_000_000
+"""Microseconds that every third run took; the others took half a millisecond."""
+
 BEGAN: Final = 1_750_000_000_000_000
 AT_ONCE, RUNS = 50, 1_000
 _BARE: Final = "SELECT id, header, state FROM runs WHERE status = ? ORDER BY changed_at DESC LIMIT ?"
+_BARE_STARTS: Final = (
+    "SELECT id, header, state FROM runs WHERE started_at >= ? AND started_at < ? ORDER BY started_at DESC LIMIT ?"
+)
 _BARE_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM runs WHERE status = ? LIMIT ?)"
 
 
@@ -70,17 +80,20 @@ class Stored:
     def _records(self, number: int) -> tuple[RunKeys, Header, RunState]:
         at, name = Instant(BEGAN + 1_000 * number), f"workflow-{number % 10}"
         keys = RunKeys(self._space, f"0197{number:08x}-7000-8000-000000000000")
-        header = Header(name, "", Raw(b'{"order":{"id":%d,"customer":"somebody","lines":[1,2,3]}}' % number), at)
-        return keys, header, RunState(status_of(number), name, "", Instant(at + 500), claims=1, result=Raw(b"17"))
+        order = Raw(b'{"order":{"id":%d,"customer":"somebody","lines":[1,2,3]}}' % number)
+        header = Header(name, "", order, at, tags=("red",) if number % 20 < 2 else ())
+        ended_at = Instant(at + (500 if number % 3 else LONG))
+        return keys, header, RunState(status_of(number), name, "", ended_at, claims=1, result=Raw(b"17"))
 
     def _rows(self, size: int) -> Iterator[tuple[bytes, bytes]]:
         for number in range(size):
             keys, header, state = self._records(number)
             yield bytes(keys.header), HEADERS.encode(header)
             yield bytes(keys.state), RUN_STATES.encode(state)
-            for key in keys.listed(state, ()):
-                yield bytes(key), listed_value(header)
-        yield bytes(self._space.key("indexed", "runs")), INDEXINGS.encode(Indexing(is_done=True))
+            for key, value in keys.listed(state, header).items():
+                yield bytes(key), value
+        for name in ("runs", "begun"):
+            yield bytes(self._space.key("indexed", name)), INDEXINGS.encode(Indexing(is_done=True))
 
     def _write(self, path: str, rows: list[tuple[bytes, bytes]]) -> None:
         rows.sort()
@@ -93,17 +106,18 @@ class Stored:
         file.close()
 
     def _fill(self, size: int) -> None:
-        columns = "id TEXT, workflow TEXT, status TEXT, changed_at INTEGER, header BLOB, state BLOB"
+        columns = "id TEXT, workflow TEXT, status TEXT, started_at INTEGER, changed_at INTEGER, header BLOB, state BLOB"
         runs = map(self._records, range(size))
         with self._bare:
             self._bare.execute(f"CREATE TABLE runs ({columns})")
             self._bare.executemany(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     (
                         keys.id,
                         state.workflow,
                         state.status,
+                        head.started_at,
                         state.changed_at,
                         HEADERS.encode(head),
                         RUN_STATES.encode(state),
@@ -112,6 +126,7 @@ class Stored:
                 ),
             )
             self._bare.execute("CREATE INDEX by_status ON runs (status, changed_at)")
+            self._bare.execute("CREATE INDEX by_start ON runs (started_at)")
 
     def page(self) -> float:
         """Return the milliseconds for the first page of those that failed, the newest first."""
@@ -138,20 +153,41 @@ class Stored:
         assert self._bare.execute(_BARE_COUNT, ("failed", 1_000)).get == 1_000
         return (time.perf_counter() - began) * 1e3
 
-    def by_start(self) -> float:
-        """Return the milliseconds until those of a moment are found by their start, where 20,000 have ended later."""
-        first = BEGAN + 1_000 * max(0, self._size - LATER)
-        moment = [datetime.fromtimestamp(at / MICROSECONDS, UTC) for at in (first, first + 1_000 * PAGE)]
+    def window(self, place: float) -> tuple[int, int]:
+        """Return a second of starts: the oldest at 0, the newest at 1."""
+        first = BEGAN + 1_000 * int(place * (self._size - WINDOW))
+        return first, first + 1_000 * WINDOW
+
+    def by_start(self, place: float = 0.5, **filters: str) -> float:
+        """Return the milliseconds for a page of those that were started in a second, the newest first."""
         began = time.perf_counter()
-        asked = self.engine.list(started_after=moment[0], started_before=moment[1], newest_first=True, limit=PAGE)
-        assert len(self.run(asked).runs) == PAGE
+        assert len(self.run(self._list_starts(place, **filters)).runs) == PAGE
         return (time.perf_counter() - began) * 1e3
 
-    def pause(self) -> float:
-        """Return for how many milliseconds another task did not have its turn at the most, during a page."""
-        return self.run(self._pause())
+    async def _list_starts(self, place: float = 0.5, **filters: str) -> Page:
+        after, before = (datetime.fromtimestamp(at / MICROSECONDS, UTC) for at in self.window(place))
+        asked: Any = {"started_after": after, "started_before": before, **filters}
+        return await self.engine.list(newest_first=True, limit=PAGE, **asked)
 
-    async def _pause(self) -> float:
+    def bare_by_start(self, place: float = 0.5) -> float:
+        """Return the same for the bare query."""
+        began = time.perf_counter()
+        assert len(self._bare.execute(_BARE_STARTS, (*self.window(place), PAGE)).fetchall()) == PAGE
+        return (time.perf_counter() - began) * 1e3
+
+    def count_starts(self) -> float:
+        """Return the milliseconds to count those that were started in a second."""
+        after, before = (datetime.fromtimestamp(at / MICROSECONDS, UTC) for at in self.window(0.5))
+        began = time.perf_counter()
+        assert str(self.run(self.engine.count(started_after=after, started_before=before))) == f"{WINDOW:,}"
+        return (time.perf_counter() - began) * 1e3
+
+    def pause(self, *, by_start: bool = False) -> float:
+        """Return for how many milliseconds another task did not have its turn at the most, during a page."""
+        by_status = self.engine.list(status="failed", newest_first=True, limit=PAGE)
+        return self.run(self._pause(self._list_starts() if by_start else by_status))
+
+    async def _pause(self, page: Coroutine[Any, Any, Page]) -> float:
         longest, last = 0.0, time.perf_counter()
 
         async def ask() -> None:
@@ -163,7 +199,7 @@ class Stored:
 
         asking = asyncio.create_task(ask())
         await asyncio.sleep(0)
-        await self.engine.list(status="failed", newest_first=True, limit=PAGE)
+        await page
         asking.cancel()
         return longest * 1e3
 
@@ -201,7 +237,7 @@ class Cost:
 
     def unlisted(self) -> float:
         """Return the same without the records of the index."""
-        with patch.object(RunKeys, "listed", lambda *_: ()):
+        with patch.object(RunKeys, "listed", lambda *_: {}):
             return self._runner.run(self._spent())
 
     async def _spent(self) -> float:
@@ -221,6 +257,24 @@ class Cost:
         self._runner.close()
 
 
+def _by_start(stored: Stored, of: str) -> Iterator[Row]:
+    """Yield the rows of pages and counts of a second of starts."""
+    for what, place in (("newest", 1.0), ("middle", 0.5), ("oldest", 0.0)):
+        ours, bare = partial(stored.by_start, place), partial(stored.bare_by_start, place)
+        yield Row(f"a page of a second of starts, the {what}, {of}", "ms", ours, bare, bar=plainly_at_most(20))
+    asked: dict[str, Any] = {
+        "those that failed": {"status": "failed"},
+        "of a workflow": {"workflow": "workflow-1"},
+        "with a tag": {"tag": "red"},
+    }
+    for what, filters in asked.items():
+        ours = partial(stored.by_start, **filters)
+        yield Row(f"a page of a second of starts, {what}, {of}", "ms", ours, bar=plainly_at_most(20))
+    yield Row(f"a count of a second of starts {of}", "ms", stored.count_starts, bar=plainly_at_most(20))
+    pause = partial(stored.pause, by_start=True)
+    yield Row(f"longest pause during a page of a second of starts {of}", "ms", pause, bar=plainly_at_most(5))
+
+
 def rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
     """Yield the rows of this part."""
     for size in SIZES:
@@ -229,8 +283,7 @@ def rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
         page = plainly_at_most(20) if size == max(SIZES) else None
         yield Row(f"first page by status {of}", "ms", stored.page, stored.bare_page, bar=page)
         yield Row(f"a count up to a thousand {of}", "ms", stored.count, stored.bare_count)
-        if size > LATER:
-            yield Row(f"a page by start, {LATER:,} ended later, {of}", "ms", stored.by_start)
+        yield from _by_start(stored, of)
         yield Row(f"longest pause during a page {of}", "ms", stored.pause, bar=plainly_at_most(5))
     cost = Cost(folder)
     stack.callback(cost.close)

@@ -23,7 +23,7 @@ from benchmarks.harness import Row, Subject, finish, plainly_at_most
 from standfast.clock import MICROSECONDS, Instant
 from standfast.web.dashboard import Dashboard
 from standfast.workflows.lanes import INDEXINGS, Indexing
-from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, listed_value
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,8 +123,8 @@ class Large:
             state = RunState(status_of(number), name, "", Instant(at + 500), claims=1, result=Raw(b"17"))
             yield bytes(keys.header), HEADERS.encode(header)
             yield bytes(keys.state), RUN_STATES.encode(state)
-            for key in keys.listed(state, ()):
-                yield bytes(key), listed_value(header)
+            for key, value in keys.listed(state, header).items():
+                yield bytes(key), value
         yield bytes(space.key("indexed", "runs")), INDEXINGS.encode(Indexing(is_done=True))
 
     async def _open(self) -> None:

@@ -15,7 +15,7 @@ from msgspec import structs
 from standfast.keys import RecordKey
 from standfast.locks.line_records import GRANTS, HEADS
 from standfast.locks.mutex_line import holder_in
-from standfast.locks.run_locks import LISTINGS
+from standfast.locks.run_locks import LISTINGS, NEAR
 from standfast.stores.protocol import STAMP_BYTES
 from standfast.workflows.records import CHUNKS, HEADERS, RUN_STATES, HistoryEvent, RunState
 from standfast.workflows.replay import branch_of
@@ -31,6 +31,9 @@ Attempt = tuple[str, str, int]
 
 LOCK_OF: Final = {"mutex": "shared", "bounded": "bounded"}
 """The key of the lock that a place is inside of, for those that are inside of one."""
+
+LISTED: Final = ("runs", "tagged", "begun", "begun-tagged")
+"""The kinds of records that are the index of runs."""
 
 COUNTED: Final = ("line", "held")
 """The kinds of records that say how many hold a limit."""
@@ -49,9 +52,14 @@ def listings_of(run: str, state: RunState, header: Header) -> set[tuple[str, ...
     if state.owner:
         return set()
     rest = (f"{state.changed_at:016d}", run)
-    return {("runs", state.status, header.workflow, *rest)} | {
+    found: set[tuple[str, ...]] = {("runs", state.status, header.workflow, *rest)} | {
         ("tagged", tag, state.status, *rest) for tag in header.tags
     }
+    if not 0 <= state.changed_at - header.started_at < NEAR:
+        rest = (f"{header.started_at:016d}", run)
+        found |= {("begun", state.status, header.workflow, *rest)}
+        found |= {("begun-tagged", tag, state.status, *rest) for tag in header.tags if state.has_ended}
+    return found
 
 
 @final
@@ -127,7 +135,7 @@ class WorkflowWatch:
         self._check_inside()
         for run in {parts[-1] if kind == "own" else parts[0] for _, kind, parts in changed if kind in ("own", "life")}:
             self._check_owner(run)
-        self._saw_listings([each for each in changed if each[1] in ("runs", "tagged", "life")])
+        self._saw_listings([each for each in changed if each[1] in (*LISTED, "life")])
 
     def _saw_listings(self, changed: list[tuple[RecordKey, str, tuple[str, ...]]]) -> None:
         for key, kind, parts in changed:
@@ -141,16 +149,17 @@ class WorkflowWatch:
         """A run is listed where its state says, and nowhere else; one that a worker drives is not listed."""
         state, (namespace, tenant, *_) = self.states.get(run), near.parts
         wanted: set[tuple[str, ...]] = set()
-        starts: set[object] = {True}
+        times: set[str] = set()
         if state is not None:
             header = HEADERS.decode(self._memory._records[RecordKey(namespace, tenant, "run", run)].value)
             wanted = listings_of(run, state, header)
-            starts |= {header.started_at}
+            times = {f"{header.started_at:016d}", f"{state.changed_at:016d}"}
         found = self._listed.get(run, set())
         self.demand(found == wanted, f"index: {run} is listed at {sorted(found)}, not at {sorted(wanted)}")
-        places = [self._memory._records[RecordKey(namespace, tenant, *place)] for place in found]
-        told = {LISTINGS.decode(place.value) for place in places}
-        self.demand(told <= starts, f"index: {run} is listed as started at {told}, not at {starts}")
+        for place in found:
+            told = LISTINGS.decode(self._memory._records[RecordKey(namespace, tenant, *place)].value)
+            said = {str(int(told)).zfill(16), place[-2]}
+            self.demand(told is True or said <= times, f"index: {run} is listed at {place} with {told}, not of {times}")
 
     def _saw_owner(self, key: RecordKey, presence: str, run: str) -> None:
         record = self._memory._records.get(key)

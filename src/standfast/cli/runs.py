@@ -207,7 +207,10 @@ def filters_in(options: dict[str, Any]) -> RunFilters:
 @target_options
 @click.pass_obj
 def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List runs in the order of the time since when each is as it is, the newest first, and count them."""
+    """List runs in the order of the time since when each is as it is, the newest first, and count them.
+
+    Asked for by their start, they are in the order of that.
+    """
     page, count = carried_out(_read(target, options))
     if as_json:
         print_json({"runs": [as_data(run) for run in page.runs], "next": page.next, "count": asdict(count)})

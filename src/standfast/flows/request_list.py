@@ -30,9 +30,10 @@ from standfast.workflows.lanes import (
     BATCH,
     LAST,
     PAUSE,
+    IndexLane,
     IndexMarker,
     LaneMerge,
-    count_lane,
+    count_within,
     cursor_at,
     cursor_by_id,
     parts_below,
@@ -58,7 +59,6 @@ STATUSES: Final[tuple[str, ...]] = get_args(Status)
 VERDICTS: Final = ("run", "queued", "started", "collected")
 """What can have been decided about a request that has a record."""
 
-_UNENDED: Final = frozenset(STATUSES) - ENDED
 TRIES: Final = 20
 
 
@@ -108,11 +108,11 @@ class _Chosen(Struct, frozen=True, kw_only=True):
     times: tuple[Instant, Instant] = ALWAYS
 
     @property
-    def states(self) -> list[str]:
-        """Among which entries of the index those are that can be meant."""
-        if not self.status:
-            return [OPEN, *sorted(ENDED)]
-        return sorted(status if status in ENDED else OPEN for status in self.status)
+    def states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Among which entries of the index those are that can be meant: of open ones, and of those that have ended."""
+        wanted = self.status or STATUSES
+        is_open = any(status not in ENDED for status in wanted)
+        return ((OPEN,) if is_open else ()), tuple(sorted(ENDED.intersection(wanted)))
 
     @property
     def is_indexed(self) -> bool:
@@ -154,13 +154,14 @@ def _instant(what: str, filters: RequestFilters) -> Instant | None:
     return Instant(max(0, int(at.timestamp() * MICROSECONDS)))
 
 
-async def _lanes(scope: Scope, tenant: str, chosen: _Chosen) -> list[RecordKey]:
-    """Return the lanes of all that can be meant. What a filter does not name is found by one look each."""
+async def _lanes(scope: Scope, tenant: str, chosen: _Chosen, states: Iterable[str]) -> list[IndexLane]:
+    """Return the lanes of requests in some states. What a filter does not name is found by one look each."""
     root = scope.key("requests", tenant)
-    states = dict.fromkeys(chosen.states)
+    verdict, takes = chosen.verdict, None if chosen.user is None else chosen.takes_entry
     ended = await _below(scope, [root.child(state) for state in states if state != OPEN], chosen.flow, chosen.action)
     opened = await _below(scope, [root.child(state) for state in states if state == OPEN], chosen.flow, chosen.action)
-    return [*await _below(scope, ended, chosen.verdict), *(lane.child("") for lane in opened)]
+    prefixes = [*await _below(scope, ended, verdict), *(lane.child("") for lane in opened)]
+    return [IndexLane(prefix, chosen.times, takes) for prefix in prefixes]
 
 
 async def _below(scope: Scope, lanes: list[RecordKey], *wanted: str | None) -> list[RecordKey]:
@@ -199,9 +200,9 @@ async def list_requests(
     if isinstance(position, str) or not await _marker(scope).is_complete():
         last = position[1] if isinstance(position, tuple) else position
         return await _list_by_id(scope, tenant, chosen, limit=limit, after=last)
-    takes = None if chosen.user is None else chosen.takes_entry
-    merge = LaneMerge(scope, newest_first=True, after=position, takes=takes)
-    await merge.open(await _lanes(scope, tenant, chosen), chosen.times, limit)
+    merge = LaneMerge(scope, newest_first=True, after=position)
+    for states in chosen.states:  # one that ends meanwhile is met twice and not missed, because open ones come first
+        await merge.open(await _lanes(scope, tenant, chosen, states), limit)
     found: dict[str, RequestInfo] = {}
     passed = 0
     while positions := await merge.take(min(BATCH, limit - len(found))):
@@ -283,8 +284,8 @@ async def count_requests(
         counted = min(most, len(page.requests))
         return RunCount(counted, has_more=len(page.requests) > most or page.next is not None)
     counted = 0
-    for lane in await _lanes(scope, tenant, chosen):
-        counted += await count_lane(scope, lane, most + 1 - counted, None if chosen.times == ALWAYS else chosen.times)
+    for lane in await _lanes(scope, tenant, chosen, sum(chosen.states, ())):
+        counted += (await count_within(scope, lane, most + 1 - counted))[0]
         if counted > most:
             return RunCount(most, has_more=True)
     return RunCount(counted)
@@ -395,7 +396,7 @@ async def settle_interrupted(scope: Scope) -> int:
     settled, root = 0, scope.key("requests")
     for tenant in await parts_below(scope, root):
         merge, dead = LaneMerge(scope, newest_first=False), dict[str, bool]()
-        await merge.open(await _lanes(scope, tenant, _Chosen(status=_UNENDED)), ALWAYS, BATCH)
+        await merge.open(await _lanes(scope, tenant, _Chosen(), (OPEN,)), BATCH)
         while positions := await merge.take(scope.at_most(BATCH)):
             keys = {each.record: each for each in (RequestKeys(scope, tenant, name) for _, name in positions)}
             for key, stored in (await scope.read(*keys)).records.items():

@@ -302,9 +302,15 @@ _TRUE: Final = Raw(b"true")
 
 # --- where a run is listed that no worker drives: a run lock that takes a run from a dead worker has to list it ------
 
-LISTINGS: Final[Codec[Any]] = Codec(bool | int, what="when a run that is listed was started")
+LISTINGS: Final[Codec[Any]] = Codec(bool | int, what="a time of a run that is listed")
 LISTING: Final = LISTINGS.encode(value=True)
 """What a record of the index of runs holds if it does not say when the run was started: older versions never say it."""
+
+ENDS: Final[frozenset[str]] = frozenset({"completed", "failed", "cancelled", "timed_out"})
+"""How a run ends."""
+
+NEAR: Final = 1_000_000
+"""Microseconds: a run that came to be as it is so soon after its start has no record by that, it is near enough."""
 
 MOST_TAGS: Final = 10
 """Under how many of its tags a run is listed: each is a record more in the commits that move it."""
@@ -315,10 +321,20 @@ def _lane(namespace: str, tenant: str, kind: str, first: str, second: str) -> by
     return encode_parts((namespace, tenant, kind, first, second))
 
 
-def listing_keys(
-    scope: Scope, status: str, workflow: str, since: Instant, run: bytes, tags: Sequence[str] = ()
-) -> tuple[RecordKey, ...]:
-    """Return where a run is listed: among the runs of its workflow that are so, and among those of each of its tags.
+def listings(
+    scope: Scope,
+    status: str,
+    workflow: str,
+    since: Instant,
+    run: bytes,
+    tags: Sequence[str] = (),
+    started_at: Instant | None = None,
+) -> dict[RecordKey, bytes]:
+    """Return where a run is listed, and what is written there.
+
+    It is listed among the runs of its workflow that are so, and among those of each of its tags, by the time since when
+    it is so; the value says when it was started. One that came to be so long after its start is listed by its start as
+    well, and the value says since when it is so; by its tags only once it has ended.
 
     A key that no store would take is left out: a run must be able to end, whatever it is called.
 
@@ -329,12 +345,20 @@ def listing_keys(
         since: Since when it is so; the order of the lists.
         run: Its id, encoded as a part of a key.
         tags: Its tags.
+        started_at: When it was started; None: not known.
     """
     where, rest = (scope.namespace, scope.tenant), b"%016d\x00\x01" % since + run
-    keys = [_lane(*where, "runs", status, workflow) + rest]
+    value = LISTING if started_at is None else LISTINGS.encode_own(started_at)
+    listed = {_lane(*where, "runs", status, workflow) + rest: value}
     if tags:
-        keys += [_lane(*where, "tagged", tag, status) + rest for tag in dict.fromkeys(tags[:MOST_TAGS])]
-    return tuple([RecordKey.from_encoded(key) for key in keys if len(key) <= MAX_KEY_BYTES])
+        tags = tuple(dict.fromkeys(tags[:MOST_TAGS]))
+        listed |= {_lane(*where, "tagged", tag, status) + rest: value for tag in tags}
+    if started_at is not None and not 0 <= since - started_at < NEAR:
+        rest, value = b"%016d\x00\x01" % started_at + run, LISTINGS.encode_own(since)
+        listed[_lane(*where, "begun", status, workflow) + rest] = value
+        if tags and status in ENDS:
+            listed |= {_lane(*where, "begun-tagged", tag, status) + rest: value for tag in tags}
+    return {RecordKey.from_encoded(key): value for key, value in listed.items() if len(key) <= MAX_KEY_BYTES}
 
 
 class RunClaim(Struct, frozen=True):
@@ -357,13 +381,14 @@ class RunClaim(Struct, frozen=True):
     lease_awaited: bool = False
 
 
-class RunTags(Struct, frozen=True):
+class RunListing(Struct, frozen=True):
     """What a run's header says about where the run is listed."""
 
     tags: tuple[str, ...] = ()
+    started_at: Instant | None = None
 
 
-TAGS: Final[Codec[RunTags]] = Codec(RunTags, what="the header of a run")
+LISTED_AS: Final[Codec[RunListing]] = Codec(RunListing, what="the header of a run")
 CLAIMS: Final[Codec[RunClaim]] = Codec(RunClaim, what="the life of a run")
 _LIVES: Final[Codec[dict[str, Raw]]] = Codec(dict[str, Raw], what="the life of a run")
 
@@ -425,15 +450,15 @@ class ClaimGuard:
         if missing := {own, self._header} - given:
             raise MissingKeysError(frozenset(missing))
         header = seen.get(self._header)
-        tags = () if header is None else TAGS.decode(header.value).tags
-        run = encode_parts((self.run_id,))
-        listings = listing_keys(self._scope, claim.status, claim.workflow, claim.changed_at, run, tags)
-        if missing := set(listings) - given:
+        known = RunListing() if header is None else LISTED_AS.decode(header.value)
+        run, since = encode_parts((self.run_id,)), claim.changed_at
+        listed = listings(self._scope, claim.status, claim.workflow, since, run, known.tags, known.started_at)
+        if missing := set(listed) - given:
             raise MissingKeysError(frozenset(missing))
         freed = self._rewritten(record, leased=_TRUE, owner=None, waits_for=Raw(b'"a worker"'))
         gone = (Delete(own, seen.version(own)),) if seen.version(own) else ()
-        listed = [Put(key, LISTING, seen.version(key)) for key in listings]
-        return freed, *gone, Put(self._ready, READY, seen.version(self._ready)), *listed
+        puts = [Put(key, value, seen.version(key)) for key, value in listed.items()]
+        return freed, *gone, Put(self._ready, READY, seen.version(self._ready)), *puts
 
     def _leave(self, answer: Answer, seen: Snapshot) -> Sequence[Change]:
         record = seen.get(self.life)

@@ -38,7 +38,6 @@ from standfast.workflows.records import (
     commit_over,
     events_of,
     find,
-    listed_value,
     packed_chunk,
 )
 from standfast.workflows.replay import chunks_of, cut_at, cut_for_retry, open_children
@@ -211,9 +210,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
     over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}
     over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
     over |= {} if until is None else {keys.timer(until): NO_DUE}
-    over |= dict.fromkeys(keys.listed(run.state, header.tags)) | dict.fromkeys(
-        keys.listed(going_on, header.tags), listed_value(header)
-    )
+    over |= dict.fromkeys(keys.listed(run.state, header)) | keys.listed(going_on, header)
     answer = await commit_over(runtime.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False

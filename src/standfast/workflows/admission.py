@@ -235,7 +235,7 @@ class _Admission:
         leased_until = None if self._leased is None else self._leased.until
         timers = [keys.timer(at) for at in {state.until, begins, leased_until} if at is not None]
         moved = structs.replace(state, changed_at=self._at)
-        listed = {*keys.listed(state, self._header.tags), *keys.listed(moved, self._header.tags)}
+        listed = {*keys.listed(state, self._header), *keys.listed(moved, self._header)}
         return [keys.state, keys.ready, self._own, self._worker.guard.key, *timers, *listed]
 
     def _write(self, place: Place, seen: Snapshot) -> list[Change]:
@@ -353,7 +353,7 @@ def _unstarted(
             changes.append(Put(parent, READY, seen.version(parent)))
         return changes
 
-    listed = {*keys.listed(state, header.tags), *keys.listed(ended, header.tags)}
+    listed = {*keys.listed(state, header), *keys.listed(ended, header)}
     named = (keys.state, keys.ready, timer, parent, *listed)
     return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
@@ -545,7 +545,7 @@ class _Starting:
         keys = [self._keys.header, self._keys.state, self._keys.ready]
         keys += [self._keys.timer(each) for each in ends if each is not None]
         keys += [change.key for change in self._asked.extra_changes]
-        keys += self._keys.listed(first_state(self._asked, self._at, ""), self._asked.tags)
+        keys += self._keys.listed(first_state(self._asked, self._at, ""), self._header)
         keys += [] if self._once is None else [self._once]
         return keys if self._worker is None or self._own is None else [*keys, self._own, self._worker.guard.key]
 

@@ -133,7 +133,7 @@ class _Neighbours:
     def _beside(self, run: Found) -> Iterator[RecordKey]:
         """Yield where single records of a run may lie, besides its state and its header."""
         keys = RunKeys(self._scope, run.id)
-        yield from (keys.counter, keys.progress, keys.ready, *keys.listed(run.state, run.header.tags))
+        yield from (keys.counter, keys.progress, keys.ready, *keys.listed(run.state, run.header))
         if run.state.until is not None:
             yield keys.timer(run.state.until)
         if run.header.idempotency_key:

@@ -141,7 +141,7 @@ async def _claim(
     runtime: Runtime, keys: RunKeys, header: Header, state: RunState, record: Record, seen: Snapshot
 ) -> tuple[Claim, RunState] | None:
     worker = await runtime.ensure_presence()
-    own, gone = keys.own(worker.presence), list(keys.listed(state, header.tags))
+    own, gone = keys.own(worker.presence), list(keys.listed(state, header))
     if state.until is not None:
         gone.append(keys.timer(state.until))
     versions = await runtime.space.read(own, *gone)

@@ -526,9 +526,9 @@ class Engine:
 
             page = await engine.list(status="failed", workflow="fulfil", newest_first=True)
 
-        It costs what it shows, however many runs there are. With ``started_after`` or ``started_before`` it also costs
-        what it passes over, 50,000 runs at the most: then a page may be shorter than ``limit``, or empty, and have a
-        ``next``. A run that changes has another place.
+        With ``started_after`` or ``started_before`` they are in the order of their start. It costs what it shows,
+        however many runs there are; a page that has to pass over too many others may be shorter than ``limit``, or
+        empty, and have a ``next``. A run that changes has another place.
 
         Args:
             newest_first: Begin with what has changed last.

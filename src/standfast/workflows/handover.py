@@ -27,7 +27,6 @@ from standfast.workflows.records import (
     RunKeys,
     RunState,
     Standing,
-    listed_value,
     taken,
     taking,
 )
@@ -108,7 +107,7 @@ class _Ending:
     ) -> None:
         self._runtime, self._keys, self._header = activation.runtime, activation.keys, activation.header
         self._claim, self._state, self._last, self._over = claim, state, last, over
-        self._listed: Final = self._keys.listed(state, self._header.tags)
+        self._listed: Final = self._keys.listed(state, self._header)
         self._next: Final = _next_in(self._runtime, self._header.lines[-1])
 
     async def leave(self) -> Answered:
@@ -139,11 +138,11 @@ class _Ending:
         """Leave without a look at anything, if the next run was started here; None: it has to be looked at."""
         if len(lines) > 1 or self._over or not following.is_known:
             return None
-        claim, header = self._claim, self._header
+        claim = self._claim
         changes: tuple[Change, ...] = (
             Delete(claim.key, claim.fence),
             Put(self._keys.state, RUN_STATES.encode_own(self._state), claim.state_version),
-            *(Put(key, listed_value(header)) for key in self._listed),
+            *(Put(key, value) for key, value in self._listed.items()),
             *self._last,
         )
         extra_changes = ExtraChanges((), _refuse, following.on_known_grant, guarded=changes)
@@ -168,7 +167,7 @@ class _Ending:
         changes: list[Change] = [
             Delete(claim.key, claim.fence),
             Put(keys.state, RUN_STATES.encode_own(state), record.version),
-            *(Put(key, listed_value(self._header), seen.version(key)) for key in self._listed),
+            *(Put(key, value, seen.version(key)) for key, value in self._listed.items()),
         ]
         for key, value in self._over.items():
             if value is not None:
@@ -231,7 +230,7 @@ class _Successor:
             return (), ()
         header, state, version = self._known
         run, guard = self._run, self._worker.guard
-        listed = (*run.listed(state, header.tags), *(() if state.until is None else (run.timer(state.until),)))
+        listed = (*run.listed(state, header), *(() if state.until is None else (run.timer(state.until),)))
         records = {key: Record(key, b"", version) for key in (run.state, *listed)}
         records[guard.key] = Record(guard.key, b"", guard.expected)
         return self._claiming(state, header, granted, Snapshot(seen.at, records))
@@ -251,7 +250,7 @@ class _Successor:
         if record is None or header is None:
             return frozenset()
         state = RUN_STATES.decode(record.value)
-        listed = self._run.listed(state, HEADERS.decode(header.value).tags)
+        listed = self._run.listed(state, HEADERS.decode(header.value))
         return frozenset(listed if state.until is None else (*listed, self._run.timer(state.until)))
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:

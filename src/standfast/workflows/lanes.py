@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -20,7 +21,7 @@ from standfast.keys import RecordKey, decode_parts, encode_parts
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Generator, Iterable, Sequence
 
     from standfast.scope import Scope
 
@@ -69,50 +70,88 @@ def position_of(after: str) -> Position | str:
 # --- lanes, and their merge -----------------------------------------------------------------------------------------
 
 
+class IndexLane(Struct, frozen=True):
+    """A range of an index whose keys end with a time and an id.
+
+    Attributes:
+        prefix: What its keys begin with.
+        times: From when and before when, by the times in the keys.
+        takes: Returns False if the value of an entry says that it is not meant; then it is passed over.
+        time_in: Returns the time in the value of an entry, if the list is in the order of that; None: it does not say.
+        reach: How much later the time in a key is than that in the value; other entries are passed over, because
+            another lane has them.
+    """
+
+    prefix: RecordKey
+    times: tuple[Instant, Instant] = ALWAYS
+    takes: Callable[[bytes], bool] | None = None
+    time_in: Callable[[bytes], int | None] | None = None
+    reach: int = 0
+
+    def positions(self, records: Iterable[tuple[RecordKey, bytes]]) -> list[Position]:
+        """Return where entries of the lane stand in a list, without those that are not meant."""
+        prefix, takes, time_in = self.prefix, self.takes, self.time_in
+        if takes is not None:  # most of a page may be passed over: only the keys of what is taken are decoded
+            records = [(key, value) for key, value in records if takes(value)]
+        if time_in is None:
+            return [position_in(prefix, key) for key, _ in records]
+        found: list[Position] = []
+        for key, value in records:
+            at, name = position_in(prefix, key)
+            said = time_in(value)
+            said = at if said is None else said
+            if 0 <= at - said < self.reach:
+                found.append((said, name))
+        return found
+
+
 @final
 class _LaneReader:
     """One lane, read in order."""
 
-    def __init__(self, scope: Scope, lane: RecordKey, times: tuple[Instant, Instant]) -> None:
-        self._scope, self._lane = scope, lane
+    def __init__(self, scope: Scope, lane: IndexLane, *, newest_first: bool) -> None:
+        self._scope, self._lane, self._newest_first = scope, lane, newest_first
         self.fetched = 0  # how many entries were read last
         self.is_barren = False  # most of what was read last is not meant: read more at once
-        self._start, self._end = self._at(times[0]), self._at(times[1])
-        self.last: Position | None = None
+        self._start, self._end = self._at(lane.times[0]), self._at(lane.times[1])
+        self.edge: Position | None = None
+        """Behind this is all that was not read yet."""
         self.has_more = True
 
     def _at(self, at: int, name: str | None = None) -> RecordKey:
+        at = min(at, LAST)
         rest = (f"{at:016d}",) if name is None else (f"{at:016d}", name)
-        return RecordKey.from_encoded(self._lane + encode_parts(rest))
+        return RecordKey.from_encoded(self._lane.prefix + encode_parts(rest))
 
-    def go_on(self, after: Position, *, newest_first: bool) -> None:
+    def go_on(self, after: Position) -> None:
         """Begin behind a position."""
-        at = self._at(*after)
-        if newest_first:
-            self._end = min(self._end, at)
+        is_exact, at = self._lane.time_in is None, after[0]
+        if self._newest_first:
+            self._end = min(self._end, self._at(*after) if is_exact else self._at(at + self._lane.reach))
         else:
-            self._start = max(self._start, at.successor())
+            self._start = max(self._start, self._at(*after).successor() if is_exact else self._at(at))
 
-    async def fetch(
-        self, many: int, takes: Callable[[bytes], bool] | None = None, *, newest_first: bool
-    ) -> list[Position]:
-        """Return the next positions, without those whose values are not taken."""
+    async def fetch(self, many: int) -> list[Position]:
+        """Return the next positions, without those that are not meant."""
         if self._start >= self._end:
             self.has_more, self.fetched = False, 0
             return []
-        page = await self._scope.scan(self._start, self._end, limit=many, reverse=newest_first)
+        lane = self._lane
+        page = await self._scope.scan(self._start, self._end, limit=many, reverse=self._newest_first)
         if page.more is None:
             self.has_more = False
-        elif newest_first:
+        elif self._newest_first:
             self._end = page.more
         else:
             self._start = page.more
-        self.fetched, records = len(page.records), page.records
+        records = page.records
+        self.fetched = len(records)
         if records:
-            self.last = position_in(self._lane, next(reversed(records)))
-        if takes is not None:  # most of a page may be passed over: only what is taken is decoded
-            return [position_in(self._lane, key) for key, record in records.items() if takes(record.value)]
-        return [position_in(self._lane, key) for key in records]
+            at, name = position_in(lane.prefix, next(reversed(records)))
+            # By a time in the values: what comes next in the keys can be older by the reach of the lane, but no newer.
+            is_exact = lane.time_in is None or self._newest_first
+            self.edge = (at, name) if is_exact else (max(0, at - lane.reach), "")
+        return lane.positions((key, record.value) for key, record in records.items())
 
 
 def position_in(lane: RecordKey, key: RecordKey) -> Position:
@@ -129,44 +168,36 @@ class LaneMerge:
         scope: Where they lie.
         newest_first: Which way.
         after: The last position of the page before.
-        takes: Returns False if the value of an entry says that it is not meant; then it is passed over.
 
     Attributes:
         stopped_at: Up to where entries were read, if too many were passed over to go on; None: on.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        *,
-        newest_first: bool,
-        after: Position | None = None,
-        takes: Callable[[bytes], bool] | None = None,
-    ) -> None:
-        self._scope, self._newest_first, self._after, self._takes = scope, newest_first, after, takes
+    def __init__(self, scope: Scope, *, newest_first: bool, after: Position | None = None) -> None:
+        self._scope, self._newest_first, self._after = scope, newest_first, after
         self._skipped = 0
         self.stopped_at: Position | None = None
         self._lanes: list[_LaneReader] = []
         self._waiting: list[Position] = []
         self._met: Final[set[Position]] = set()
 
-    async def open(self, lanes: Sequence[RecordKey], times: tuple[Instant, Instant], many: int) -> None:
-        """Read the beginning of each lane, as much as a page of ``many`` entries needs."""
-        self._lanes = [_LaneReader(self._scope, lane, times) for lane in lanes]
+    async def open(self, lanes: Sequence[IndexLane], many: int) -> None:
+        """Read the beginning of each lane, as much as a page of ``many`` entries needs; lanes may be added later."""
+        opened = [_LaneReader(self._scope, lane, newest_first=self._newest_first) for lane in lanes]
         if self._after is not None:
-            for each in self._lanes:
-                each.go_on(self._after, newest_first=self._newest_first)
+            for each in opened:
+                each.go_on(self._after)
+        self._lanes += opened
         first = max(2, min(PAGE, 2 * many // max(1, len(lanes)) + 1))
-        fetched = await asyncio.gather(*(self._fetched(each, first) for each in self._lanes))
+        fetched = await asyncio.gather(*(self._fetched(each, first) for each in opened))
         self.add(position for some in fetched for position in some)
 
     async def _fetched(self, lane: _LaneReader, many: int) -> list[Position]:
-        if (takes := self._takes) is None:
-            return await lane.fetch(many, newest_first=self._newest_first)
-        meant = await lane.fetch(PAGE if lane.is_barren else many, takes, newest_first=self._newest_first)
+        meant = await lane.fetch(PAGE if lane.is_barren else many)
         lane.is_barren = 2 * len(meant) < lane.fetched
-        self._skipped += lane.fetched - len(meant)
-        await asyncio.sleep(0)
+        if skipped := lane.fetched - len(meant):
+            self._skipped += skipped
+            await asyncio.sleep(0)
         return meant
 
     def add(self, found: Iterable[Position]) -> None:
@@ -187,12 +218,12 @@ class LaneMerge:
             unread = [lane for lane in self._lanes if lane.has_more]
             if not unread:
                 break
-            behind = (max if self._newest_first else min)(unread, key=lambda lane: lane.last or (0, ""))
-            edge = behind.last
+            behind = (max if self._newest_first else min)(unread, key=lambda lane: lane.edge or (0, ""))
+            edge = behind.edge
             ready = waiting[-many:]
             if edge is not None and len(ready) == many and not self._is_behind(ready[0], edge):
                 break
-            if edge is not None and self._skipped >= MOST_SKIPPED:
+            if edge is not None and self._skipped >= MOST_SKIPPED and self._leads_on(edge):
                 self.stopped_at = edge
                 taken = [position for position in waiting[-many:][::-1] if not self._is_behind(position, edge)]
                 waiting.clear()
@@ -201,6 +232,10 @@ class LaneMerge:
         taken = waiting[-many:][::-1]
         del waiting[-many:]
         return taken
+
+    def _leads_on(self, edge: Position) -> bool:
+        """Return True if a page that ends there is not to begin again where this one began."""
+        return self._after is None or self._is_behind(edge, self._after)
 
 
 _ONE_LOOK: Final[ContextVar[dict[RecordKey, list[str] | bool] | None]] = ContextVar("one look", default=None)
@@ -240,20 +275,39 @@ async def _parts_below(scope: Scope, prefix: RecordKey) -> list[str]:
     return found
 
 
-async def count_lane(scope: Scope, lane: RecordKey, most: int, times: tuple[Instant, Instant] | None = None) -> int:
-    """Count the entries below the beginning of a key, up to a bound; with times, the beginning is that of one lane."""
-    start, end = lane.within()
-    if times is not None:
-        start, end = lane.child(f"{times[0]:016d}"), lane.child(f"{times[1]:016d}")
-    counted = 0
+async def count_lane(scope: Scope, lane: RecordKey, most: int) -> int:
+    """Count the entries below the beginning of a key, up to a bound."""
+    return (await _counted(scope, None, *lane.within(), most))[0]
+
+
+async def count_within(scope: Scope, lane: IndexLane, most: int) -> tuple[int, bool]:
+    """Count the entries of a lane that are meant, up to a bound; the second says if it gave up before.
+
+    It does so when more were passed over than a page passes over.
+    """
+    start, end = (lane.prefix.child(f"{at:016d}") for at in lane.times)
+    return await _counted(scope, lane, start, end, most)
+
+
+async def _counted(
+    scope: Scope, lane: IndexLane | None, start: RecordKey, end: RecordKey, most: int
+) -> tuple[int, bool]:
+    counted = passed = 0
+    is_judged = lane is not None and (lane.takes is not None or lane.time_in is not None)
     while counted < most and start < end:
-        page = await scope.scan(start, end, limit=min(COUNTED, most - counted))
-        counted += len(page.records)
+        page = await scope.scan(start, end, limit=min(COUNTED, most - counted + (PAGE if is_judged else 0)))
+        meant = len(page.records)
+        if lane is not None and is_judged:
+            meant = len(lane.positions((key, record.value) for key, record in page.records.items()))
+            passed += len(page.records) - meant
+        counted += meant
         if page.more is None:
             break
+        if passed >= MOST_SKIPPED:
+            return min(counted, most), True
         start = page.more
         await asyncio.sleep(0)
-    return counted
+    return min(counted, most), False
 
 
 # --- stores that are older than an index ----------------------------------------------------------------------------
@@ -290,26 +344,31 @@ class IndexMarker:
     """
 
     def __init__(self, scope: Scope, name: str, root: RecordKey) -> None:
-        self._scope, self._root, self._key = scope, root, scope.key("indexed", name)
+        self._scope, self._root = scope, root
+        self.key: Final = scope.key("indexed", name)
 
     async def is_complete(self) -> bool:
         """Return True if all are in the index."""
         seen = _ONE_LOOK.get()
-        if seen is not None and seen.get(self._key) is True:
+        if seen is not None and seen.get(self.key) is True:
             return True
-        record = (await self._scope.read(self._key)).get(self._key)
+        record = (await self._scope.read(self.key)).get(self.key)
         is_done = record is not None and INDEXINGS.decode(record.value).is_done
         if seen is not None:
-            seen[self._key] = is_done
+            seen[self.key] = is_done
         return is_done
 
-    async def begin(self) -> None:
-        """Say that the index is complete, if there is nothing yet that it would hold."""
-        if (await self._scope.read(self._key)).get(self._key) is not None:
+    async def begin(self, *others: IndexMarker) -> None:
+        """Say that the index, and others of the same things, are complete if there is nothing yet that they would hold.
+
+        A store that knows none of them is new, or older than all.
+        """
+        keys = [self.key, *(other.key for other in others)]
+        if (await self._scope.read(*keys)).records:
             return
         if not (await self._scope.scan(*self._root.within(), limit=1)).records:
             done = INDEXINGS.encode(Indexing(is_done=True))
-            await self._scope.commit(Put(self._key, done))  # if refused, another was faster
+            await self._scope.commit(*(Put(key, done) for key in keys))  # if refused, another was faster
 
     async def index_existing(
         self, index: Callable[[RecordKey], Awaitable[bool]], *, pause: float = PAUSE, again: bool = False
@@ -325,7 +384,7 @@ class IndexMarker:
         """
         scope, added, depth = self._scope, 0, len(self._root.parts)
         while True:
-            record = (await scope.read(self._key)).get(self._key)
+            record = (await scope.read(self.key)).get(self.key)
             known = Indexing() if record is None or again else INDEXINGS.decode(record.value)
             if known.is_done:
                 return added
@@ -337,5 +396,5 @@ class IndexMarker:
             added += sum(await asyncio.gather(*map(index, keys)))
             *under, after = keys[-1].parts[depth:] if keys else last
             so_far = Indexing(is_done=page.more is None, after=after, under="".join(under))
-            await scope.commit(Put(self._key, INDEXINGS.encode(so_far), 0 if record is None else record.version))
+            await scope.commit(Put(self.key, INDEXINGS.encode(so_far), 0 if record is None else record.version))
             await asyncio.sleep(pause)

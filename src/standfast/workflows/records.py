@@ -17,7 +17,7 @@ from standfast.errors import (
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey, encode_parts
-from standfast.locks.run_locks import LISTING, LISTINGS, MOST_TAGS, listing_keys
+from standfast.locks.run_locks import ENDS, MOST_TAGS, listings
 from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
 
@@ -79,7 +79,7 @@ Status: TypeAlias = Literal[
     "pending", "running", "suspended", "quarantined", "completed", "failed", "cancelled", "timed_out"
 ]
 
-ENDED: Final[frozenset[str]] = frozenset({"completed", "failed", "cancelled", "timed_out"})
+ENDED: Final = ENDS
 """How a run ends. Everything else is unfinished."""
 
 
@@ -461,11 +461,15 @@ class RunKeys:
         """Return where it is listed, under its tags, that the run is quarantined."""
         return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_TAGS]]
 
-    def listed(self, state: RunState, tags: tuple[str, ...]) -> tuple[RecordKey, ...]:
-        """Return where the run is in the index of runs; nowhere while a worker drives it: then its grant is found."""
+    def listed(self, state: RunState, header: Header | None) -> dict[RecordKey, bytes]:
+        """Return where the run is in the index of runs, and what is written there.
+
+        Nowhere while a worker drives it: then its grant is found.
+        """
         if state.owner:
-            return ()
-        return listing_keys(self._scope, state.status, state.workflow, state.changed_at, self._encoded, tags)
+            return {}
+        known = ((), None) if header is None else (header.tags, header.started_at)
+        return listings(self._scope, state.status, state.workflow, state.changed_at, self._encoded, *known)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
@@ -484,13 +488,7 @@ def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
 
 def listing(keys: RunKeys, state: RunState, header: Header | None) -> list[Change]:
     """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
-    value = listed_value(header)
-    return [Put(key, value) for key in keys.listed(state, () if header is None else header.tags)]
-
-
-def listed_value(header: Header | None) -> bytes:
-    """Return what the records hold that list a run: when it was started, so that a list need not read it to know."""
-    return LISTING if header is None else LISTINGS.encode_own(header.started_at)
+    return [Put(key, value) for key, value in keys.listed(state, header).items()]
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------
@@ -758,16 +756,17 @@ def taking(
         Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
         *deletion_of(seen, keys.ready),
         *([] if before.until is None else deletion_of(seen, keys.timer(before.until))),
-        *deletion_of(seen, *keys.listed(before, header.tags)),
+        *deletion_of(seen, *keys.listed(before, header)),
     ]
 
 
 def relisting(keys: RunKeys, header: Header, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
     """Return the changes of the index of runs that go with a change of a run that is not driven, before or after."""
-    old, new = keys.listed(before, header.tags), keys.listed(after, header.tags)
+    old, new = keys.listed(before, header), keys.listed(after, header)
     if old == new:
         return []
-    return [*deletion_of(seen, *old), *(Put(key, listed_value(header), seen.version(key)) for key in new)]
+    gone = [key for key in old if key not in new]
+    return [*deletion_of(seen, *gone), *(Put(key, value, seen.version(key)) for key, value in new.items())]
 
 
 def deletion_of(seen: Snapshot, *keys: RecordKey) -> list[Change]:

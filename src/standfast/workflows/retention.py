@@ -261,7 +261,7 @@ async def _delete_some(
 
 def _beside(runtime: Runtime, keys: RunKeys, run: Found) -> list[RecordKey]:
     """Return where the single records of a run lie."""
-    found = [keys.header, keys.counter, keys.progress, keys.ready, *keys.listed(run.state, run.header.tags)]
+    found = [keys.header, keys.counter, keys.progress, keys.ready, *keys.listed(run.state, run.header)]
     if run.state.until is not None:
         found.append(keys.timer(run.state.until))
     if run.header.idempotency_key:

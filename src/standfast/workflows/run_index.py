@@ -3,11 +3,12 @@
 A run that no worker drives has a record in the index whose key says its status, its workflow and since when it is so,
 and one more for each of its tags. These are written in the commits that move the run (:func:`records.listing`), so the
 index is exact. A run that a worker drives has none: it is found by the worker's grant, so a short run costs one record
-more, at its end.
+more, at its end. One that came to be as it is more than a second after its start has records by its start as well.
 
-Every list is a merge of such ranges, in the order of the time since when each run is as it is. Runs of a store that is
-older than the index are listed by a worker in the background; until that is done lists read all runs, in the order of
-their ids.
+Every list is a merge of such ranges, in the order of the time since when each run is as it is; if it is asked for by
+their start, in the order of that. Then a run without a record by its start is looked for in the second after it. Runs
+of a store that is older than the index are listed by a worker in the background; until that is done lists read all
+runs, in the order of their ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from msgspec import Struct
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import DeclarationError, InvalidArgumentError
 from standfast.keys import RecordKey, encode_parts
-from standfast.locks.run_locks import LISTINGS
+from standfast.locks.run_locks import LISTING, LISTINGS, NEAR
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.lanes import (
     ALWAYS,
@@ -29,10 +30,12 @@ from standfast.workflows.lanes import (
     LAST,
     PAGE,
     PAUSE,
+    IndexLane,
     IndexMarker,
     LaneMerge,
     Position,
     count_lane,
+    count_within,
     cursor_at,
     cursor_by_id,
     parts_below,
@@ -50,7 +53,6 @@ from standfast.workflows.records import (
     RunState,
     Status,
     far_children,
-    listed_value,
 )
 
 if TYPE_CHECKING:
@@ -120,10 +122,22 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         return low, LAST if self.ended_before is None else self.ended_before
 
     @property
+    def starts(self) -> tuple[Instant, Instant] | None:
+        """From when and before when a run that is meant can have been started; None: at any time."""
+        if self.started_after is None and self.started_before is None:
+            return None
+        return self.started_after or Instant(0), LAST if self.started_before is None else self.started_before
+
+    @property
+    def is_by_start(self) -> bool:
+        """Whether the runs are in the order of their start: they are asked for by that, and not closer by their end."""
+        starts, (low, end) = self.starts, (self.ended_after or Instant(0), self.ended_before or LAST)
+        return starts is not None and starts[1] - starts[0] <= end - low
+
+    @property
     def is_indexed(self) -> bool:
         """Whether the index alone says which runs are meant, without a look at the runs."""
-        reads = (self.started_after, self.started_before, self.parent, self.workflow if self.tag is not None else None)
-        return all(each is None for each in reads)
+        return self.parent is None and (self.tag is None or self.workflow is None)
 
     def takes_listing(self, value: bytes) -> bool:
         """Return False if what lists a run says that it was not started in the time that is meant."""
@@ -131,6 +145,10 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         if started_at is True:  # it does not say, as those that older versions have written
             return True
         return _is_within(started_at, self.started_after, self.started_before)
+
+    def takes_beginning(self, value: bytes) -> bool:
+        """Return False if what lists a run by its start says that it did not end in the time that is meant."""
+        return _is_within(LISTINGS.decode(value), self.ended_after, self.ended_before)
 
     def takes_state(self, state: RunState) -> bool:
         """Return True if a run in this state can be meant."""
@@ -191,20 +209,50 @@ def _is_within(at: Instant, first: Instant | None, end: Instant | None) -> bool:
 # --- ranges of the index --------------------------------------------------------------------------------------------
 
 
-async def _lanes(scope: Scope, chosen: RunFilter) -> list[RecordKey]:
-    """Return the beginnings of the keys of all that can be meant: one for each status, and each workflow if need be."""
-    statuses = sorted(chosen.statuses)
+async def _lanes(scope: Scope, chosen: RunFilter) -> list[IndexLane]:
+    """Return the ranges of all that can be meant: one for each status, and each workflow if need be."""
+    if chosen.is_by_start:
+        return await _lanes_by_start(scope, chosen)
+    takes = None if chosen.starts is None else chosen.takes_listing
+    prefixes = await _prefixes(scope, "runs", "tagged", chosen, chosen.statuses)
+    return [IndexLane(prefix, chosen.times, takes) for prefix in prefixes]
+
+
+async def _lanes_by_start(scope: Scope, chosen: RunFilter) -> list[IndexLane]:
+    """Return the ranges of all that can be meant, in the order of their start."""
+    first, end = chosen.starts or ALWAYS
+    low, high = max(first, chosen.ended_after or first), LAST if chosen.ended_before is None else chosen.ended_before
+    far = chosen.statuses if chosen.tag is None else chosen.statuses & ENDED  # see run_locks.listings
+    near, begun, rest = await asyncio.gather(
+        _prefixes(scope, "runs", "tagged", chosen, far),
+        _prefixes(scope, "begun", "begun-tagged", chosen, far),
+        _prefixes(scope, "runs", "tagged", chosen, chosen.statuses - far),
+    )
+    has_end = chosen.ended_after is not None or chosen.ended_before is not None
+    ended, soon = chosen.takes_beginning if has_end else None, (low, min(high, Instant(end + NEAR)))
+    return [
+        *(IndexLane(prefix, soon, chosen.takes_listing, _started_at, NEAR) for prefix in near),
+        *(IndexLane(prefix, (first, end), ended) for prefix in begun),
+        *(IndexLane(prefix, (low, high), chosen.takes_listing, _started_at, LAST) for prefix in rest),
+    ]
+
+
+def _started_at(value: bytes) -> int | None:
+    started_at = LISTINGS.decode(value)
+    return None if started_at is True else started_at
+
+
+async def _prefixes(
+    scope: Scope, kind: str, tagged: str, chosen: RunFilter, statuses: frozenset[str]
+) -> list[RecordKey]:
+    """Return the beginnings of the keys of runs with one of some statuses."""
     if chosen.tag is not None:
-        return [scope.key("tagged", chosen.tag, status) for status in statuses]
+        return [scope.key(tagged, chosen.tag, status) for status in sorted(statuses)]
     if chosen.workflow is not None:
-        return [scope.key("runs", status, chosen.workflow) for status in statuses]
-    found = await asyncio.gather(*(_lanes_with(scope, status) for status in statuses))
-    return [lane for some in found for lane in some]
-
-
-async def _lanes_with(scope: Scope, status: str) -> list[RecordKey]:
-    root = scope.key("runs", status)
-    return [root.child(workflow) for workflow in await parts_below(scope, root)]
+        return [scope.key(kind, status, chosen.workflow) for status in sorted(statuses)]
+    roots = [scope.key(kind, status) for status in sorted(statuses)]
+    found = await asyncio.gather(*(parts_below(scope, root) for root in roots))
+    return [root.child(workflow) for root, some in zip(roots, found, strict=True) for workflow in some]
 
 
 async def workflows_with(scope: Scope, status: str) -> list[str]:
@@ -213,7 +261,7 @@ async def workflows_with(scope: Scope, status: str) -> list[str]:
 
 
 async def _driven(scope: Scope, chosen: RunFilter) -> list[Position]:
-    """Return the runs that workers drive: since when, and their ids."""
+    """Return the runs that workers drive: since when, or when they were started if that is the order, and their ids."""
     if "running" not in chosen.statuses:
         return []
     low, end = chosen.times
@@ -221,7 +269,14 @@ async def _driven(scope: Scope, chosen: RunFilter) -> list[Position]:
     async for page in _pages(scope, *scope.key("own").within()):
         owned = [OWNERSHIPS.decode(record.value) for record in page]
         found += [(each.claimed_at, each.run) for each in owned if low <= each.claimed_at < end]
-    return found
+    if not chosen.is_by_start:
+        return found
+    started: list[Position] = []
+    for first in range(0, len(found), BATCH):
+        runs = await _read(scope, [run_id for _, run_id in found[first : first + BATCH]], chosen)
+        started += [(run.started_at, run.id) for run in runs.values()]
+        await asyncio.sleep(0)
+    return started
 
 
 async def _pages(scope: Scope, start: RecordKey, end: RecordKey, most: int = PAGE) -> AsyncIterator[list[Record]]:
@@ -243,11 +298,9 @@ async def _merged(
     Runs that are driven are looked for before and after, because a run that is claimed between two looks would else be
     in neither.
     """
-    has_start = chosen.started_after is not None or chosen.started_before is not None
-    takes = chosen.takes_listing if has_start else None
-    merge = LaneMerge(scope, newest_first=newest_first, after=after, takes=takes)
+    merge = LaneMerge(scope, newest_first=newest_first, after=after)
     merge.add(await _driven(scope, chosen))
-    await merge.open(await _lanes(scope, chosen), chosen.times, many)
+    await merge.open(await _lanes(scope, chosen), many)
     merge.add(await _driven(scope, chosen))
     return merge
 
@@ -260,13 +313,19 @@ async def list_runs(
 ) -> Page:
     """Return a page of the runs that are meant, in the order of the time since when they are as they are.
 
+    Asked for by their start, they are in the order of that, unless the time of their end is asked for more closely.
+
     A page can have fewer runs than ``limit``, or none, and yet a next one: a filter that the index does not serve
     passes over a bounded number of runs.
     """
     if type(limit) is not int or limit < 1:
         raise DeclarationError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
     position = None if after is None else position_of(after)
-    if isinstance(position, str) or chosen.parent is not None or not await is_complete(scope):
+    if (
+        isinstance(position, str)
+        or chosen.parent is not None
+        or not await is_complete(scope, by_start=chosen.is_by_start)
+    ):
         if isinstance(position, tuple):
             position = position[1]
         return await _list_by_id(scope, chosen, newest_first=newest_first, limit=limit, after=position)
@@ -350,23 +409,22 @@ async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTE
     """Count the runs that are meant, up to a bound."""
     if type(most) is not int or most < 1:
         raise InvalidArgumentError("most", "it must be a whole number, at least 1", f"{most!r:.100}")
-    if not chosen.is_indexed or not await is_complete(scope):
+    if not chosen.is_indexed or not await is_complete(scope, by_start=chosen.is_by_start):
         return await _count_pages(scope, chosen, most)
-    if "running" in chosen.statuses and (chosen.workflow is not None or chosen.tag is not None):
-        driven = (await _count_driven(scope, chosen, most)).number
+    is_plain = chosen.workflow is None and chosen.tag is None and chosen.starts is None
+    if "running" in chosen.statuses and not is_plain:
+        counted = (await _count_driven(scope, chosen, most)).number
     else:
-        driven = len(await _driven(scope, chosen))
-    has_times = chosen.ended_after is not None or chosen.ended_before is not None
-    if has_times or chosen.workflow is not None or chosen.tag is not None:
-        lanes = await _lanes(scope, chosen)
+        counted = len(await _driven(scope, chosen))
+    may_be_more = False
+    if is_plain and chosen.ended_after is None and chosen.ended_before is None:
+        for status in sorted(chosen.statuses):
+            counted += await count_lane(scope, scope.key("runs", status), most + 1 - counted)
     else:
-        lanes = [scope.key("runs", status) for status in sorted(chosen.statuses)]
-    counted = driven
-    for lane in lanes:
-        counted += await count_lane(scope, lane, most + 1 - counted, chosen.times if has_times else None)
-        if counted > most:
-            return RunCount(most, has_more=True)
-    return RunCount(counted)
+        for lane in await _lanes(scope, chosen):
+            number, gave_up = await count_within(scope, lane, most + 1 - counted)
+            counted, may_be_more = counted + number, may_be_more or gave_up
+    return RunCount(min(counted, most), has_more=may_be_more or counted > most)
 
 
 async def _count_driven(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
@@ -412,9 +470,9 @@ async def oldest_ended(
     What is yielded may be deleted at once. It reads the index alone, so it costs what it yields. A store whose index is
     not complete shows those that are indexed: ask :func:`is_complete`.
     """
-    chosen = RunFilter(status=frozenset({status}), workflow=workflow, ended_before=before)
-    for lane in await _lanes(scope, chosen):
-        name = lane.parts[4]
+    root = scope.key("runs", status)
+    for name in await parts_below(scope, root) if workflow is None else [workflow]:
+        lane = root.child(name)
         async for page in _pages(scope, lane.child(f"{since:016d}"), lane.child(f"{before:016d}")):
             ended = (position_in(lane, record.key) for record in page)
             yield [EndedRun(run_id, name, status, Instant(at)) for at, run_id in ended]
@@ -425,18 +483,21 @@ async def oldest_ended(
 TRIES: Final = 20
 
 
-def _marker(scope: Scope) -> IndexMarker:
-    return IndexMarker(scope, "runs", scope.key("life"))
+def _markers(scope: Scope) -> tuple[IndexMarker, IndexMarker]:
+    """Return what says how far the index is: that of runs, and that by their start, which came later."""
+    root = scope.key("life")
+    return IndexMarker(scope, "runs", root), IndexMarker(scope, "begun", root)
 
 
-async def is_complete(scope: Scope) -> bool:
-    """Return True if all runs of a store are in the index."""
-    return await _marker(scope).is_complete()
+async def is_complete(scope: Scope, *, by_start: bool = False) -> bool:
+    """Return True if all runs of a store are in the index, or in that by their start."""
+    return await _markers(scope)[by_start].is_complete()
 
 
 async def begin_index(scope: Scope) -> None:
     """Say that the index of a store is complete, if the store has no runs yet."""
-    await _marker(scope).begin()
+    runs, begun = _markers(scope)
+    await runs.begin(begun)
 
 
 async def index_existing(scope: Scope, *, pause: float = PAUSE, again: bool = False) -> int:
@@ -445,11 +506,11 @@ async def index_existing(scope: Scope, *, pause: float = PAUSE, again: bool = Fa
     async def index(key: RecordKey) -> bool:
         return await _index(scope, RunKeys(scope, key.parts[-1]))
 
-    return await _marker(scope).index_existing(index, pause=pause, again=again)
+    return sum([await marker.index_existing(index, pause=pause, again=again) for marker in _markers(scope)])
 
 
 async def _index(scope: Scope, keys: RunKeys) -> bool:
-    """List one run if it is not listed.
+    """List one run if it is not listed, or not by its start.
 
     Its state is written again in the same commit, unchanged: whatever moves the run at this moment looks again, and
     finds the listing that it has to delete.
@@ -459,10 +520,12 @@ async def _index(scope: Scope, keys: RunKeys) -> bool:
         header, state = seen.get(keys.header), seen.get(keys.state)
         if header is None or state is None:
             return False
-        known = HEADERS.decode(header.value)
-        listed = keys.listed(RUN_STATES.decode(state.value), known.tags)
-        there = await scope.read(*listed) if listed else seen
-        missing = [Put(key, listed_value(known)) for key in listed if not there.version(key)]
+        listed = keys.listed(RUN_STATES.decode(state.value), HEADERS.decode(header.value))
+        there = (await scope.read(*listed)).records if listed else {}
+        silent = {key: there[key].version for key in there if there[key].value == LISTING}  # it does not say the start
+        missing = [
+            Put(key, value, silent.get(key, 0)) for key, value in listed.items() if key not in there or key in silent
+        ]
         if not missing:
             return False
         if not isinstance(await scope.commit(Put(keys.state, state.value, state.version), *missing), Conflict):

@@ -109,7 +109,7 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
             return state
         beside = [keys.own(state.owner)] if state.owner else []
         beside += [keys.timer(state.until)] if state.until is not None else []
-        beside += keys.listed(state, run.header.tags)
+        beside += keys.listed(state, run.header)
         seen = await space.read(keys.state, *beside)
         runtime.saw(seen.at)
         ended = structs.replace(

@@ -158,7 +158,7 @@ async def test_a_quarantined_run_needs_a_person(url: str, ask: Ask) -> None:
         seen = await space.read(keys.state)
         old = RUN_STATES.decode(seen.records[keys.state].value)
         quarantined = structs.replace(old, status="quarantined", claims=5)
-        there = await space.read(*keys.listed(old, ()))
+        there = await space.read(*keys.listed(old, None))
         gone = [Delete(key, record.version) for key, record in there.records.items()]
         put = Put(keys.state, RUN_STATES.encode(quarantined), seen.version(keys.state))
         await space.commit(put, *gone, *listing(keys, quarantined, None))

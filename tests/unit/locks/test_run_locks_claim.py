@@ -81,12 +81,12 @@ def test_a_driven_run_is_taken_only_from_a_worker_that_is_gone(scope: Scope) -> 
     with pytest.raises(MissingKeysError) as missing:
         guard.on_enter.decide(GRANTED, seen(driven, keys))
     assert missing.value.keys == {keys.own("p.1"), keys.header}
-    listed = keys.listed(structs.replace(driven, owner=""), ())
+    listed = keys.listed(structs.replace(driven, owner=""), None)
     taken, ready, *others = changed(guard, GRANTED, seen(driven, keys, keys.own("p.1"), keys.header, *listed))
     assert isinstance(taken, Put)
     assert RUN_STATES.decode(taken.value) == structs.replace(driven, owner="", leased=True, waits_for="a worker")
     assert ready.key == keys.ready
-    assert tuple(each.key for each in others) == listed
+    assert [each.key for each in others] == list(listed)
 
 
 def test_a_claim_is_a_part_of_a_life() -> None:

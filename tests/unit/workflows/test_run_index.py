@@ -23,7 +23,6 @@ from tests.unit.workflows.engines import acts, collects, engine, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.keys import RecordKey
     from standfast.space import Space
     from standfast.stores.protocol import Snapshot
 
@@ -42,7 +41,7 @@ async def write(space: Space, run_id: str, status: Any, minute: int, **facts: An
     keys, state = RunKeys(space, run_id), RunState(status, name, "", instant(minute))
     listed = listing(keys, state, header) if facts.get("listed", True) else []
     if facts.get("old"):  # a version has written it that did not say when runs were started
-        listed = [Put(change.key, LISTING) for change in listed]
+        listed = [Put(change.key, LISTING) for change in listed if change.key.parts[2] in ("runs", "tagged")]
     await space.commit(Put(keys.header, HEADERS.encode(header)), Put(keys.state, RUN_STATES.encode(state)), *listed)
 
 
@@ -96,6 +95,11 @@ async def test_a_list_is_narrowed_by_all_that_is_said(space: Space) -> None:
     assert await ids(space, ended_after=at[20]) == ["b", "c"]
     assert await ids(space, ended_before=at[20]) == ["a"]
     assert await ids(space, started_after=at[2], started_before=at[25]) == ["b", "d"]
+    assert await ids(space, started_after=at[2]) == ["b", "d", "c"]
+    assert await ids(space, started_before=at[4], newest_first=True, tag="red") == ["d", "b", "a"]
+    assert await ids(space, started_before=at[4], status=["failed", "suspended"], workflow="w") == ["a", "d"]
+    assert await ids(space, started_after=at[1], started_before=at[4], ended_before=at[20]) == ["a"]
+    assert await ids(space, started_after=at[1], ended_after=at[20], ended_before=at[31]) == ["b", "c"]
     assert await ids(space, started_after=at[3], status="failed") == ["c"]
     assert await ids(space, status=[]) == []
 
@@ -118,42 +122,96 @@ async def test_a_cursor_survives_what_is_written_meanwhile(space: Space) -> None
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("most", [3, 10_000])
-async def test_runs_by_their_start_are_found_by_the_index(
+async def test_runs_by_their_start_are_in_the_order_of_their_start(
     space: Space, monkeypatch: pytest.MonkeyPatch, size: int, most: int, *, newest_first: bool
 ) -> None:
-    """Also those that ended long after, and those listed by an older version; whatever a page may pass over."""
+    """Those that took minutes, those that took no time and those that still wait; whatever a page may pass over."""
     monkeypatch.setattr(lanes, "MOST_SKIPPED", most)
     monkeypatch.setattr(lanes, "PAGE", 4)
     monkeypatch.setattr(lanes, "BATCH", 2)
     for minute in range(30):
-        status, name = ("failed", "completed")[minute % 2], f"w{minute % 3}"
-        await write(space, f"r{minute:02}", status, minute + 2, started=minute, workflow=name, old=minute % 7 == 0)
-    await write(space, "long", "completed", 50, started=11)
-    times = {"started_after": DAY + timedelta(minutes=9), "started_before": DAY + timedelta(minutes=15)}
-    found = await ids(space, size=size, newest_first=newest_first, **times)
+        status, name = ("failed", "completed", "suspended")[minute % 3], f"w{minute % 2}"
+        took = 0 if minute % 4 else 40 - minute
+        tags = ["red"] if minute % 5 else []
+        await write(space, f"r{minute:02}", status, minute + took, started=minute, workflow=name, tags=tags)
+    times: Any = {"started_after": DAY + timedelta(minutes=7), "started_before": DAY + timedelta(minutes=22)}
 
-    expected = [*(f"r{minute:02}" for minute in range(9, 15)), "long"]
+    def expected(keep: Any) -> list[str]:
+        found = [f"r{minute:02}" for minute in range(7, 22) if keep(minute)]
+        return found[::-1] if newest_first else found
+
+    async def listed(**filters: Any) -> list[str]:
+        found = await ids(space, size=size, newest_first=newest_first, **times, **filters)
+        count = await count_runs(space, chosen_by(**times, **filters))
+        assert count.number == len(found) or count.has_more
+        assert most == 3 or not count.has_more
+        return found
+
+    assert await listed() == expected(lambda _: True)
+    assert await listed(status="failed") == expected(lambda minute: minute % 3 == 0)
+    assert await listed(workflow="w1") == expected(lambda minute: minute % 2)
+    assert await listed(tag="red") == expected(lambda minute: minute % 5)
+    assert await listed(tag="red", status="suspended") == expected(lambda minute: minute % 5 and minute % 3 == 2)
+    assert await listed(tag="red", workflow="w0") == expected(lambda minute: minute % 5 and minute % 2 == 0)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_runs_of_one_moment_are_in_the_order_of_their_start_whatever_they_took(
+    space: Space, monkeypatch: pytest.MonkeyPatch, *, newest_first: bool
+) -> None:
+    """Just below a second, just above, and by a clock that went back; in pages of one."""
+    monkeypatch.setattr(lanes, "PAGE", 2)
+    monkeypatch.setattr(lanes, "BATCH", 1)
+    monkeypatch.setattr(lanes, "MOST_SKIPPED", 2)
+    for number in range(40):
+        start = instant(1) + 100_000 * number
+        took = (0, 999_999, 1_000_000, -5, 3_000_000, 400_000)[number % 6]
+        header = Header("w", "", Raw(b"{}"), Instant(start))
+        keys, state = RunKeys(space, f"r{number:02}"), RunState("failed", "w", "", Instant(start + took))
+        puts = Put(keys.header, HEADERS.encode(header)), Put(keys.state, RUN_STATES.encode(state))
+        await space.commit(*puts, *listing(keys, state, header))
+    bounds = [datetime.fromtimestamp((instant(1) + 100_000 * number) / MICROSECONDS, UTC) for number in (5, 31)]
+    found = await ids(space, size=1, newest_first=newest_first, started_after=bounds[0], started_before=bounds[1])
+
+    expected = [f"r{number:02}" for number in range(5, 31)]
     assert found == (expected[::-1] if newest_first else expected)
 
 
-async def test_runs_that_were_started_at_other_times_are_not_read(
+async def test_pages_by_start_end_though_more_ended_in_a_second_than_a_page_passes_over(
     space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lists them says when they were started."""
-    for minute in range(100):
-        await write(space, f"r{minute:02}", "completed", minute + 1, started=minute)
+    """Each page gets behind the one before."""
+    monkeypatch.setattr(lanes, "MOST_SKIPPED", 5)
+    monkeypatch.setattr(lanes, "PAGE", 2)
+    for number in range(30):
+        await write(space, f"r{number:02}", "cancelled", 20, started=number % 3)
+    await write(space, "short", "cancelled", 20, started=20)
+
+    assert await ids(space, size=1, newest_first=True, started_after=DAY + timedelta(minutes=3)) == ["short"]
+
+
+async def test_a_window_of_starts_reads_what_is_in_it(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many runs were started before and after, and whether those took long or not."""
+    for minute in range(300):
+        await write(space, f"r{minute:03}", "completed", minute + (minute % 2) * 100, started=minute)
     read: list[int] = []
-    one = space.read
+    scan = space.scan
 
-    async def counted(*keys: RecordKey) -> Snapshot:
-        read.append(len(keys))
-        return await one(*keys)
+    async def counted(*args: Any, **options: Any) -> Snapshot:
+        page = await scan(*args, **options)
+        read.append(len(page.records))
+        return page
 
-    monkeypatch.setattr(space, "read", counted)
-    page = await list_runs(space, chosen_by(started_before=DAY + timedelta(minutes=2)), newest_first=True)
-
-    assert [run.id for run in page.runs] == ["r01", "r00"]
-    assert sum(read) <= 6
+    monkeypatch.setattr(space, "scan", counted)
+    for first in (0, 150, 290):
+        window: Any = {
+            "started_after": DAY + timedelta(minutes=first),
+            "started_before": DAY + timedelta(minutes=first + 10),
+        }
+        page = await list_runs(space, chosen_by(**window), newest_first=True)
+        assert [run.id for run in page.runs] == [f"r{minute:03}" for minute in range(first + 9, first - 1, -1)]
+        assert (await count_runs(space, chosen_by(**window))).number == 10
+    assert sum(read) <= 120
 
 
 async def test_a_filter_that_no_index_serves_ends_its_page_early(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,13 +220,12 @@ async def test_a_filter_that_no_index_serves_ends_its_page_early(space: Space, m
     monkeypatch.setattr(run_index, "COUNTED_PAGES", 10)
     monkeypatch.setattr(run_index, "BATCH", 5)
     for minute in range(40):
-        await write(space, f"r{minute:02}", "completed", minute + 1, started=minute, old=True)
-    late = chosen_by(started_after=DAY, started_before=DAY + timedelta(minutes=1))
-    page = await list_runs(space, late, newest_first=True)
+        await write(space, f"r{minute:02}", "completed", minute, workflow="v" if minute else "w", tags=["red"])
+    page = await list_runs(space, chosen_by(workflow="w", tag="red"), newest_first=True)
 
     assert (page.runs, page.next is not None) == ((), True)
-    assert await ids(space, newest_first=True, started_before=DAY + timedelta(minutes=1)) == ["r00"]
-    count = await count_runs(space, chosen_by(started_before=DAY))
+    assert await ids(space, newest_first=True, workflow="w", tag="red") == ["r00"]
+    count = await count_runs(space, chosen_by(workflow="x", tag="red"))
     assert (count.number, count.has_more) == (0, False)
 
 
@@ -322,6 +379,34 @@ async def test_runs_of_an_older_store_are_indexed_by_a_worker(url: str, monkeypa
         assert await ids(space, status="failed", tag="red", size=2) == ["r1", "r3", "r5", "r7", "r9"]
 
 
+async def test_runs_that_an_older_version_listed_are_indexed_by_their_start(url: str) -> None:
+    """Until a worker has done that, lists by start read all runs and show the same."""
+    window: dict[str, Any] = {"started_after": DAY + timedelta(minutes=2), "started_before": DAY + timedelta(minutes=7)}
+    async with sf.open(url) as space:
+        done = lanes.INDEXINGS.encode(lanes.Indexing(is_done=True))
+        await space.commit(Put(space.key("indexed", "runs"), done))
+        for minute in range(10):
+            took = 100 if minute % 2 else 0
+            await write(space, f"r{minute}", "failed", minute + took, started=minute, old=minute % 3 == 0)
+            begun = space.key("begun", "failed", "w", f"{instant(minute):016d}", f"r{minute}")
+            if version := (await space.read(begun)).version(begun):
+                await space.commit(Delete(begun, version))
+        assert await run_index.is_complete(space)
+        assert not await run_index.is_complete(space, by_start=True)
+        assert await ids(space, **window) == ["r2", "r3", "r4", "r5", "r6"]
+        assert (await count_runs(space, chosen_by(**window))).number == 5
+        async with engine(url), space.watch(space.key("indexed")) as watch:
+            while not await run_index.is_complete(space, by_start=True):
+                await watch.wait(0.1)
+        assert len((await space.scan(*space.key("begun").within(), limit=100)).records) == 5
+        values = [
+            record.value for record in (await space.scan(*space.key("runs").within(), limit=100)).records.values()
+        ]
+        assert LISTING not in values
+        assert await ids(space, **window, size=2, newest_first=True) == ["r6", "r5", "r4", "r3", "r2"]
+        assert (await count_runs(space, chosen_by(**window))).number == 5
+
+
 async def test_indexing_goes_on_where_it_was_interrupted(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins at the last batch that was done, and runs that moved in between are not listed twice."""
     monkeypatch.setattr(run_index, "BATCH", 2)
@@ -331,7 +416,7 @@ async def test_indexing_goes_on_where_it_was_interrupted(space: Space, monkeypat
     half = lanes.INDEXINGS.encode(lanes.Indexing(after="r3"))
     await space.commit(Put(marker, half, (await space.read(marker)).version(marker)))
 
-    assert await run_index.index_existing(space, pause=0) == 2
+    assert await run_index.index_existing(space, pause=0) == 2  # by start all is done
     assert await ids(space) == ["r4", "r5"]
     assert await run_index.index_existing(space, pause=0, again=True) == 4
     assert await ids(space) == [f"r{minute}" for minute in range(6)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
+from standfast.clock import MICROSECONDS
 from standfast.errors import IdempotencyKeyPurgedError, RunFailedError, RunNotFoundError, RunUnfinishedError
 from standfast.keys import RecordKey
 from standfast.testing.conformance.workflows.ground import WorkflowGround, eventually, result_of, waits
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 
 MANY = 110
-
-
 """More runs than are read at once anywhere."""
+
+KINDS = ("runs", "tagged", "begun", "begun-tagged")
+"""The records that are the index of runs."""
 
 
 @sf.workflow
@@ -252,7 +254,7 @@ async def _ended_at(engine: sf.Engine, run: sf.Run[Any]) -> datetime:
 async def _listed(engine: sf.Engine) -> set[tuple[str, ...]]:
     """Return all records of the index of runs."""
     space = engine.space
-    pages = [await space.scan(*space.key(kind).within(), limit=1_000) for kind in ("runs", "tagged")]
+    pages = [await space.scan(*space.key(kind).within(), limit=1_000) for kind in KINDS]
     return {key.parts[2:] for page in pages for key in page.records}
 
 
@@ -266,6 +268,10 @@ async def _expected(engine: sf.Engine) -> set[tuple[str, ...]]:
         if not run.owner:
             found |= {("runs", run.status, run.workflow, *rest)}
             found |= {("tagged", tag, run.status, *rest) for tag in run.tags}
+        if not run.owner and not 0 <= run.changed_at - run.started_at < MICROSECONDS:  # by its start as well
+            rest = (f"{run.started_at:016d}", run.id)
+            found |= {("begun", run.status, run.workflow, *rest)}
+            found |= {("begun-tagged", tag, run.status, *rest) for tag in run.tags if run.has_ended}
     return found
 
 
