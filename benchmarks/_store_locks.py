@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,7 @@ KEYS: Final = 32
 PAIR_SECONDS, PING_PONG_SECONDS, STORM_SECONDS = 0.25, 0.5, 0.8
 PATIENCE: Final = 1.0  # seconds of a ping-pong where nothing is pushed: there are few hand-overs in it
 ROUNDS: Final = 5
+KILLS: Final = 5
 
 
 class Locks:
@@ -102,6 +104,19 @@ class Locks:
             return crowd.ping_pong(name, where, seconds, self._folder / "board")
 
         return self._row("2 processes, hand-over, p50", "ms", measure, bar)
+
+    def hand_over_at_once(self, bar: Bar) -> Row:
+        """Return the row about two processes that ask again at once."""
+        pair = Taking(lambda: self._ours.storm(OURS, self._url, 2, STORM_SECONDS))
+        measure = pair.figure(lambda storm: storm.hand_over)
+        what = f"{self._server}: 2 processes, asking again at once: hand-over, p50"
+        return Row(what, "ms", measure, bar=bar, rounds=ROUNDS)
+
+    def takeover(self) -> Row:
+        """Return the row about the death of a holder."""
+        kills = functools.cache(lambda: [self._ours.takeover(OURS, self._url) for _ in range(KILLS)])
+        what = f"{self._server}: takeover after `kill -9`, the longest of {KILLS}"
+        return Row(what, "ms", lambda: max(kills()), bar=plainly_at_most(2_000), rounds=ROUNDS)
 
     # --- twenty processes ------------------------------------------------------------------------------------------
 

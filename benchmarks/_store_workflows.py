@@ -76,8 +76,8 @@ class Workflows:
 
     def rows(self) -> Iterable[Row]:
         """Return the rows in the order they are shown."""
-        yield from self._rows("100 runs at a time, 5 steps", 100, at_least(0.35), at_least(40, of=DBOS))
-        yield from self._rows("runs one after another, 5 steps", 1, at_least(0.6), at_least(3.5, of=DBOS))
+        yield from self._rows("100 runs at a time, 5 steps", 100, at_least(0.45), at_least(60, of=DBOS))
+        yield from self._rows("runs one after another, 5 steps", 1, at_least(0.7), at_least(5, of=DBOS))
         yield self._latency()
         yield self._queue()
 
@@ -95,12 +95,12 @@ class Workflows:
         windows = self._dbos.windows(1, 1)
         peers = {} if self._dbos.absent else {DBOS: functools.cache(windows.figure(p50))}
         what = f"{self._server}: start to result, 1 step, p50"
-        return Row(what, "ms", ours, bare, peers, at_most(1.5), ROUNDS, self._dbos.absent)
+        return Row(what, "ms", ours, bare, peers, at_most(1.4), ROUNDS, self._dbos.absent)
 
     def _queue(self) -> Row:
         ours, bare = functools.partial(self._ours.queue, QUEUED), functools.partial(self._limit.queue, QUEUED)
         what = f"{self._server}: queue, limit 1, 1 step"
-        bar = plainly_at_least(400)
+        bar = plainly_at_least(600)
         return Row(what, "runs/s", ours, bare, self._dbos.queues(), bar, ROUNDS, self._dbos.absent)
 
 

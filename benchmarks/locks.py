@@ -149,7 +149,7 @@ class Contest:
 
         peers = {"flock(2)": lambda: measure(FLOCK), **self._peers(measure)}
         return Row(
-            "alone", "pairs/s", pairs.standfast, pairs.limit, peers, bar=at_least(0.6), rounds=7, absent=self.absent
+            "alone", "pairs/s", pairs.standfast, pairs.limit, peers, bar=at_least(0.7), rounds=7, absent=self.absent
         )
 
     def hand_over_rows(self, pairs: Pairs) -> Iterable[Row]:
@@ -165,7 +165,7 @@ class Contest:
             return self._storm(lock, 2, "hand-over").hand_over
 
         what = "2 processes, asking again at once: hand-over, p50"
-        yield Row(what, "ms", lambda: flat_out(OURS), lambda: flat_out(FLOCK), bar=plainly_at_most(1.5), rounds=ROUNDS)
+        yield Row(what, "ms", lambda: flat_out(OURS), lambda: flat_out(FLOCK), bar=plainly_at_most(1.2), rounds=ROUNDS)
 
     def crowd_rows(self) -> Iterable[Row]:
         """Return the rows about twenty processes; all of them are figures of the same storms."""
@@ -176,7 +176,7 @@ class Contest:
 
             return self._row(f"{CONTENDERS} processes: {what}", unit, measure, bar)
 
-        yield row("together", "acquisitions/s", lambda storm: storm.rate, plainly_at_least(400))
+        yield row("together", "acquisitions/s", lambda storm: storm.rate, plainly_at_least(450))
         yield row("Jain's index", "1 is fair", lambda storm: storm.jain, plainly_at_least(0.99))
         yield row("again", "%", lambda storm: storm.again)
         yield row("passed over", "%", lambda storm: storm.out_of_order)

@@ -45,10 +45,10 @@ The limit of commits is a plain loop over the driver that writes the same rows i
 transaction, script or request with *n* guarded puts, the attempt and the counter of versions, every value a new one.
 The limit of a mutex on PostgreSQL is two compare-and-set updates of one row, which is less than a hold keeps; *the same
 rows* writes and takes away what a hold does. In a hand-over one process waits while the other lets go, 5 to 55 ms
-later.
-Twenty processes ask, let go and ask again at once. *Passed over*: of a hundred grants, how many went past somebody who
-had asked more than 1 ms earlier; *by ticket*: the same by the numbers that the lock gave out. *Again*: how many went to
-the one who had just let go. The limit of workflows writes the same rows, a hundred runs at a time in one transaction.
+later. Twenty processes, or two where that is said, ask, let go and ask again at once. *Passed over*: of a hundred
+grants, how many went past somebody who had asked more than 1 ms earlier; *by ticket*: the same by the numbers that the
+lock gave out. *Again*: how many went to the one who had just let go. The limit of workflows writes the same rows, a
+hundred runs at a time in one transaction.
 DBOS has its system database on the same server, is called from threads, and is measured in windows of 4 s."""
 
 SERVERS: Final = {
@@ -62,6 +62,7 @@ SERVERS: Final = {
     "etcd": "etcd",
 }
 POLLED: Final = ("mysql", "libsql", "dynamodb")
+SEES_DEATHS: Final = ("mysql", "etcd")
 
 
 def started(stack: contextlib.ExitStack) -> dict[str, str]:
@@ -115,21 +116,26 @@ class Programme:
         if kind == "redis":
             return self._on_redis(locks)
         bar = plainly_at_most(3) if kind == "etcd" else None
-        return (locks.alone(), locks.hand_over(bar, seconds=PATIENCE if kind in POLLED else PING_PONG_SECONDS))
+        hand_over = locks.hand_over(bar, seconds=PATIENCE if kind in POLLED else PING_PONG_SECONDS)
+        return (locks.alone(), hand_over, *([locks.takeover()] if kind in SEES_DEATHS else []))
 
     def _on_postgresql(self, locks: Locks) -> Iterator[Row]:
         pairs = PostgresPairs(self._urls["postgresql"])
         self._stack.callback(pairs.close)
-        yield locks.alone(at_least(0.7), pairs.updates, {"the same rows": pairs.same_rows})
-        yield locks.alone_and(TOOZ, 4)
-        yield locks.hand_over(plainly_at_most(1))
-        yield from locks.crowd_rows(plainly_at_least(400))
+        yield locks.alone(at_least(0.75), pairs.updates, {"the same rows": pairs.same_rows})
+        yield locks.alone_and(TOOZ, 6)
+        yield locks.hand_over(plainly_at_most(1.5))
+        yield locks.hand_over_at_once(plainly_at_most(1))
+        yield from locks.crowd_rows(plainly_at_least(600))
+        yield locks.takeover()
 
     def _on_redis(self, locks: Locks) -> Iterator[Row]:
-        yield locks.alone(at_least(0.9, of=REDIS_PY))
+        yield locks.alone(at_least(1, of=REDIS_PY))
         yield locks.side_by_side(REDIS_PY, 3)
-        yield locks.hand_over(plainly_at_most(1))
+        yield locks.hand_over(plainly_at_most(1.1))
+        yield locks.hand_over_at_once(plainly_at_most(0.8))
         yield from locks.crowd_rows(at_least(1, of=REDIS_PY))
+        yield locks.takeover()
 
     def _workflow_rows(self) -> Iterator[Row]:
         for kind in ("postgresql", "redis"):

@@ -66,8 +66,8 @@ class Runs:
 
     def rows(self) -> Iterable[Row]:
         """Return the rows in the order they are shown."""
-        yield from self._rows("100 at a time", 100, at_least(0.2), at_least(40, of=DBOS_WAL), at_least(8, of=RESTATE))
-        yield from self._rows("one after another", 1, at_least(0.65), at_least(5, of=DBOS_WAL))
+        yield from self._rows("100 at a time", 100, at_least(0.35), at_least(45, of=DBOS_WAL), at_least(10, of=RESTATE))
+        yield from self._rows("one after another", 1, at_least(0.7), at_least(6, of=DBOS_WAL))
         yield self._latency()
         yield self._queue()
 
@@ -88,7 +88,7 @@ class Runs:
     def _latency(self) -> Row:
         ours, limit = self._standfast(1, 1).figure(p50), self._bare(1, 1).figure(p50)
         what = "start to result, 1 step, p50"
-        return Row(what, "ms", ours, limit, self._peers.latencies(1), at_most(1.5), ROUNDS, self._peers.absent)
+        return Row(what, "ms", ours, limit, self._peers.latencies(1), at_most(1.4), ROUNDS, self._peers.absent)
 
     def _queue(self) -> Row:
         ours, limit = partial(self._ours.queue, QUEUED), partial(self._limit.queue, QUEUED)
