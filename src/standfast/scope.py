@@ -129,7 +129,8 @@ class Scope:
         for alternative in alternatives:
             if type(alternative) is Alternative:
                 self._check(names_in(alternative))
-                self._check([each.to for each in alternative.wake if type(each) is Wake])
+                if alternative.wake:
+                    self._check([each.to for each in alternative.wake if type(each) is Wake])
         return self._store.choose(*alternatives)
 
     def commit_with(

@@ -6,7 +6,7 @@ decides by itself; with these functions the client finds out what to answer when
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.stores.backend import ChoiceRider
-    from standfast.stores.protocol import Alternative
+    from standfast.stores.protocol import Alternative, Change
 
     Get = Callable[[RecordKey], Record | None]
     """Returns the live record at a key."""
@@ -68,34 +68,35 @@ def choose(rider: ChoiceRider, at: Instant, get: Get, first: First, draw: Callab
     return ChoiceEffect(Conflict(at, lost))
 
 
-def failed_guards(
+def failed_guards(  # noqa: C901 -- one loop on a hot path
     alternative: Alternative, at: Instant, get: Get, first: First
 ) -> dict[RecordKey, Record | None] | None:
     """Return what is there instead, where guards of an alternative fail; None if it holds."""
     lost: dict[RecordKey, Record | None] = {}
-    for change in alternative.changes:
-        if isinstance(change, Empty):
+    for change in alternative.changes:  # by exact types: isinstance asks the metaclass of a struct, which takes longer
+        if type(change) is Append:
+            continue
+        if type(change) is Present:
+            if get(change.key) is None:
+                lost[change.key] = None
+        elif type(change) is Empty:
             if (found := first(change.prefix)) is not None:
                 lost[found.key] = found
-        elif isinstance(change, MoveFirst):
-            _compare(change.to, change.expected, get, lost)
+        elif type(change) is MoveFirst:
+            record = get(change.to)
+            if (ABSENT if record is None else record.version) != change.expected:
+                lost[change.to] = record
             found = first(change.prefix)
             if found is None:
                 lost[change.prefix] = None
             elif not suffix_of(found.key, change.prefix):
                 lost[found.key] = found
-        elif isinstance(change, Present):
-            if get(change.key) is None:
-                lost[change.key] = None
-        elif not isinstance(change, Append):
-            _compare(change.key, change.expected, get, lost)
+        else:
+            guarded = cast("Change | Stamped", change)
+            record = get(guarded.key)
+            if (ABSENT if record is None else record.version) != guarded.expected:
+                lost[guarded.key] = record
     return lost if lost or not in_window(at, alternative.after, alternative.before) else None
-
-
-def _compare(key: RecordKey, expected: int, get: Get, lost: dict[RecordKey, Record | None]) -> None:
-    record = get(key)
-    if (ABSENT if record is None else record.version) != expected:
-        lost[key] = record
 
 
 def suffix_of(key: RecordKey, prefix: RecordKey) -> bytes:
@@ -113,20 +114,21 @@ def done(
     wakes = alternative.wake
     appended = source = moved = None
     for change in alternative.changes:
-        if isinstance(change, (Put, Stamped)):
-            value = change.value if isinstance(change, Put) else stamped(at, change.value)
-            writes[change.key] = Record(change.key, value, version, change.expires_at)
-        elif isinstance(change, Delete):
+        if type(change) is Put:
+            writes[change.key] = Record(change.key, change.value, version, change.expires_at)
+        elif type(change) is Stamped:
+            writes[change.key] = Record(change.key, stamped(at, change.value), version, change.expires_at)
+        elif type(change) is Delete:
             writes[change.key] = None
-        elif isinstance(change, Append):
+        elif type(change) is Append:
             appended = change.key_of(version)
             value = stamped(at, change.value) if change.stamped else change.value
             writes[appended] = Record(appended, value, version)
-        elif isinstance(change, MoveFirst) and (source := first(change.prefix)) is not None:
+        elif type(change) is MoveFirst and (source := first(change.prefix)) is not None:
             writes[source.key] = None
             writes[change.to] = moved = Record(change.to, stamped(at, source.value), version)
             wakes = (*wakes, moved_wake(change, source.key, moved))
-        elif isinstance(change, Present) and (record := get(change.key)) is not None:
+        elif type(change) is Present and (record := get(change.key)) is not None:
             present[change.key] = record
     versions = {key: version for key, record in writes.items() if record is not None}
     chosen = Choice(at, index, versions, appended, moved, None if source is None else source.key, present)
@@ -135,7 +137,7 @@ def done(
 
 def has_writes(alternative: Alternative) -> bool:
     """Return True if an alternative writes anything."""
-    return any(type(change) in _WRITING for change in alternative.changes)
+    return not _WRITING.isdisjoint([type(change) for change in alternative.changes])
 
 
 _WRITING = frozenset({Put, Stamped, Delete, Append, MoveFirst})
@@ -149,12 +151,14 @@ def moved_wake(change: MoveFirst, source: RecordKey, moved: Record) -> Wake:
 
 def keys_in(alternatives: Iterable[Alternative]) -> list[RecordKey]:
     """Return the keys that alternatives compare or write, without those below prefixes."""
-    return [
-        change.to if isinstance(change, MoveFirst) else change.key
-        for alternative in alternatives
-        for change in alternative.changes
-        if not isinstance(change, (Empty, Append))
-    ]
+    keys: list[RecordKey] = []
+    for alternative in alternatives:
+        for change in alternative.changes:
+            if type(change) is MoveFirst:
+                keys.append(change.to)
+            elif type(change) is not Empty and type(change) is not Append:
+                keys.append(cast("Change | Stamped | Present", change).key)
+    return keys
 
 
 def changed_in(alternative: Alternative) -> list[RecordKey]:
@@ -172,12 +176,14 @@ def changed_in(alternative: Alternative) -> list[RecordKey]:
 
 def names_in(alternative: Alternative) -> list[RecordKey]:
     """Return every key and prefix that an alternative names."""
-    names = keys_in((alternative,))
+    names: list[RecordKey] = []
     for change in alternative.changes:
-        if isinstance(change, (Empty, Append, MoveFirst)):
+        if type(change) is MoveFirst:
+            names += (change.to, change.prefix, change.inboxes)
+        elif type(change) is Empty or type(change) is Append:
             names.append(change.prefix)
-        if isinstance(change, MoveFirst):
-            names.append(change.inboxes)
+        else:
+            names.append(cast("Change | Stamped | Present", change).key)
     return names
 
 

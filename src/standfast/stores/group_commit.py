@@ -64,7 +64,7 @@ from standfast.stores.backend import (
     transfer_of,
 )
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.protocol import Commit, Conflict, Put
+from standfast.stores.protocol import Choice, Commit, Conflict, Put
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import (
     check_alternatives,
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
         Alternative,
         Capabilities,
         Change,
-        Choice,
         Decided,
         Decision,
         Snapshot,
@@ -671,7 +670,18 @@ class GroupedStore:
         if not self._limits.alternatives:
             raise UnsuitableStoreError(self._backend.name, "it cannot choose between alternatives; use commit")
         check_alternatives(alternatives, self._limits)
-        return cast("Choice | Conflict", _verdict(await self._group.ride(ChoiceRider(alternatives))))
+        group = self._group
+        seat = group.board(ChoiceRider(alternatives))  # from here on as CommitGroup.ride does
+        try:
+            if seat.answer is not None:
+                await seat.answer
+            elif group.wants_pause:
+                await group.pause()
+        except asyncio.CancelledError as cancelled:
+            await group.leave(seat, cancelled)
+            raise
+        outcome = cast("Outcome", seat.outcome)
+        return outcome if type(outcome) is Choice else cast("Conflict", _verdict(outcome))
 
     async def commit_with(
         self,
