@@ -370,6 +370,8 @@ def _configure(connection: SqliteConnection) -> None:
     connection.pragma("journal_size_limit", _LONGEST_KEPT_LOG)
     connection.pragma("trusted_schema", 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    # Else a statement with LIMIT ? is planned anew at each call, for the sake of the number: a scan took 20 us, not 2.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     keep = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
 
