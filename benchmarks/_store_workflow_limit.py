@@ -157,6 +157,7 @@ class PostgresWorkflowLimit:
         pending.held.pop()
         pending.changed.append((run.life, run.life_version, self._fresh(self._values.ended)))
         pending.gone.append((run.owner, run.fence))
+        pending.made.append(run.listed())
 
     async def _commit(self, pending: Pending, runs: Sequence[BareRun]) -> None:
         rows = await self._statement.fetch(*pending.parameters())

@@ -38,6 +38,8 @@ HEADER: Final = around(ROOT.child("run", SOMEONE), SOMEONE)
 LIFE: Final = around(ROOT.child("life", SOMEONE), SOMEONE)
 OWNER: Final = around(ROOT.child("own", new_id(), SOMEONE), SOMEONE)
 STEPS: Final = [around(ROOT.child("step", SOMEONE, f"{number:08}"), SOMEONE) for number in range(MOST_STEPS)]
+LISTED: Final = bytes(ROOT.child("runs", "completed", "add"))
+END: Final = b"\x00\x01"  # of a part of a key
 
 
 class Values(NamedTuple):
@@ -59,6 +61,11 @@ class BareRun:
         name = self.name = new_id().encode()
         self.life, self.owner = name.join(LIFE), name.join(OWNER)
         self.fence = self.life_version = 0
+
+    def listed(self) -> tuple[bytes, bytes]:
+        """Return the record that lists it among those that have ended by now: its key and its value."""
+        now = time.time_ns() // 1000
+        return b"%b%016d%b%b%b" % (LISTED, now, END, self.name, END), b"1:%d" % now
 
 
 class WorkflowLimit(Limit):
@@ -123,6 +130,9 @@ class WorkflowLimit(Limit):
         else:
             self._check(run)
         self._replace(run.life, self._values.ended, run.life_version)
+        self._version += 1
+        key, value = run.listed()
+        self.connection.execute(INSERT, (key, self._version, value))
         self.connection.execute(DELETE, (run.owner, run.fence))
         assert self.connection.changes() == 1
 

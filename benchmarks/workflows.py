@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 NOTES = """\
 Standfast is on SQLite, in WAL with `synchronous=FULL`, one engine that starts runs and drives them. The limit is a
-plain loop over the driver that writes the same rows just as durably: three for a start, one for a step, guarded, two
-for the end, with the last step; a hundred runs at a time are one transaction of a hundred. DBOS and Restate are at
-their documented best: DBOS is called from threads on a SQLite file, made in WAL by hand or as shipped (a rollback
-journal), in windows of 4 s; Restate keeps a log of its own and is called over HTTP on loopback. Peers that no bar of a
-row is about are measured in one window. A queue admits one run at a time and is full before the clock starts. Sleeping
-runs are copies of one that the engine put to sleep; a worker is measured in a process of its own. Waking is from the
-moment at which all are due. A replay is from a signal to the first new line of code, in a worker that has just been
-opened; its limit reads and decodes the same history. After a `kill -9` another process goes on with the next step; the
-limit is `flock(2)`."""
+plain loop over the driver that writes the same rows just as durably: three for a start, one for a step, guarded, three
+for the end, with the last step: its state, its grant, and where it is listed; a hundred runs at a time are one
+transaction of a hundred. DBOS and Restate are at their documented best: DBOS is called from threads on a SQLite file,
+made in WAL by hand or as shipped (a rollback journal), in windows of 4 s; Restate keeps a log of its own and is called
+over HTTP on loopback. Peers that no bar of a row is about are measured in one window. A queue admits one run at a time
+and is full before the clock starts. Sleeping runs are copies of one that the engine put to sleep; a worker is measured
+in a process of its own. Waking is from the moment at which all are due. A replay is from a signal to the first new
+line of code, in a worker that has just been opened; its limit reads and decodes the same history. After a `kill -9`
+another process goes on with the next step; the limit is `flock(2)`."""
 
 ROUNDS = 5
 STEPS_OF_A_RUN = (5, 1, 0)

@@ -332,10 +332,10 @@ class _Acquisition:
             if self._lines.is_closing:
                 raise StoreClosedError(repr(self._lines.scope), "it was closed while a task waited in it")
             outcome = await self._try_once()
-            if isinstance(outcome, HeldEntry) and self._lines.is_closing:  # its block would not be told
+            if type(outcome) is HeldEntry and self._lines.is_closing:  # its block would not be told
                 self._withdraw(outcome.presence)
                 continue
-            if isinstance(outcome, HeldEntry):
+            if type(outcome) is HeldEntry:
                 return outcome
             if isinstance(outcome, WouldWaitError) and not has_looked:
                 has_looked = True
@@ -369,7 +369,8 @@ class _Acquisition:
         try:
             self._may_stand = True
             outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), request.spec))
-            await presence.until_proven()  # nothing begins while others may take this process for dead
+            if not presence.is_proven:
+                await presence.until_proven()  # nothing begins while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
             raise
@@ -379,7 +380,7 @@ class _Acquisition:
             outcome = None
         if outcome is not None and self._ticket is not None and self._marker is not None:
             lines.own(_remove(lines, self._marker))
-        if isinstance(outcome, SeenGrant) and presence.left() > 0:
+        if type(outcome) is SeenGrant and presence.left() > 0:
             return HeldEntry(self._line, wait.entry, presence, outcome)
         lines.heartbeat.leave(presence)
         if isinstance(
@@ -419,16 +420,17 @@ class _Acquisition:
             self._owner,
             OfPresence(presence.name),
             Instant(0),
-            mode=request.mode,
-            weight=request.weight,
-            max_hold=request.max_hold,
-            note=request.note,
+            request.mode,
+            request.weight,
+            True,  # noqa: FBT003 -- by place: it is made for every acquisition
+            request.max_hold,
+            request.note,
         )
 
     async def _wait(self, wait: LocalWaiter, answered: Answered) -> SeenGrant | StandfastError | None:
         answer = answered.answer
         self._note_disagreement()
-        if isinstance(answer, Granted):
+        if type(answer) is Granted:
             self._note_place(answer.holder, answered.sight, None)
             return grant_seen(answer.holder, answered.sight)
         if not isinstance(answer, Waiting):

@@ -178,6 +178,11 @@ class Presence:
         left = (self.deadline - self._clock.elapsed()) / MICROSECONDS
         return left if self.proof is None else min(left, self.proof.left())
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether others can see that this process lives, or never could: :meth:`until_proven` waits for nothing."""
+        return self.proof is None or self.proof.is_attached
+
     async def until_proven(self) -> None:
         """Wait while others cannot see that this process lives. Begin nothing before; then look at :meth:`left`."""
         if self.proof is not None and not self.proof.is_attached:

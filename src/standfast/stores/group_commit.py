@@ -388,7 +388,7 @@ class CommitGroup:
         apart: type | None = None  # the riders that cannot travel with those that have a seat
         while queue and len(seats) < most and size < batching.max_bytes:
             rider = queue[0].rider
-            weighs = _weight(rider)
+            weighs = len(rider.changes) if type(rider) is CommitRider else _weight(rider)
             if not seats:
                 namespace = b"" if batching.spans_namespaces else _namespace(rider)
             elif (
@@ -400,7 +400,7 @@ class CommitGroup:
             ):
                 break
             seat = queue.popleft()
-            if seat.state == _WAITING and not _is_given_up(seat):
+            if seat.state == _WAITING and not (seat.answer is not None and seat.answer.cancelled()):
                 seat.state = _TAKEN
                 seats.append(seat)
                 weight += weighs

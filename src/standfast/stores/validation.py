@@ -53,7 +53,7 @@ def check_key(key: RecordKey) -> None:
 def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabilities) -> None:
     """Refuse a commit that breaks a rule: too many changes, a key twice, two namespaces, a bad change."""
     for change in changes:
-        if not is_plain_put(change, limits):
+        if not is_plain_put(change, limits) and not _is_plain_guard(change):
             _check_change(change, limits)
     if len(changes) == 1 and not wake:
         return
@@ -63,10 +63,13 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
         raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
     if len(changes) * limits.max_value_bytes > limits.max_commit_bytes:
         _check_total(changes, limits)
-    if len({change.key for change in changes}) != len(changes):
+    keys = [change.key for change in changes]
+    if len({*keys}) != len(keys):
         raise InvalidChangeError("each key may appear once in a commit")
-    _check_wakes(wake)
-    check_one_namespace([*(change.key for change in changes), *(each.to for each in wake)])
+    if wake:
+        _check_wakes(wake)
+        keys += [each.to for each in wake]
+    check_one_namespace(keys)
 
 
 def is_plain(changes: tuple[Change, ...], limits: Capabilities) -> bool:
@@ -102,6 +105,17 @@ def is_plain_put(change: Change, limits: Capabilities) -> bool:
         and type(change.expected) is int
         and ABSENT <= change.expected <= MAX_VERSION
         and change.expires_at is None
+    )
+
+
+def _is_plain_guard(change: Change) -> bool:
+    """Return True if a change is a Check or a Delete that needs no closer look."""
+    return (
+        (type(change) is Check or type(change) is Delete)
+        and type(change.key) is RecordKey
+        and 0 < len(change.key) <= MAX_KEY_BYTES
+        and type(change.expected) is int
+        and ABSENT < change.expected <= MAX_VERSION
     )
 
 
@@ -246,12 +260,10 @@ def _check_wakes(wakes: Sequence[Wake]) -> None:
 
 def check_one_namespace(keys: Iterable[RecordKey]) -> None:
     """Refuse keys of two namespaces: a store may keep those on different servers."""
-    keys = iter(keys)
-    first = next(keys, None)
-    if first is None:
-        return
-    namespace = first.namespace
+    namespace, first = b"", None
     for key in keys:
+        if first is None:
+            namespace, first = key.namespace, key
         if not key.startswith(namespace):
             raise InvalidChangeError(f"{first} and {key} lie in different namespaces; use one commit for each")
 

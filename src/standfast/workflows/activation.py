@@ -92,6 +92,7 @@ class Activation:
         self.mismatch: NondeterminismError | None = None
         self.ended: RunState | None = None
         self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
+        self._awaiting: list[asyncio.Future[RunState | None]] = []
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
         self.has_conflicted = self.is_stuck = False
         tracing, space = runtime.tracing, runtime.space
@@ -137,6 +138,30 @@ class Activation:
         """Return the idempotency key of a step, whose id has its branch's path."""
         space = self.runtime.space
         return effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, step_id)
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    async def until_over(self) -> RunState | None:
+        """Wait until it is no longer in memory; return its state if it has ended.
+
+        Each caller has a future of its own: one that is cancelled must not cancel ``over``, and a shield around that
+        would cost another future and another turn of the loop.
+        """
+        if self.over.done():
+            return self.over.result()
+        own: asyncio.Future[RunState | None] = asyncio.get_running_loop().create_future()
+        self._awaiting.append(own)
+        return await own
+
+    def finish(self) -> None:
+        """Tell that it is no longer in memory."""
+        if self.over.done():
+            return
+        self.over.set_result(self.ended)
+        for each in self._awaiting:
+            if not each.done():
+                each.set_result(self.ended)
+        self._awaiting.clear()
 
     # --- the history ---------------------------------------------------------------------------------------------
 
@@ -192,7 +217,8 @@ class Activation:
         A step of ``branch`` that was noted to begin, and runs at most once, is not kept back by an orderly stop: any
         other worker would have to take it for interrupted.
         """
-        await self.runtime.until_proven()
+        if not self.runtime.is_proven:
+            await self.runtime.until_proven()
         if self.is_unloading or (self.is_stopping and not (branch is not None and branch.is_beginning)):
             raise Unload
         if self.claim is None or not self.runtime.may_act(self.claim.presence):

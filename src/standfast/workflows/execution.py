@@ -100,8 +100,7 @@ async def execute(activation: Activation) -> None:
         activation.abandon()  # the store failed: the run is taken up again from its records
     finally:
         runtime.gone(activation)
-        if not activation.over.done():
-            activation.over.set_result(activation.ended)
+        activation.finish()
 
 
 async def _returned(activation: Activation, value: object) -> None:

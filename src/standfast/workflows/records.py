@@ -570,10 +570,13 @@ def creation(
     lines: tuple[Standing, ...] = (),
     *,
     ready: bool = True,
+    made: tuple[RunKeys, Header] | None = None,
 ) -> list[Change]:
-    """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
-    keys = RunKeys(scope, asked.run_id)
-    header = header_of(asked, now, lines)
+    """Return the changes that create a run. They are refused if it, or its idempotency key, exists.
+
+    ``made`` are its keys and its header, if the caller has made them already.
+    """
+    keys, header = made or (RunKeys(scope, asked.run_id), header_of(asked, now, lines))
     changes: list[Change] = [
         Put(keys.header, HEADERS.encode_own(header), asked.over),
         Put(keys.state, RUN_STATES.encode_own(state)),

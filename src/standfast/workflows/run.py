@@ -73,7 +73,7 @@ class Run(Generic[R]):
         run_id = self.id
         while True:
             loaded = self._engine.runtime.loaded.get(run_id)
-            state = None if loaded is None else await asyncio.shield(loaded.over)
+            state = None if loaded is None else await loaded.until_over()
             if state is None:
                 state = await self._engine.runtime.endings.of(run_id)
             if not state.continues:

@@ -232,6 +232,7 @@ class Runtime:
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
         self._alarm_count = 0
         self.notify: Callable[[], None] = _nothing
+        self.made_room: Callable[[], None] = _nothing
         self.execute: Callable[[Activation], None] = _nothing_with
         self.poll_again: Callable[[str], None] = _nothing_with
         self.has_room: Callable[[], bool] = bool
@@ -354,6 +355,11 @@ class Runtime:
         if presence is not None and (self.worker is None or self.worker.presence != presence):
             return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether others can see that this process lives, or never could: then there is nothing to wait for."""
+        return self._presence is None or self._presence.is_proven
 
     async def until_proven(self) -> None:
         """Wait while others cannot see that this process lives, where they could before."""
@@ -514,7 +520,7 @@ class Runtime:
         if activation.inbox_poll.is_waiting or (activation.is_evicted and activation.ended is None):
             self.poll_again(run_id)
         self.clear_suspect(run_id)
-        self.notify()
+        self.made_room()
 
     def clear_suspect(self, run_id: str) -> None:
         """A run is not driven here: if it was a suspect, another one may be."""

@@ -117,7 +117,8 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         now = runtime.now()
         state = first_state(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(runtime.space, asked.run_id)
-        changes = [*creation(runtime.space, asked, now, state), *asked.extra_changes]
+        header = header_of(asked, now)
+        changes = [*creation(runtime.space, asked, now, state, made=(keys, header)), *asked.extra_changes]
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
@@ -128,7 +129,6 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             raise
         runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
-            header = header_of(asked, now)
             runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
             if worker is not None:
                 right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)

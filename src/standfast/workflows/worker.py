@@ -208,6 +208,7 @@ class Worker:
         self._heard: Final[dict[str, Instant]] = {}
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         runtime.notify, runtime.execute, runtime.poll_again = self._notified.set, self.execute, self._on_ready
+        runtime.made_room = self._on_room
         runtime.has_room = self.has_room
 
     async def start(self) -> None:
@@ -283,6 +284,11 @@ class Worker:
 
     def _room(self) -> int:
         return min(self._capacity.runs - self._active(), self._most_loaded - len(self._runtime.loaded))
+
+    def _on_room(self) -> None:
+        """A run has left the memory: look for others if some are known to wait, or if there was no room for any."""
+        if self._ready or self._has_more or self.is_stopping or self._room() <= 1:
+            self._notified.set()
 
     def _watch_load(self) -> None:
         """More runs could be claimed than there is capacity for: look in a while whether it may be more."""
