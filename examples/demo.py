@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -88,6 +89,7 @@ def main() -> int:
     if chosen.role:
         worker.main(*chosen.role)
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started ends with it
     try:
         report = show(chosen)
     except KeyboardInterrupt:

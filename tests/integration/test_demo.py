@@ -13,6 +13,7 @@ import sys
 import termios
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
@@ -146,7 +147,8 @@ def test_it_serves_a_chat_that_answers_in_order_and_a_webhook_that_runs_once(
     assert report["figures"]["messages_waited"] >= 1
 
 
-def test_told_so_it_keeps_serving_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM], ids=lambda told: told.name)
+def test_told_so_it_keeps_serving_until_it_is_interrupted(told: signal.Signals, tmp_path: Path) -> None:
     """The addresses that it prints are served, the chat and its dashboard, and Ctrl-C ends them in good order."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [*DEMO, "--only", "support", "--serve"]
@@ -159,8 +161,11 @@ def test_told_so_it_keeps_serving_until_it_is_interrupted(tmp_path: Path) -> Non
         dashboard = next(line for line in demo.stdout if line.startswith("Watch it at")).split()[3]
         with browser.open(dashboard, timeout=10) as page:
             assert b"<h1>Now</h1>" in page.read()
-        os.kill(demo.pid, signal.SIGINT)
+        os.kill(demo.pid, told)
         assert demo.wait(timeout=20) == 0
+    for each in (address, dashboard):
+        with pytest.raises(URLError):
+            browser.open(each, timeout=10)
     assert list(tmp_path.iterdir()) == []
 
 
