@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
 from msgspec import Raw
@@ -28,7 +29,7 @@ from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
-from standfast.workflows.journal import Claim, Journal
+from standfast.workflows.journal import Claim, Journal, release_all
 from standfast.workflows.records import HistoryEvent, effect_key
 from standfast.workflows.replay import (
     ANYWHERE,
@@ -44,7 +45,7 @@ from standfast.workflows.replay import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
     from standfast.clock import Instant
     from standfast.stores.protocol import Change, Conflict
@@ -87,13 +88,13 @@ class Activation:
         self.branches: Final = Branches()
         self.ended_children: Final[dict[str, RunState]] = {}
         self.patches: Final[dict[str, bool]] = {}
-        self.inbox: Final = Inbox(self)
+        self.inbox = Inbox(self)
         self.context: Any = None  # its Context, which its code is called with
         self.mismatch: NondeterminismError | None = None
         self.ended: RunState | None = None
         self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
         self._awaiting: list[asyncio.Future[RunState | None]] = []
-        self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
+        self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = self.is_gone = False
         self.has_conflicted = self.is_stuck = False
         tracing, space = runtime.tracing, runtime.space
         self.trace: Final = (
@@ -107,9 +108,9 @@ class Activation:
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.awaited = 0  # how many are writing something that they tell this run, and not the store
         self.pace: Final = BranchPace(self.branches)
-        self.turns: Final = Turns(self)
-        self.turn: Final = self.turns.take
-        self.inbox_poll: Final = InboxPoll(self)
+        self.turns = Turns(self)
+        self.turn = self.turns.take
+        self.inbox_poll = InboxPoll(self)
         self.cancel_is_raised = any(event.kind == "cancelled" and is_of_run(event) for event in events)
         self._cancel_told = self.cancel_is_raised
         self._told_early: RunCancelled | None = None
@@ -275,10 +276,13 @@ class Activation:
             self.notify()  # what it waits for may have come after the store was asked, and before it waited
         self.note_idleness()
         try:
-            return await wait.future
+            result = await wait.future
         finally:
             self.branches.end_wait(branch, wait)
             self.runtime.idle.pop(self, None)
+        if not self.pace.is_free():  # thousands may be told at once
+            await self.pace.turn()
+        return result
 
     def note_idleness(self) -> None:
         """Say that every branch waits, if that is so."""
@@ -304,14 +308,15 @@ class Activation:
         deadline = None if self._cancel_told else self.header.deadline
         return min((at for at in (self.branches.due_at(), deadline) if at is not None), default=None)
 
-    def expire_waits(self, now: Instant) -> None:
-        """Let those waits end whose time is over."""
+    def expire_waits(self, now: Instant, most: int) -> int:
+        """Let those waits end whose time is over, ``most`` of them at the most; return how many it were."""
         if self.is_unloading:
-            return
-        self.branches.expire(now)
+            return 0
+        count = self.branches.expire(now, most)
         deadline = self.header.deadline
         if deadline is not None and deadline <= now:
             self.cancel(RunCancelled("its time is over", timed_out=True))
+        return count
 
     def check_predicates(self) -> None:
         """Let those waits end whose predicate is true now, or raises: that is for the code that waits."""
@@ -323,7 +328,8 @@ class Activation:
 
     def notify(self) -> None:
         """Say that there is news for the run."""
-        self.inbox_poll.notify()
+        if not self.is_gone:
+            self.inbox_poll.notify()
 
     def child_ended(self, child_id: str, state: RunState) -> None:
         """Tell the branch that waits for a child how it has ended; if it is about to wait, it finds it here."""
@@ -364,7 +370,7 @@ class Activation:
         self.note(HistoryEvent("cancelled", operation_id, self.runtime.now(), Raw(data_of(cancel))))
         self.cancel_is_raised = self.cancel_is_raised or cancel.of_run
         branch.is_told = branch.is_told or cancel.of_run
-        branch.lost_in.add(cancel.group)
+        branch.lost_in |= {cancel.group}
         raise cancel
 
     # --- unloading -----------------------------------------------------------------------------------------------
@@ -402,15 +408,34 @@ class Activation:
             wait.interrupt(Unload())
 
     def unload(self) -> None:
-        """Take the run's code off: whatever its branches do next raises, and nothing more is recorded."""
+        """Take the run's code off: whatever its branches do next raises, and nothing more is recorded.
+
+        Of very many branches some are told in each turn of the event loop, which may be held up otherwise.
+        """
         self.is_unloading = True
         self.runtime.dirty.discard(self)
         self.runtime.idle.pop(self, None)
-        for branch in tuple(self.branches):
+        if not self.is_gone:
+            self._take_off(iter(tuple(self.branches)))
+            self.turns.unload()
+
+    def let_go(self) -> None:
+        """Part with what belongs to the run and knows it, now that it has ended: nothing asks for that any more.
+
+        Without these circles it is freed at once, and not by the collector of garbage, which looks at everything else
+        in the process meanwhile.
+        """
+        if self.ended is not None and not self.branches:
+            self.is_gone, self.context = True, None
+            del self.turn, self.turns, self.inbox, self.inbox_poll
+
+    def _take_off(self, branches: Iterator[Branch]) -> None:
+        for branch in islice(branches, A_SLICE):
             if branch.wait is not None:
                 branch.wait.interrupt(Unload())
             branch.interrupt()
-        self.turns.unload()
+        if (following := next(branches, None)) is not None:
+            asyncio.get_running_loop().call_soon(self._take_off, chain((following,), branches))
 
     async def run_code(self) -> tuple[str, Any]:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
@@ -503,49 +528,72 @@ def lost_again(activation: Activation, event: HistoryEvent) -> Exception:
 MOST_IN_A_TURN: Final = 32
 """How many branches of one run begin an operation in one turn of the event loop."""
 
+A_SLICE: Final = 128
+"""How many branches of one run are started, or told something, in one turn of the event loop."""
+
 
 @final
 class BranchPace:
     """Lets a few branches of a run begin something in a turn of the event loop, in the order in which they come.
 
     Thousands of them would otherwise go on in one turn, and hold up every other run of the process meanwhile.
+
+    Attributes:
+        is_held: No branch begins anything: a group is being started, in slices.
     """
 
-    __slots__ = ("_begun", "_branches", "_waiting")
+    __slots__ = ("_begun", "_branches", "_is_due", "_waiting", "is_held")
 
     def __init__(self, branches: Branches) -> None:
         self._branches: Final = branches
         self._begun = 0
+        self._is_due = self.is_held = False
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()
 
     def is_free(self) -> bool:
         """Return True if a branch may begin something at once; it then counts as begun."""
-        if self._branches.leaves <= MOST_IN_A_TURN and not self._waiting:
-            return True
-        if self._waiting or self._begun >= MOST_IN_A_TURN:
+        if self._waiting or self.is_held:
             return False
-        if not self._begun:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
+        if self._branches.leaves <= MOST_IN_A_TURN:
+            return True
+        if self._begun >= MOST_IN_A_TURN:
+            return False
         self._begun += 1
+        self._set_turn()
         return True
 
-    async def wait(self) -> None:
-        """Wait for a turn of the loop in which there is room."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if not self._begun and not self._waiting:
-            loop.call_soon(self._begin_turn)
+    def turn(self) -> asyncio.Future[None]:
+        """Return what to wait for: a turn of the loop in which there is room."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        await future
+        self._set_turn()
+        return future
+
+    def hold(self) -> None:
+        """Let no branch begin anything until :meth:`release`."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Let those begin that wait."""
+        self.is_held = False
+        if self._waiting:
+            self._set_turn()
+
+    def _set_turn(self) -> None:
+        if not self._is_due and not self.is_held:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        self._begun = 0
+        self._begun, self._is_due = 0, False
+        if self.is_held:
+            return
         while self._waiting and self._begun < MOST_IN_A_TURN:
             if not (first := self._waiting.popleft()).done():
                 first.set_result(None)
                 self._begun += 1
         if self._begun:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
+            self._set_turn()
 
 
 @final
@@ -558,14 +606,16 @@ class Turns:
         self._activation: Final = activation
         self._waiting: Final[dict[str, asyncio.Future[None]]] = {}
 
-    async def take(
+    async def take(  # noqa: C901 -- one loop, which asks again after each wait
         self, branch: Branch, kinds: Collection[str], operation_id: str, *, is_leaving: bool = False
     ) -> HistoryEvent | None:
         """Return the event of an operation when it is its turn to be replayed; None if it is to be done now.
 
         A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
         """
-        activation, has_waited = self._activation, False
+        activation = self._activation
+        if has_waited := activation.pace.is_held:
+            await activation.pace.turn()
         while True:
             if activation.is_unloading:
                 raise Unload
@@ -580,7 +630,7 @@ class Turns:
                 if activation.is_stopping or activation.claim is None:
                     raise Unload
                 if not has_waited and not activation.pace.is_free():
-                    await activation.pace.wait()
+                    await activation.pace.turn()
                     has_waited = True
                     continue
                 if not is_leaving:
@@ -640,8 +690,7 @@ class Turns:
         if replay.from_outside is not None:
             asyncio.get_running_loop().call_soon(self.pass_by)
         elif replay.is_over:
-            for future in self._waiting.values():
-                _release(future)
+            release_all(iter(tuple(self._waiting.values())))
             if self._activation.inbox.has_updates:
                 self._activation.notify()
         elif (next_one := self._waiting.get(replay.next_branch or "")) is not None:

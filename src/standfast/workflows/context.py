@@ -21,7 +21,7 @@ from standfast.workflows.control import ContinueAsNew
 from standfast.workflows.definition import Step, Workflow, as_step
 from standfast.workflows.inbox import Handler
 from standfast.workflows.messages import checked_message_name
-from standfast.workflows.parallel import child, gather, race
+from standfast.workflows.parallel import BARE, child, gather, race
 from standfast.workflows.replay import CURRENT
 from standfast.workflows.steps import CURRENT_STEP, StepExecution, step_fields
 from standfast.workflows.transactions import RecordedScope, transaction
@@ -273,12 +273,13 @@ class Context:
 
         The first that raises cancels the others; with ``return_exceptions`` all run to their end.
         """
-        branch = self._branch("ctx.gather")
-        return await gather(self._activation, branch, works, return_exceptions=return_exceptions)
+        branch, todo = self._branch("ctx.gather"), list(works)
+        del works  # what has ended is not kept until all have
+        return await gather(self._activation, branch, todo, return_exceptions=return_exceptions)
 
     async def race(self, *works: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
         """Run coroutines side by side until one has ended; return which, and its result. The others are cancelled."""
-        return await race(self._activation, self._branch("ctx.race"), works)
+        return await race(self._activation, self._branch("ctx.race"), list(works))
 
     async def child(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another workflow as a child of this run, and return what it returns."""
@@ -430,6 +431,10 @@ class Context:
             raise DeclarationError("ctx.continue_as_new", "it belongs to the main branch, not into gather or race")
         packed = self._activation.workflow.signature.pack(args, kwargs)
         raise ContinueAsNew(packed)
+
+
+_OPERATIONS: Final = (Context.step, Context.child, Context.sleep, Context.sleep_until, Context.wait_signal)
+BARE.update({each.__code__: each is Context.child for each in _OPERATIONS})
 
 
 def _check_handler(what: str, name: str, handler: Callable[..., Any]) -> None:

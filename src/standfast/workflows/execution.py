@@ -100,6 +100,7 @@ async def execute(activation: Activation) -> None:
         activation.abandon()  # the store failed: the run is taken up again from its records
     finally:
         runtime.gone(activation)
+        activation.let_go()
         activation.finish()
 
 

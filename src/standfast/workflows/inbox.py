@@ -342,7 +342,7 @@ class InboxPoll:
             if wait.poll is not None and not wait.future.done():
                 await wait.poll(wait)
         self.polls += 1
-        if activation.replay.is_over:
+        if activation.replay.is_over and not activation.pace.is_held:
             await activation.inbox.answer_updates()
         if (version := seen.version(keys.ready)) and activation.claim is not None:
             await self._clear_flag(version, activation.claim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw, Struct, structs
@@ -22,10 +23,14 @@ from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from standfast.scope import Scope
     from standfast.workflows.records import Driven, RunKeys
+
+
+MOST_RELEASED: Final = 128
+"""How many branches that waited for a write go on in one turn of the event loop."""
 
 
 class Claim(Struct, frozen=True):
@@ -272,8 +277,7 @@ class Journal:
         if is_written:
             self._done = self._begun
         readers, self._readers = self._readers, []
-        for each in readers:
-            _release(each)
+        release_all(iter(readers))
         self._let_next_write()
 
     async def _until_ended(self, waiting: list[asyncio.Future[None]] | deque[asyncio.Future[None]]) -> None:
@@ -398,6 +402,14 @@ class Journal:
 def _release(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def release_all(waiting: Iterator[asyncio.Future[None]]) -> None:
+    """Let all go on, some in each turn of the event loop: they may be thousands."""
+    for each in islice(waiting, MOST_RELEASED):
+        _release(each)
+    if (following := next(waiting, None)) is not None:
+        asyncio.get_running_loop().call_soon(release_all, chain((following,), waiting))
 
 
 def _size(events: list[HistoryEvent]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
+from standfast.workflows.activation import A_SLICE, MOST_IN_A_TURN
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import ending_in
@@ -23,6 +24,7 @@ from standfast.workflows.steps import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from types import CodeType
 
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Workflow
@@ -46,9 +48,25 @@ async def child(
     packed = workflow.signature.pack(args, kwargs)
     event = await activation.turn(branch, CHILD, operation)
     if event is None:
-        event = await _start(activation, branch, operation, workflow, child_id, packed)
+        starts = activation.runtime.child_starts
+        room = starts.begin()
+        try:
+            if room is not None:
+                await room
+            event = await _start(activation, branch, operation, workflow, child_id, packed)
+        finally:
+            starts.end(room)
     if event.kind == "child" and event.failure is None:
-        event = await _end_of(activation, branch, operation, child_id)
+        try:
+            event = await activation.turn(branch, CHILD, operation)
+            if event is None:
+                # Waited for here, not in a function below: there may be ten thousand, and each would be a frame more.
+                found = await _look_at(activation, child_id)
+                state = await activation.wait(branch, found) if isinstance(found, Wait) else found
+                event = _note_end(activation, branch, operation, child_id, state)
+        except RunCancelled as cancelled:
+            await _cancel(activation, branch, operation, child_id, cancelled)
+            raise
     return _outcome(activation, workflow, child_id, event)
 
 
@@ -65,6 +83,8 @@ async def _start(
 ) -> HistoryEvent:
     if activation.header.depth + 1 >= DEEPEST:
         raise DeclarationError(workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead")
+    if branch.cancel is not None:  # it was told while others were started
+        activation.raise_cancel(branch, operation)
     await activation.flush(branch, operation)
     await activation.check_may_act()
     now = activation.runtime.now()
@@ -112,15 +132,6 @@ def _start_of(
     )
 
 
-async def _end_of(activation: Activation, branch: Branch, operation: str, child_id: str) -> HistoryEvent:
-    try:
-        event = await activation.turn(branch, CHILD, operation)
-        return event or await _wait_for(activation, branch, operation, child_id)
-    except RunCancelled as cancelled:
-        await _cancel(activation, branch, operation, child_id, cancelled)
-        raise
-
-
 async def _cancel(
     activation: Activation, branch: Branch, operation: str, child_id: str, cancelled: RunCancelled
 ) -> None:
@@ -131,25 +142,28 @@ async def _cancel(
         told = cancel(activation.runtime, child_id, f"its parent was cancelled: {cancelled.reason}")
         with suppress(RunNotFoundError):  # it was purged
             await ask(activation, told)
-        await _wait_for(activation, branch, operation, child_id)
+        found = await _look_at(activation, child_id)
+        state = await activation.wait(branch, found) if isinstance(found, Wait) else found
+        _note_end(activation, branch, operation, child_id, state)
 
 
-async def _wait_for(activation: Activation, branch: Branch, operation: str, child_id: str) -> HistoryEvent:
-    keys = RunKeys(activation.runtime.space, child_id)
-
-    as_of = activation.inbox_poll.polls
-    state: object = activation.ended_children.pop(child_id, None)
-    if state is None:
-        state = ending_in(await ask(activation, activation.runtime.space.read(keys.state)), keys)
+async def _look_at(activation: Activation, child_id: str) -> RunState | Wait:
+    """Return how a child has ended, or what to wait for."""
+    runtime, as_of = activation.runtime, activation.inbox_poll.polls
+    state = activation.ended_children.pop(child_id, None)
+    if state is None and child_id not in runtime.loaded:  # else it tells of its end, or makes this run look at it
+        keys = RunKeys(runtime.space, child_id)
+        state = ending_in(await ask(activation, runtime.space.read(keys.state)), keys)
         state = activation.ended_children.pop(child_id, state)  # it may have ended here meanwhile
-    if state is None:
-        wait = Wait(f"the child {child_id}", child=child_id, as_of=as_of)
-        state = await activation.wait(branch, wait)
-        if branch.cancel is not None:
-            activation.raise_cancel(branch, operation)
-        if not isinstance(state, RunState):
-            raise Unload
-    assert isinstance(state, RunState)  # noqa: S101 -- for the type checker
+    return Wait(f"the child {child_id}", child=child_id, as_of=as_of) if state is None else state
+
+
+def _note_end(activation: Activation, branch: Branch, operation: str, child_id: str, state: object) -> HistoryEvent:
+    """Record how a child has ended; if the wait for it ended otherwise, raise that."""
+    if branch.cancel is not None and not isinstance(state, RunState):
+        activation.raise_cancel(branch, operation)
+    if not isinstance(state, RunState):
+        raise Unload
     failure, code = state.failure, activation.runtime.workflows.get((state.workflow, state.version))
     stopped = stop_of(child_id, state.status, state.cancel, None if code is None else code.timeout)
     if stopped is not None:
@@ -172,9 +186,7 @@ def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str
 # --- branches that run side by side: all of them to their end, or the first to end and the others cancelled --------
 
 
-async def gather(
-    activation: Activation, parent: Branch, works: Sequence[Work], *, return_exceptions: bool
-) -> list[Any]:
+async def gather(activation: Activation, parent: Branch, works: list[Work], *, return_exceptions: bool) -> list[Any]:
     """Run all; return their results in the order given. The first that raises cancels the others."""
     group = Group(activation, parent, works)
     if not return_exceptions:
@@ -187,7 +199,7 @@ async def gather(
     return [each.result for each in group.members]
 
 
-async def race(activation: Activation, parent: Branch, works: Sequence[Work]) -> tuple[int, Any]:
+async def race(activation: Activation, parent: Branch, works: list[Work]) -> tuple[int, Any]:
     """Run all until one has ended; cancel the others, wait for their end, and return which one it was."""
     if not works:
         raise DeclarationError("ctx.race", "it has nothing to run; give it at least one coroutine")
@@ -200,8 +212,30 @@ async def race(activation: Activation, parent: Branch, works: Sequence[Work]) ->
     return group.members.index(winner), winner.result
 
 
+BARE: Final[dict[CodeType, bool]] = {}
+"""The code of operations of the context that can be branches by themselves, and whether they start a child."""
+
+MOST_AT_WORK: Final = 500
+"""How many branches that are operations are at work before the others begin more slowly."""
+
+A_MOMENT: Final = 0.002
+"""Seconds by which more slowly, for as many as begin in one turn of the event loop."""
+
+
+def is_bare(work: Work) -> bool:
+    """Return True if a branch is an operation of the context and nothing else."""
+    return getattr(work, "cr_code", None) in BARE
+
+
+def is_child(work: Work) -> bool:
+    """Return True if a branch is nothing but a child."""
+    return BARE.get(getattr(work, "cr_code", None) or is_child.__code__, False)
+
+
 class Member:
     """One branch of a group, and how it ended."""
+
+    __slots__ = ("branch", "problem", "result")
 
     def __init__(self, branch: Branch) -> None:
         self.branch = branch
@@ -217,10 +251,12 @@ class Member:
 class Group:
     """Branches that were started together. Their parent waits until all have ended."""
 
-    def __init__(self, activation: Activation, parent: Branch, works: Sequence[Work]) -> None:
+    def __init__(self, activation: Activation, parent: Branch, works: list[Work]) -> None:
         _check(works)
         path = parent.next_group()
-        self._activation, self._parent, self._works, self._path = activation, parent, works, path
+        self._activation, self._parent, self._path = activation, parent, path
+        works.reverse()
+        self._works = works  # the first at the end: each is taken out when it begins, and not kept when it has ended
         self.members = [Member(Branch(f"{path}.{number}")) for number in range(len(works))]
         self.ended: list[Member] = []
         self.first_raised: BaseException | None = None
@@ -234,24 +270,80 @@ class Group:
             return
         activation, parent = self._activation, self._parent
         pending, parent.cancel = parent.cancel, None
+        is_large, is_only = len(self.members) > A_SLICE, activation.branches.leaves == 1
         # All, before the first of them begins: an eager task does so when it is made.
         activation.branches.begin_group(parent, [member.branch for member in self.members])
         for member in self.members:
             member.branch.is_told = parent.is_told
             if pending is not None:
                 member.branch.cancel = pending
-        for member, work in zip(self.members, self._works, strict=True):
-            context = contextvars.copy_context()
-            context.run(CURRENT.set, member.branch)
-            loop = asyncio.get_running_loop()
-            member.branch.task = loop.create_task(self._run(member, work), context=context)
+        if is_large and activation.replay.is_over and all(map(is_bare, self._works)):
+            await self._begin_by_and_by()
+        elif is_large and is_only and activation.header.sliced:
+            # Beside others it would be by chance what they do between two slices, and replay could not repeat it.
+            await self._begin_in_slices()
+        else:
+            self._begin(len(self.members))
         try:
             await self._all_ended
         finally:
             activation.ending -= self._all_ended.done() and not self._all_ended.cancelled()
+            self.on_end = _nothing  # which is a method of this group, and would keep it until garbage is collected
         if activation.is_unloading or any(member.is_unloaded for member in self.members):
             raise Unload
         self._hand_up()
+
+    def _begin(self, most: int) -> None:
+        """Start the next branches, ``most`` of them at the most."""
+        loop, begun = asyncio.get_running_loop(), len(self.members) - len(self._works)
+        for member in self.members[begun : begun + most]:
+            context = contextvars.copy_context()
+            context.run(CURRENT.set, member.branch)
+            member.branch.task = loop.create_task(self._run(member, self._works.pop()), context=context)
+
+    async def _begin_in_slices(self) -> None:
+        """Start all branches, some in each turn of the event loop; none goes on before all have come to an operation.
+
+        So what the code before that sees of the other branches is the same whenever it is run.
+        """
+        activation = self._activation
+        activation.pace.hold()
+        try:
+            while self._works:
+                self._begin(A_SLICE)
+                await asyncio.sleep(0)
+        finally:
+            self._close_rest()
+            activation.pace.release()
+        if activation.inbox.has_updates:
+            activation.notify()  # they were not answered meanwhile
+
+    async def _begin_by_and_by(self) -> None:
+        """Start branches that are nothing but an operation each as fast as these can begin.
+
+        No code of the user runs in them before that, so it makes no difference when they are started. Ten thousand
+        that have not begun are ten thousand coroutines and no tasks.
+        """
+        activation, starts = self._activation, self._activation.runtime.child_starts
+        try:
+            while self._works:
+                if not activation.is_unloading and is_child(self._works[-1]):
+                    room = starts.begin()
+                    try:
+                        if room is not None:
+                            await room
+                    finally:
+                        starts.end(room)
+                elif activation.branches.active - len(self._works) > MOST_AT_WORK:
+                    await asyncio.sleep(A_MOMENT)
+                self._begin(MOST_IN_A_TURN)
+                await asyncio.sleep(0)
+        finally:
+            self._close_rest()
+
+    def _close_rest(self) -> None:
+        for work in self._works:  # the event loop is being shut down
+            work.close()
 
     def _hand_up(self) -> None:
         """Raise that more than this group is cancelled, if a branch let that pass; no branch is told twice of it.
@@ -281,6 +373,7 @@ class Group:
 
     def _ended(self, member: Member) -> None:
         self._activation.branches.end_member(self._parent, member.branch)
+        member.branch.task = None  # which is not kept until all have ended
         self.ended.append(member)
         has_lost = self.has_lost(member)
         if member.problem is not None and self.first_raised is None and not member.is_unloaded and not has_lost:

@@ -119,6 +119,8 @@ class Header(Struct, frozen=True, omit_defaults=True):
             idempotency keys of its steps are made as they were then.
         chosen: Its id was chosen by the caller that started it, and may come again.
         trace: The trace context of the caller that started it, see :mod:`standfast.trace_context`; empty if none.
+        sliced: The branches of a large group are started in slices, and none goes on before all have begun. False: it
+            was started by an earlier version, and must be replayed as it went then.
     """
 
     workflow: str
@@ -142,6 +144,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
     incarnation: int = 0
     chosen: bool = False
     trace: str = ""
+    sliced: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -549,6 +552,7 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
         incarnation=asked.incarnation,
         chosen=asked.chosen,
         trace=asked.trace,
+        sliced=True,
     )
 
 

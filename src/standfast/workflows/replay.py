@@ -37,6 +37,7 @@ def is_within(path: str, other: str) -> bool:
 # --- the branches of a run: the main one, and those that ``ctx.gather`` and ``ctx.race`` start ---------------------
 
 LONGEST_ID: Final = 200
+NOWHERE: Final[frozenset[str]] = frozenset()
 
 
 @final
@@ -139,7 +140,6 @@ class Branch:
 
     __slots__ = (
         "_groups",
-        "_ids",
         "_names",
         "cancel",
         "children",
@@ -164,9 +164,9 @@ class Branch:
         self.step = ""
         self.cancel: RunCancelled | None = None
         self.lost: LeaseLostError | None = None
-        self.lost_in: Final[set[str]] = set()
+        # Not a set of its own, which is mostly empty: ten thousand of them hold up the collector of garbage.
+        self.lost_in: frozenset[str] = NOWHERE
         self._names: Final[dict[str, int]] = {}
-        self._ids: Final[set[str]] = set()
         self._groups = 0
 
     def next_id(self, name: str) -> str:
@@ -179,9 +179,8 @@ class Branch:
         if not step_id or len(step_id) > LONGEST_ID or "/" in step_id or "#" in step_id:
             problem = f"a step id is 1 to {LONGEST_ID} characters without / and #"
             raise DeclarationError(f"step id {step_id!r:.220}", problem)
-        if step_id in self._ids or step_id in self._names:
+        if step_id in self._names:
             raise DuplicateStepIdError(step_id)
-        self._ids.add(step_id)
         self._names[step_id] = 1
         return self.placed(step_id)
 
@@ -312,10 +311,13 @@ class Branches:
             heapq.heappop(self._dues)
         return self._dues[0][0] if self._dues else None
 
-    def expire(self, now: Instant) -> None:
-        """End those waits whose time is over."""
-        while self._dues and self._dues[0][0] <= now:
+    def expire(self, now: Instant, most: int) -> int:
+        """End those waits whose time is over, ``most`` of them at the most; return how many it were."""
+        count = 0
+        while count < most and self._dues and self._dues[0][0] <= now:
             heapq.heappop(self._dues)[2].settle(OVER)
+            count += 1
+        return count
 
 
 CURRENT: Final[ContextVar[Branch | None]] = ContextVar("standfast_branch", default=None)
@@ -583,5 +585,5 @@ def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
     if branch.cancel is not None and (cancel.of_run or not branch.cancel.of_run):
         branch.cancel = None
     branch.is_told = branch.is_told or cancel.of_run
-    branch.lost_in.add(cancel.group)
+    branch.lost_in |= {cancel.group}
     return cancel

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import heapq
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from msgspec import structs
@@ -150,6 +151,72 @@ class Suspects:
         return waiting
 
 
+# --- children that are started in great numbers --------------------------------------------------------------------
+
+CROWD: Final = 500
+"""How many runs are at work in this process before children are started a few at a time."""
+
+A_FEW: Final = 32
+"""How many more are started then each time."""
+
+A_WHILE: Final = 0.02
+"""Seconds between two such times."""
+
+
+@final
+class ChildStarts:
+    """Lets runs start their children at once, or, while many runs are at work in this process, a few at a time.
+
+    Ten thousand that are started together would all be in memory at the same time, and each commit, and each look of
+    the collector of garbage, would be for all of them: everything else in the process would wait for that. Those that
+    are quick to end are worked on by the hundred, at the same speed; of those that take long, more and more begin.
+    """
+
+    __slots__ = ("_runtime", "_starting", "_timer", "_waiting")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime: Final = runtime
+        self._waiting: Final[deque[asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._starting = 0
+
+    def begin(self) -> asyncio.Future[None] | None:
+        """Return what to wait for before a child is started; None: nothing. Call :meth:`end` with it afterwards."""
+        if not self._waiting and self._room() > 0:
+            self._starting += 1
+            return None
+        loop = asyncio.get_running_loop()
+        room: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(room)
+        if self._timer is None:
+            self._timer = loop.call_later(A_WHILE, self._let_a_few)
+        return room  # which is counted as starting when it is let
+
+    def end(self, room: asyncio.Future[None] | None) -> None:
+        """Say that a child is started, or will not be."""
+        self._starting -= room is None or (room.done() and not room.cancelled())
+        self.let()
+
+    def let(self) -> None:
+        """Let as many begin as there is room for, which may be more by now."""
+        if self._waiting:
+            self._let(self._room())
+
+    def _room(self) -> int:
+        return CROWD - (len(self._runtime.loaded) - len(self._runtime.idle) + self._starting)
+
+    def _let_a_few(self) -> None:
+        self._let(A_FEW)
+        self._timer = asyncio.get_running_loop().call_later(A_WHILE, self._let_a_few) if self._waiting else None
+
+    def _let(self, most: int) -> None:
+        while most > 0 and self._waiting:
+            if not (first := self._waiting.popleft()).done():
+                first.set_result(None)
+                self._starting += 1
+                most -= 1
+
+
 # --- what a loaded run needs of the engine that drives it ----------------------------------------------------------
 
 MOST_DEATHS: Final = 5
@@ -163,6 +230,9 @@ MOST_QUEUED: Final = 2_000
 
 LARGEST_QUEUED: Final = 8_000
 """How many bytes the input of such a run has at the most."""
+
+MOST_DUE: Final = 250
+"""How many waits that are due end in one turn of the event loop."""
 
 TRY_AGAIN_AFTER: Final = 60.0
 """Seconds after which a worker tries a run again whose code did not fit."""
@@ -228,6 +298,7 @@ class Runtime:
         self._mismatched: Final[dict[str, Instant]] = {}
         self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
+        self.child_starts: Final = ChildStarts(self)
         self._offset, self._saw_at = 0, Instant(0)
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
         self._alarm_count = 0
@@ -286,17 +357,22 @@ class Runtime:
         return self._alarms[0][0] if self._alarms else None
 
     def fire_alarms(self) -> None:
-        """Ring those whose time has come."""
-        now = self.now()
-        while self._alarms and self._alarms[0][0] <= now:
+        """Ring those whose time has come: a few hundred waits in a turn of the event loop, and the others in the next.
+
+        What is left then is still there, and due.
+        """
+        now, left = self.now(), MOST_DUE
+        while left > 0 and self._alarms and self._alarms[0][0] <= now:
             at, _, activation = heapq.heappop(self._alarms)
             if activation.rings_at != at:
                 continue  # an earlier one was set since, and has rung
             activation.rings_at = None
-            activation.expire_waits(now)
+            left -= max(1, activation.expire_waits(now, left))
             due = activation.due_at()
-            if due is not None and due > now and not activation.is_unloading:
+            if due is not None and (due > now or left <= 0) and not activation.is_unloading:
                 self.alarm(due, activation)
+        if left <= 0:
+            self.notify()
 
     def note_queued(self, run_id: str, header: Header, state: RunState, version: int) -> None:
         """Keep a run in mind that waits in a line: when its turn comes here, nothing of it has to be read."""
@@ -515,11 +591,14 @@ class Runtime:
         self.idle.pop(activation, None)
         if activation.ended is not None:
             self.endings.tell(run_id, activation.ended)
+        elif (parent := self.loaded.get(activation.header.parent)) is not None and activation.claim is not None:
+            parent.notify()  # it relied on being told here: others may have ended the run, or drive it now
         if activation.is_evicted and activation.ended is None:
             self.dropped.add(run_id)
         if activation.inbox_poll.is_waiting or (activation.is_evicted and activation.ended is None):
             self.poll_again(run_id)
         self.clear_suspect(run_id)
+        self.child_starts.let()
         self.made_room()
 
     def clear_suspect(self, run_id: str) -> None:

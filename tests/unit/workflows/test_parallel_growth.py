@@ -148,7 +148,7 @@ async def test_branches_begin_in_the_order_in_which_they_came() -> None:
 
     async def begin(number: int) -> None:
         if not pace.is_free():
-            await pace.wait()
+            await pace.turn()
         order.append(number)
 
     tasks = [asyncio.get_running_loop().create_task(begin(number)) for number in range(200)]
