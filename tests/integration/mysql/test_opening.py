@@ -90,6 +90,23 @@ async def test_the_rights_that_are_documented_are_enough(mysql_url: str) -> None
         assert (await store.read(KEY)).records[KEY].value == b"there"
 
 
+async def test_a_user_who_may_make_no_views_opens_it_without_them(mysql_url: str) -> None:
+    """They are made by the next one who may."""
+    url = place(mysql_url)
+    user = prefix_of(url)
+    rights = "SELECT, INSERT, UPDATE, DELETE, CREATE"
+    await run_sql(url, f"CREATE USER {user} IDENTIFIED BY 'x'", f"GRANT {rights} ON standfast.* TO {user}")
+    views = f"SELECT count(*) FROM information_schema.views WHERE table_name LIKE '{user}%'"
+
+    async with opened(as_user(url, user, "x")) as [store]:
+        await store.commit(Put(KEY, b"there"))
+    assert await run_sql(url, views) == [(0,)]
+
+    async with opened(url):
+        pass
+    assert await run_sql(url, views) == [(3,)]
+
+
 async def test_missing_rights_are_told(mysql_url: str) -> None:
     """With what to do about them."""
     url = place(mysql_url)

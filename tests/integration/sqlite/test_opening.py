@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.integration.sqlite.conftest import Open, Start
 
-TABLES = ["counters", "facts", "records", "records_that_expire"]
+TABLES = ["counters", "facts", "records", "records_that_expire", "standfast_locks", "standfast_runs", "standfast_steps"]
 
 
 def identity_of(path: Path) -> tuple[int, int]:

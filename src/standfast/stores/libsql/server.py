@@ -42,6 +42,7 @@ from standfast.stores.remote.server import (
     WriteRefused,
     Written,
 )
+from standfast.stores.views import VIEWS, SqliteDialect, view_statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -298,6 +299,7 @@ _FIRST: Final = (
     """INSERT INTO "{p}clock" VALUES (1, 0, 0)""",
 )
 
+
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
 """Each leads from one number of the schema to the next. They are only ever added to."""
 
@@ -312,6 +314,8 @@ class LibsqlFacts(Struct, frozen=True):
     schema: int
     durable: bool
     """Whether it waits for its disk before it answers."""
+    views: int = 0
+    """Which views for people it has."""
 
 
 async def prepare(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts:
@@ -325,6 +329,8 @@ async def prepare(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFac
         facts = await _look(caller, options)
         found = facts.schema
         if found == VERSION:
+            if options.migrate and facts.views < VIEWS:
+                await _create_views(caller, options)
             return facts
         if found > VERSION:
             problem = f"its tables have form {found}, and this program knows {VERSION}; update Standfast here"
@@ -341,6 +347,7 @@ async def _look(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts
     time = batch.add("SELECT typeof(unixepoch('now', 'subsec'))")
     care = batch.add("PRAGMA synchronous")
     schema = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'schema'")  # noqa: S608 -- the prefix was checked when the URL was read
+    views = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'views'")  # noqa: S608 -- see above
     results = await caller.read(batch)
     if isinstance(results, HranaFailure):
         raise translate(results, options.name)
@@ -349,8 +356,22 @@ async def _look(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts
     failure = results.step_errors[schema]
     if failure is not None and not is_missing_table(failure):
         raise translate(failure, options.name)
-    [[version]] = results.rows(schema) or [[0]]
-    return LibsqlFacts(int(version or 0), durable=results.rows(care) in _STRONG)
+    [[version]], [[shown]] = results.rows(schema) or [[0]], results.rows(views) or [[0]]
+    return LibsqlFacts(int(version or 0), durable=results.rows(care) in _STRONG, views=int(shown or 0))
+
+
+async def _create_views(caller: LibsqlConnection, options: LibsqlOptions) -> None:
+    """Make the views for people anew. Where that is not allowed, or another process does it, there are none yet."""
+    batch = HranaBatch()
+    begin = last = batch.add("BEGIN IMMEDIATE")
+    for name, query in view_statements(SqliteDialect(), f'"{options.prefix}records"').items():
+        last = batch.add(f'DROP VIEW IF EXISTS "{options.prefix}{name}"', condition=if_ok(last))
+        last = batch.add(f'CREATE VIEW "{options.prefix}{name}" AS {query}', condition=if_ok(last))
+    done = f"INSERT OR REPLACE INTO \"{options.prefix}facts\" VALUES ('views', {VIEWS})"  # noqa: S608 -- see above
+    last = batch.add(done, condition=if_ok(last))
+    commit = batch.add("COMMIT", condition=if_ok(last))
+    batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
+    await caller.read(batch)
 
 
 async def _migrate(caller: LibsqlConnection, options: LibsqlOptions, found: int) -> None:

@@ -148,6 +148,9 @@ DUPLICATE: Final = 1062
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
 NO_TABLE: Final = 1146
+NOT_ALLOWED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+"""What the server says to a user who lacks a privilege."""
+
 NOT_SENT: Final = frozenset({0, 2006})
 """What the driver says when it could not even send: the server has not seen it."""
 
@@ -171,7 +174,7 @@ _ERRORS: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     LOCK_TIMEOUT: (StoreBusyError, _BUSY),
     DUPLICATE: (StoreBusyError, _BUSY),
     NULL_REFUSED: (StoreBusyError, _BUSY),
-    **dict.fromkeys((1044, 1142, 1143, 1227, 1370), (UnsuitableStoreError, _DENIED)),
+    **dict.fromkeys(NOT_ALLOWED, (UnsuitableStoreError, _DENIED)),
     **dict.fromkeys((1045, 1130, 1251, 1698, 1820, 1862, 2059, 3118), (UnsuitableStoreError, _LOGIN)),
     WOULD_SHOW_PASSWORD: (UnsuitableStoreError, _EXPOSED),
     1049: (UnsuitableStoreError, "there is no such database; create it first"),

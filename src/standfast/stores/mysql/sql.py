@@ -20,8 +20,9 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
-from standfast.stores.mysql.connection import DRIVER_ERRORS, NO_TABLE, code_of, translated
+from standfast.stores.mysql.connection import DRIVER_ERRORS, NO_TABLE, NOT_ALLOWED, code_of, translated
 from standfast.stores.protocol import ABSENT
+from standfast.stores.views import VIEWS, MysqlDialect, view_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -87,6 +88,25 @@ async def prepare(link: MysqlConnection, options: MysqlOptions) -> None:
         problem = f"its tables are of version {found}, {SCHEMA} is needed; open it once without migrate=false"
         raise UnsuitableStoreError(options.name, problem)
     await _check_engine(link, options)
+    if options.migrate:
+        await _make_views(link, options)
+
+
+async def _make_views(link: MysqlConnection, options: MysqlOptions) -> None:
+    """Make the views for people, if the user may; nothing else depends on them."""
+    facts, (records, *_) = options.names.facts, options.names.plain
+    try:
+        [rows] = await link.run(f"SELECT number FROM {facts} WHERE name='views'", options.timeout)
+        if rows and int(rows[0][0]) >= VIEWS:
+            return
+        for name, query in view_statements(MysqlDialect(), options.names.records).items():
+            view = records.removesuffix("records") + name
+            await link.run(f"CREATE OR REPLACE SQL SECURITY DEFINER VIEW `{view}` AS {query}", PATIENCE)
+        done = f"INSERT INTO {facts} (name,number) VALUES ('views',{VIEWS}) ON DUPLICATE KEY UPDATE number={VIEWS}"
+        await link.run(done, options.timeout)
+    except DRIVER_ERRORS as error:
+        if code_of(error) not in NOT_ALLOWED:
+            raise translated(error, options.name) from error
 
 
 async def _version(link: MysqlConnection, options: MysqlOptions) -> int:

@@ -27,6 +27,7 @@ from standfast.errors import (
 from standfast.stores.liveness import run_around_fork, run_in_forked_child
 from standfast.stores.sqlite.file import ALIVE, SIDE_FILES, FileGuard, Identity, opening_our_own
 from standfast.stores.sqlite.locks import WriteTurn, close_liveness_file, open_liveness_file
+from standfast.stores.views import VIEWS, SqliteDialect, view_statements
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ def disconnect(file: SharedFile, connection: SqliteConnection) -> None:
 def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_seconds: float) -> None:
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
     with file.new_section():
-        is_ready = _is_ready(file.path, connection)
+        is_ready = _is_ready(file.path, connection) and _has_views(connection)
     if is_ready and _log_is_grown(file.path):
         return
     if not file.turn.take_within(busy_seconds):
@@ -395,6 +396,8 @@ def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_second
     try:
         if not _is_ready(file.path, connection):
             _create_schema(connection)
+        if not _has_views(connection):
+            _create_views(connection)
         if not _log_is_grown(file.path):
             _grow_log(file.path, connection)
     finally:
@@ -420,6 +423,23 @@ def _create_schema(connection: SqliteConnection) -> None:
         connection.execute(script)
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", FORMAT)
+
+
+def _has_views(connection: SqliteConnection) -> bool:
+    """Return True if the views for people are of this version, or of a newer one."""
+    found = connection.execute("SELECT value FROM facts WHERE name = 'views'").get
+    return found is not None and int(found) >= VIEWS
+
+
+def _create_views(connection: SqliteConnection) -> None:
+    """Make the views anew; what the users of the file call by the same names stays."""
+    with transaction(connection):
+        for name, query in view_statements(SqliteDialect(), "records").items():
+            own = f"SELECT count(*) FROM sqlite_schema WHERE name = 'standfast_{name}' AND type <> 'view'"  # noqa: S608 -- a name of ours
+            if not connection.execute(own).get:
+                connection.execute(f"DROP VIEW IF EXISTS standfast_{name}")
+                connection.execute(f"CREATE VIEW standfast_{name} AS {query}")
+        connection.execute(f"INSERT OR REPLACE INTO facts VALUES ('views', '{VIEWS}')")  # noqa: S608 -- a number of ours
 
 
 def _log_is_grown(path: str) -> bool:
