@@ -186,7 +186,7 @@ class RequestAdmission:
             explanation = None
             if is_stored:
                 with self._room_for(task, with_inputs=task.hands_over):
-                    explanation = await self._attend(task, attended, on_disconnect)
+                    explanation = await self._attend(task, attended, on_disconnect, explains=not here)
             else:
                 self.check_session(task.arrival)
                 if not here or on_disconnect != "cancel" or policy.name == "join":
@@ -245,15 +245,18 @@ class RequestAdmission:
         return handle
 
     async def _attend(
-        self, task: Task, attended: InlineRequest, on_disconnect: OnDisconnect
+        self, task: Task, attended: InlineRequest, on_disconnect: OnDisconnect, *, explains: bool = True
     ) -> RequestExplanation | None:
-        """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
+        """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does.
+
+        Not ``explains``: its caller waits for nothing but the result, and is told nothing else.
+        """
         entered = self.server.take(attended)
         try:
             if task.address is None and not attended.is_stored and not task.action.has_room_limits:
                 return None
             position = await asyncio.shield(entered)
-            return await self._explain(task.id, attended.record) if position else None
+            return await self._explain(task.id, attended.record) if position and explains else None
         except asyncio.CancelledError:
             if on_disconnect == "cancel" or not entered.done():
                 attended.stop("its caller went away", CALLER)

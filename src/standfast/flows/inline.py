@@ -403,6 +403,20 @@ def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> ExtraChanges[int]:
     return ExtraChanges((keys.record,), decide)
 
 
+def as_it_runs(keys: RequestKeys) -> ExtraChanges[Instant]:
+    """Return what is committed with the turn of one that had to wait: that it runs since then."""
+
+    def decide(since: Instant, seen: Snapshot) -> Sequence[Change]:
+        found = seen.get(keys.record)
+        record = None if found is None else REQUESTS.decode(found.value)
+        if found is None or record is None or record.has_ended:
+            return ()  # it finds out for itself
+        running = structs.replace(record, status="running", started_at=since, attempt=1)
+        return (Put(keys.record, REQUESTS.encode_own(running), found.version),)
+
+    return ExtraChanges((keys.record,), decide)
+
+
 def with_its_end(
     server: RequestServer,
     task: Task,
@@ -746,7 +760,8 @@ class InlineRequest(Concluding, eq=False):
         if self.is_stored:
             await server.attend()
             first = with_its_place(server, self._task, self.keys, self._note)
-        ask = self._task.ask(first, self._wait_for_turn, self._told_to_stop)
+        on_turn = as_it_runs(self.keys) if self.is_stored else None
+        ask = self._task.ask(first, self._wait_for_turn, self._told_to_stop, on_turn)
         async with server.arbiter.hold(ask) as turn:
             self._turn, waited, self._started_at = turn, self.is_entered, turn.since
             if self._is_waiting:
@@ -755,7 +770,7 @@ class InlineRequest(Concluding, eq=False):
                 self._record = structs.replace(self._record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
                 self._journal = EventJournal(server.space, self.keys, turn.update, server.now, self._kept())
-                if waited:
+                if waited and not turn.is_noted:
                     await turn.update(as_it_is_now(self.keys, self.record))
             if self.action.has_room_limits:
                 await self._work_with_room()

@@ -271,6 +271,7 @@ class Task(Struct, frozen=True, kw_only=True):
         extra_changes: ExtraChanges[int] | None = None,
         on_waiting: Callable[[int], None] | None = None,
         on_stop: Callable[[Stop], None] | None = None,
+        on_turn: ExtraChanges[Instant] | None = None,
     ) -> Ask:
         """Return what an arbiter is asked."""
         name, rules = _name_and_manner(self.action)
@@ -283,6 +284,7 @@ class Task(Struct, frozen=True, kw_only=True):
             rules=rules,
             packed=self.inputs.packed,
             extra_changes=extra_changes,
+            on_turn=on_turn,
             on_waiting=on_waiting,
             on_stop=on_stop,
             sharer=self.arrival.sharer,

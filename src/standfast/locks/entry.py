@@ -476,6 +476,11 @@ class LineEntries:
         last = self._lines.line(address).last
         return None if last is None else last.line
 
+    def first_waiter(self, address: tuple[str, ...]) -> str | None:
+        """Return the entry of this process that has waited longest in a line."""
+        waits = self._lines.line(address).waits
+        return next((entry_id for entry_id, wait in waits.items() if not wait.turn.done()), None)
+
     def is_idle(self, address: tuple[str, ...]) -> bool:
         """Whether this process asks nothing of the line at the moment."""
         return self._lines.line(address).driver.is_idle

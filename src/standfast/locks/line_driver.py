@@ -43,7 +43,7 @@ from standfast.locks.line_step import (
     decide_step,
     quick_step,
 )
-from standfast.locks.mutex_line import MUTEX, MutexDriver, holder_in, is_mutex
+from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
 
@@ -77,6 +77,9 @@ MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
 
 TRIES: Final = 50
+
+SHORT_HOLD: Final = 0.02
+"""If holds take less than this many seconds, those that join wait for one that leaves, and share its step."""
 
 
 NEAR: Final = 3
@@ -132,6 +135,8 @@ class LineDriver:
         self._queue: Final[deque[_QueuedRequest]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._is_busy = False
+        self._soon = 0.0  # in how many seconds the holder, which is in this process, is likely to leave
+        self._leaving: asyncio.Future[None] | None = None
         self._lives = 0
         self.dead: Final[set[str]] = set()
         self.killed: Final[set[str]] = set()
@@ -162,6 +167,8 @@ class LineDriver:
     def _ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         asked = _QueuedRequest(request, spec, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
+        if self._leaving is not None and not self._leaving.done() and not _may_wait(request):
+            self._leaving.set_result(None)
         self._go_on()
         return asked.answer
 
@@ -190,7 +197,8 @@ class LineDriver:
         return answered
 
     async def _do_counted(self, request: Request, spec: LockSpec) -> Answered:
-        if self._running is not None or self._is_busy or self._queue:
+        is_held_back = self._soon and _may_wait(request)
+        if self._running is not None or self._is_busy or self._queue or is_held_back:
             return await self._ask(request, spec)
         self._is_busy = True
         try:
@@ -257,9 +265,25 @@ class LineDriver:
     async def _run(self) -> None:
         try:
             while self._queue:
+                if self._soon and all(_may_wait(each.request) for each in self._queue):
+                    await self._until_one_leaves(self._soon)
                 await self._serve(self._take())
         finally:
             self._running = None
+
+    async def _until_one_leaves(self, seconds: float) -> None:
+        """Hold back those that join a line in which others wait: they share the step of the next one that leaves.
+
+        If they went by themselves, that one would have to wait for them.
+        """
+        loop = asyncio.get_running_loop()
+        leaving = self._leaving = loop.create_future()
+        timer = loop.call_later(seconds, _settle, leaving)
+        try:
+            await leaving
+        finally:
+            timer.cancel()
+            self._leaving = None
 
     def _take(self) -> list[_QueuedRequest]:
         """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
@@ -419,6 +443,7 @@ class LineDriver:
         found, line = decided.answer, decided.answer.line
         self._guess.remember(line)
         self._known.remember(found, given, decided.at, decided.versions)
+        self._soon = self._leaves_in(line, found.head.pace)
         if found.disagrees:
             self.disagreement = found.head
         fences = dict(found.fences)
@@ -430,9 +455,27 @@ class LineDriver:
             self._seen(sight)
         return sight
 
+    def _leaves_in(self, line: Line, pace: float) -> float:
+        """Return for how many seconds it pays to wait for the holder to leave; 0: it does not."""
+        if not 0 < pace < SHORT_HOLD or line.rules != ONE or len(line.holders) != 1 or line.front >= line.next_ticket:
+            return 0.0
+        presence = presence_of(line.holders[0].entry)
+        is_here = presence is not None and presence.startswith(self._scope.presence_name)
+        return pace if is_here else 0.0
+
     def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         """Return the keys that a step is likely to need, from what was last seen of the line."""
         return self._guess.sure(requests) | self._guess.likely(requests)
+
+
+def _may_wait(request: Request) -> bool:
+    """Return True if a request joins a line, and is ready to wait there."""
+    return type(request) is Enter and request.waits
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _ignored(_: Record) -> None:

@@ -464,8 +464,9 @@ class _Extras:
         self._changes.update(
             (change.key, change) for change in ready
         )  # also if a request says otherwise: a look does no harm
-        if granted and len(self.requests) == 1:
-            self._welcome(extra_changes_of(self.requests[0]), granted)
+        if granted:
+            for request in self.requests:
+                self._welcome(extra_changes_of(request), granted)
         return True
 
     def _welcome(self, extra_changes: ExtraChanges[Answer] | None, granted: tuple[Holder, ...]) -> None:

@@ -251,6 +251,7 @@ class LocalTurn(Struct, eq=False):
     is_back: bool = False
     has_left: bool = False
     is_lost: bool = False
+    is_noted: bool = False
     is_to_stay: bool = False
     coming: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.arbiter.protocol import Address, Ask, QueueRules, StopRun
     from standfast.keys import RecordKey
-    from standfast.locks.entry import AcquireRequest, Answer, HeldEntry
+    from standfast.locks.entry import AcquireRequest, Answer, HeldEntry, Holder
     from standfast.locks.heartbeat import Presence
     from standfast.locks.inspect import ExplainedEntry, Explanation
     from standfast.space import Space
@@ -135,6 +135,12 @@ class SharedTurn:
         self.stop: Stop | None = None
         self.finishing: asyncio.Task[None] | None = None
         self.is_lost = self.has_left = False
+        self.noted_at: Instant | None = None
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the commit that has passed the turn on to it has written what belongs to that."""
+        return self.noted_at is not None and self.noted_at == self.since
 
     # --- as the line sees it -------------------------------------------------------------------------------------
 
@@ -230,7 +236,8 @@ class SharedTurn:
     async def _finish(self, place: HeldEntry, request: AcquireRequest, extra_changes: ExtraChanges[int] | None) -> None:
         self._arbiter.entries.untrack(self.ask.address, self.entry_id)  # it leaves by itself: that is no loss
         try:
-            await release_with(self._arbiter.lines, place, request, _leaving(extra_changes))
+            following = self._arbiter.next_here(self.ask.address)
+            await release_with(self._arbiter.lines, place, request, _leaving(extra_changes, following))
         except _NotHoldingError:
             self.is_lost = True
             raise await self.ending() from None
@@ -262,13 +269,27 @@ class SharedTurn:
         return left is None or left.was_holding
 
 
-def _leaving(extra_changes: ExtraChanges[int] | None) -> ExtraChanges[Answer]:
+def _leaving(extra_changes: ExtraChanges[int] | None, following: SharedTurn | None) -> ExtraChanges[Answer]:
+    """Return what is committed with leaving, and with the turn of the next request if that is in this process."""
+    on_turn = None if following is None else following.ask.on_turn
+
     def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
         if not isinstance(answer, Left) or not answer.was_holding:
             raise _NotHoldingError
         return () if extra_changes is None else extra_changes.decide(0, seen)
 
-    return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
+    def on_grant(granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        holder = next((each for each in granted if following and each.entry.id == following.entry_id), None)
+        if following is None or on_turn is None or holder is None:
+            return (), ()
+        changes = tuple(on_turn.decide(holder.granted_at, seen))
+        following.noted_at = holder.granted_at if changes else None  # it is so if that turn is what it gets
+        return changes, ()
+
+    keys = () if extra_changes is None else extra_changes.keys
+    if on_turn is None:
+        return ExtraChanges(keys, decide)
+    return ExtraChanges((*keys, *on_turn.keys), decide, on_grant)
 
 
 @final
@@ -542,6 +563,11 @@ class SharedArbiter:
     def remove(self, turn: SharedTurn) -> None:
         """Note that it is gone."""
         self._here.pop(turn.entry_id, None)
+
+    def next_here(self, address: Address) -> SharedTurn | None:
+        """Return the first request of this process that waits in a line."""
+        entry_id = self.entries.first_waiter(address)
+        return None if entry_id is None else self._here.get(entry_id)
 
     def packed_of(self, entry_id: str) -> bytes | None:
         """Return the inputs of a request that is here."""

@@ -94,6 +94,8 @@ class Ask(Struct, frozen=True, kw_only=True):
         packed: Its inputs, for a request that supersedes it in this process.
         extra_changes: What to commit together with taking the place, decided by its position (0: it has its turn, 1: it
             is next, and so on): the request's record. Nothing is committed if it is refused.
+        on_turn: What to commit together with its turn if it had to wait and this process passes the turn on to it,
+            decided by the time of that: that its record says so.
         on_waiting: Called when it has to wait and its place is certain, with its position: 1 is the next one.
         on_stop: Called when it is asked to stop, before its task is cancelled.
         sharer: As whom it is counted within its tenant.
@@ -105,6 +107,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     rules: QueueRules = QueueRules()
     packed: bytes = b""
     extra_changes: ExtraChanges[int] | None = None
+    on_turn: ExtraChanges[Instant] | None = None
     on_waiting: Callable[[int], None] | None = None
     on_stop: Callable[[Stop], None] | None = None
     sharer: str = ""
@@ -224,6 +227,11 @@ class RequestTurn(Protocol):
     @property
     def is_lost(self) -> bool:
         """Whether it must commit nothing any more: it was asked to stop, or its turn is in other hands."""
+        ...
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether :attr:`Ask.on_turn` was committed together with the turn."""
         ...
 
     def check(self) -> None:
