@@ -1,12 +1,15 @@
 """What is measured of growth, each in a process of its own: ``python -m benchmarks._growth_work branches 1000``.
 
-Prints JSON: microseconds of CPU for each unit, and the longest turn of the event loop in milliseconds of CPU.
+Prints JSON: microseconds of CPU for each unit, and the longest turn of the event loop in milliseconds of CPU. With
+``beside branches 1000`` it prints how long the steps of another run of the process take meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,18 +22,33 @@ from msgspec import structs
 
 import standfast as sf
 from benchmarks._workflow_sleepers import all_asleep, multiply, nap, one_sleeper
+from standfast.flows.dispatcher import Dispatcher
+from standfast.flows.request import Call
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfRun, Rules
 from standfast.locks.line_records import FEW_HOLDERS, GRANTS, HELD, LIMIT, Grant, Head, LineKeys, head_value
 from standfast.stores.protocol import Put
+from standfast.workflows.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
 LEAST: Final = 200
 """Few units are measured again and again, so that what a run costs by itself is not all that is seen."""
 
-AT_ONCE: Final = 1_000
-"""How many callers send at a time."""
+AT_ONCE: Final = 100
+"""How many callers send at a time: what all of them do in one turn of the event loop is theirs."""
+
+SLOWEST_START: Final = 0.0005
+"""Seconds that starting a run takes at the most, and its falling asleep, on average."""
+
+ROUNDS: Final = 5
+"""How often an empty store and a full one are measured, in turns."""
+
+BESIDE: Final = 2.0
+"""Seconds for which another run is looked at, at least."""
+
+LISTED: Final = 100
+"""How often runs are listed."""
 
 RUNS: Final = 300
 """How many runs are measured where something else is what there is much of."""
@@ -100,7 +118,28 @@ async def limited(ctx: sf.Context, number: int) -> int:
     return await ctx.step(one, number)
 
 
-WORKFLOWS: Final[list[Any]] = [single, branches, children, timers, signals, updates, queued, limited, nap]
+FLOW: Final = sf.Flow("growth")
+DISPATCHERS: Final[dict[sf.Engine, Dispatcher]] = {}
+
+
+@FLOW.action(concurrency=sf.Queue(key=lambda _: "one", max_waiting=10_000, timeout="1 hour"))
+async def in_turn(_request: sf.Request) -> None:
+    """Answer one at a time."""
+
+
+@sf.workflow
+async def neighbour(ctx: sf.Context) -> None:
+    """Take one step after another, and note how long each takes, until it is told to stop."""
+    while not stopped:
+        began = time.perf_counter()
+        await ctx.step(one, 1)
+        took.append(time.perf_counter() - began)
+
+
+took: list[float] = []
+stopped: list[bool] = []
+
+WORKFLOWS: Final[list[Any]] = [neighbour, single, branches, children, timers, signals, updates, queued, limited, nap]
 
 
 async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
@@ -110,6 +149,7 @@ async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
     async def caller() -> None:
         for call in left:
             await call()
+            await asyncio.sleep(0)
 
     await asyncio.gather(*(caller() for _ in range(min(AT_ONCE, len(calls)))))
 
@@ -134,18 +174,65 @@ async def sends_updates(engine: sf.Engine, count: int) -> None:
 
 
 async def runs_due(engine: sf.Engine, count: int) -> None:
-    """Measure runs that sleep until the same moment, their start included."""
-    until = datetime.now(UTC) + timedelta(seconds=0.3)
-    runs = [await engine.start(nap, until) for _ in range(count)]
-    for run in runs:
-        await run.result()
+    """Measure runs that sleep until the same moment, their start included: they are all asleep by then."""
+    until = datetime.now(UTC) + timedelta(seconds=0.5 + count * SLOWEST_START)
+    runs = await started(engine, nap, [until] * count)
+    await all_asleep(engine)
+    await at_once([run.result for run in runs])
 
 
 async def in_one_line(engine: sf.Engine, count: int) -> None:
     """Measure runs that wait for one place."""
-    runs = [await engine.start(queued, number) for number in range(count)]
-    for run in runs:
-        await run.result()
+    await at_once([run.result for run in await started(engine, queued, range(count))])
+
+
+async def purge(engine: sf.Engine, count: int) -> None:
+    """Measure deleting runs that have ended; that they are there is not measured."""
+    assert await engine.purge(status="completed") >= count
+
+
+async def make_ended(engine: sf.Engine, count: int) -> None:
+    """Run so many runs to their end."""
+    await at_once([run.result for run in await started(engine, single, range(count))])
+
+
+async def make_kept(engine: sf.Engine, count: int) -> None:
+    """Run so many runs to their end, and wait until they need not be kept."""
+    await make_ended(engine, count)
+    await asyncio.sleep(1.1)
+
+
+async def sweeps(engine: sf.Engine, count: int) -> None:
+    """Measure how runs that are kept no longer are deleted."""
+    sweeper, swept = Sweeper(engine.runtime, sf.admin.Retention(completed=1)), 0
+    while swept < count:
+        swept += await sweeper.sweep()
+
+
+async def requests(engine: sf.Engine, count: int) -> None:
+    """Measure requests that queue for one session, all at the same time."""
+    dispatcher = DISPATCHERS.get(engine)
+    if dispatcher is None:
+        dispatcher = DISPATCHERS[engine] = Dispatcher(engine, [FLOW])
+        await dispatcher.open()
+
+    async def ask(user: int) -> None:
+        principal = sf.Principal("default", f"u{user}")
+        call = Call(flow="growth", action="in_turn", inputs=b"{}", principal=principal, transport="local")
+        await (await dispatcher.dispatch(call, here=True)).packed()
+
+    await asyncio.gather(*(ask(number % 100) for number in range(count)))
+
+
+async def started(engine: sf.Engine, workflow: Any, given: Iterable[Any]) -> list[Any]:  # noqa: ANN401 -- any workflow
+    """Start many runs, some at a time; return them in that order."""
+    runs: dict[int, Any] = {}
+
+    async def start(number: int, value: Any) -> None:  # noqa: ANN401 -- whatever the workflow takes
+        runs[number] = await engine.start(workflow, value)
+
+    await at_once([functools.partial(start, number, value) for number, value in enumerate(given)])
+    return [runs[number] for number in sorted(runs)]
 
 
 async def waiters(engine: sf.Engine, count: int) -> None:
@@ -165,11 +252,9 @@ async def waiters(engine: sf.Engine, count: int) -> None:
 async def renewals(engine: sf.Engine, count: int) -> None:
     """Measure holding many locks for a while, their taking included."""
     holds = [engine.space.mutex(f"lock {number}").hold() for number in range(count)]
-    for hold in holds:
-        await hold.__aenter__()
+    await at_once([hold.__aenter__ for hold in holds])
     await asyncio.sleep(1.0)
-    for hold in holds:
-        await hold.__aexit__(None, None, None)
+    await at_once([functools.partial(hold.__aexit__, None, None, None) for hold in holds])
 
 
 async def beside_holders(engine: sf.Engine, count: int) -> None:
@@ -207,7 +292,13 @@ WORK: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {
     "waiters": waiters,
     "renewals": renewals,
     "beside_holders": beside_holders,
+    "requests": requests,
+    "purge": purge,
+    "sweeps": sweeps,
 }
+
+BEFORE: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {"purge": make_ended, "sweeps": make_kept}
+"""What is done before, and not measured."""
 
 
 async def measure(what: str, count: int) -> dict[str, float]:
@@ -231,12 +322,36 @@ async def measure(what: str, count: int) -> dict[str, float]:
                 await work(engine, 10)
             beating, times = asyncio.create_task(beat()), max(1, LEAST // count)
             await asyncio.sleep(0.01)
-            longest, began = 0.0, time.process_time()
+            longest, used, wall = 0.0, 0.0, 0.0
             for _ in range(times):
+                if what in BEFORE:
+                    await BEFORE[what](engine, count)
+                    await asyncio.sleep(0.01)
+                    longest = 0.0
+                began, began_at = time.process_time(), time.perf_counter()
                 await work(engine, count)
-            took = time.process_time() - began
+                used, wall = used + time.process_time() - began, wall + time.perf_counter() - began_at
             beating.cancel()
-    return {"cpu": took / (times * count) * 1e6, "pause": longest * 1000}
+            for dispatcher in DISPATCHERS.values():
+                await dispatcher.aclose()
+    return {"cpu": used / (times * count) * 1e6, "pause": longest * 1000, "wall": wall / times}
+
+
+async def measure_beside(what: str, count: int) -> dict[str, float]:
+    """Return how long the steps of a run take, in milliseconds, while another one has so many parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with sf.Engine(f"sqlite:///{folder}/store.db", workflows=WORKFLOWS) as engine:
+            await a_run(engine, branches, 10)
+            run = await engine.start(neighbour)
+            await asyncio.sleep(0.5)
+            took.clear()
+            began = time.perf_counter()
+            while time.perf_counter() - began < BESIDE:
+                await WORK[what](engine, count)
+            seen = sorted(took)
+            stopped.append(True)
+            await run.result()
+    return {"p50": 1000 * seen[len(seen) // 2], "p99": 1000 * seen[len(seen) * 99 // 100], "steps": len(seen)}
 
 
 # --- a store in which much lies ------------------------------------------------------------------------------------
@@ -269,6 +384,10 @@ async def drive(path: str) -> dict[str, float]:
         for number in range(RUNS):
             await a_run(engine, single, number)
         found["start, step and end"] = (time.process_time() - began) / RUNS * 1e6
+        began = time.process_time()
+        for _ in range(LISTED):
+            await engine.list(status="completed", workflow="single", newest_first=True, limit=20)
+        found["a list of 20"] = (time.process_time() - began) / LISTED * 1e6
         await all_asleep(engine)
     async with sf.Engine(f"sqlite:///{path}", drive=False) as client:
         runs = [await client.start(single, number) for number in range(RUNS)]
@@ -308,8 +427,11 @@ async def lose(path: str) -> None:
         await asyncio.sleep(600)
 
 
-def main(what: str, given: str) -> None:
+def main(what: str, given: str, size: str = "") -> None:
     """Measure one thing, and print it."""
+    if what == "beside":
+        print(json.dumps(asyncio.run(measure_beside(given, int(size)))))
+        return
     if what == "lose":
         asyncio.run(lose(given))
         return
@@ -318,10 +440,19 @@ def main(what: str, given: str) -> None:
         print(json.dumps(asyncio.run(measure(what, count))))
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store.db"
-        fill(path, count, count // 5)
-        print(json.dumps(asyncio.run(drive(str(path)))))
+        empty, full = Path(folder) / "empty.db", Path(folder) / "full.db"
+        fill(full, count, count // 5)
+        rounds = [(asyncio.run(drive(str(empty))), asyncio.run(drive(str(full)))) for _ in range(ROUNDS)]
+        print(
+            json.dumps({name: compared([(one[name], other[name]) for one, other in rounds]) for name in rounds[0][0]})
+        )
+
+
+def compared(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """Return the medians of what was measured in turns on an empty store and on a full one, and of their ratios."""
+    empty, full = (statistics.median(each) for each in zip(*pairs, strict=True))
+    return {"empty": empty, "full": full, "ratio": statistics.median(full / empty for empty, full in pairs)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -1,18 +1,29 @@
 """Growth: what one branch, child, signal, update, timer, waiter or hold costs when there are many of them.
 
 Every figure is CPU time of a process of its own, so that other work on the machine disturbs it little. Sizes are tried
-from the smallest to the largest; what does not end in a minute is not tried at a larger one.
+from the smallest to the largest, for as long as the next one is expected to end in a minute. How long the steps of
+another run of the same process take meanwhile is time by the clock: for that the machine must be quiet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
-from typing import Any, Final
+import tempfile
+from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
+from benchmarks import _growth_processes as processes
 from benchmarks.harness import ROOT, machine_facts, shown, write_section
+from tests import services
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES: Final = (10, 100, 1_000, 10_000, 100_000)
 BASE, LARGE = 100, 10_000
@@ -20,7 +31,12 @@ BASE, LARGE = 100, 10_000
 
 MOST: Final = 1.5
 MOST_STORED: Final = 1.2
-PATIENCE: Final = float(os.environ.get("STANDFAST_BENCH_PATIENCE", "60"))
+PATIENCE: Final = float(os.environ.get("STANDFAST_BENCH_PATIENCE", "45"))
+LONGEST_TURN: Final = 50.0
+MOST_BESIDE: Final = 3.0
+ROUNDS: Final = 3
+CORES: Final = 2
+LEAST_OF_CORES: Final = 1.7
 STORED: Final = int(os.environ.get("STANDFAST_BENCH_STORED", "500000"))
 
 UNITS: Final = {
@@ -34,21 +50,32 @@ UNITS: Final = {
     "waiters": "a task in one line for a mutex",
     "renewals": "a lock that is held for a second",
     "beside_holders": "a run under a limit, start to end, by how many hold a place",
+    "requests": "a request in one queue, all at once",
+    "purge": "a run that is deleted (`purge`)",
+    "sweeps": "a run that is no longer kept, and swept",
 }
+
+CONSTANT: Final = ("beside_holders",)
+"""What takes as long whatever the size."""
+
+BESIDE: Final = ("branches", "children", "timers", "signals", "updates")
+"""Beside which a run is looked at that takes one step after another."""
 
 NOTES: Final = f"""\
 CPU in microseconds for each, on SQLite, by how many there are. At {LARGE:,} it may be {MOST:g} times that at {BASE:,}.
-The longest turn of the event loop is in the lines of JSON that the command prints. A dash: not done in {PATIENCE:g} s,
-or not tried after that."""
+*Turn*: the longest turn of the event loop at {LARGE:,}, in milliseconds of CPU; {LONGEST_TURN:g} is the bar. A dash:
+not done in {PATIENCE:g} s, or expected to take longer."""
 
 
-def measured(what: str, size: int) -> dict[str, Any] | None:
+def measured(what: str, size: int, *, beside: bool = False, patience: float = PATIENCE) -> dict[str, Any] | None:
     """Measure one thing in a process of its own; None if that takes too long."""
-    command = [sys.executable, "-m", "benchmarks._growth_work", what, str(size)]
-    patience = PATIENCE if what != "store" else 20 * PATIENCE
+    command = [sys.executable, "-m", "benchmarks._growth_work", *(["beside"] if beside else []), what, str(size)]
     try:
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=patience)
     except subprocess.TimeoutExpired:
+        return None
+    except subprocess.CalledProcessError as failed:
+        print(f"!! {what} {size}: {failed.stderr.splitlines()[-1:]}", file=sys.stderr)
         return None
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -58,32 +85,79 @@ def of_units() -> tuple[list[list[str]], list[str]]:
     rows, missed = [], []
     for what, title in UNITS.items():
         figures: dict[int, float] = {}
-        pause = 0.0
+        pauses: dict[int, float] = {}
         for size in SIZES:
             found = measured(what, size)
             if found is None:
                 break
-            figures[size], pause = found["cpu"], found["pause"]
+            figures[size], pauses[size] = found["cpu"], found["pause"]
+            if found["wall"] * 10 > PATIENCE and what not in CONSTANT:
+                break
         largest = max((size for size in figures if size <= LARGE), default=BASE)
         ratio = figures[largest] / figures[BASE] if BASE in figures else float("nan")
+        pause = pauses.get(largest, float("nan"))
         if not ratio <= MOST or largest < LARGE:
             missed.append(title)
-        print(
-            json.dumps({"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pause}), flush=True
-        )
+        if not pause <= LONGEST_TURN:
+            missed.append(f"{title}: a turn of {pause:.0f} ms")
+        print(json.dumps({"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pauses}))
+        sys.stdout.flush()
         cells = [shown(figures[size]) if size in figures else "-" for size in SIZES]
-        rows.append([title, *cells, f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}")])
+        rows.append([title, *cells, f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}"), f"{pause:.0f}"])
+    return rows, missed
+
+
+def of_neighbours() -> tuple[list[list[str]], list[str]]:
+    """Measure the steps of a run beside others that have many parts; return the rows of a table, and what is missed."""
+    rows, missed = [], []
+    for what in BESIDE:
+        few, many = measured(what, BASE, beside=True), measured(what, LARGE, beside=True)
+        if few is None or many is None:
+            missed.append(f"a run beside {what}")
+            continue
+        print(json.dumps({"subject": "growth", "beside": what, BASE: few, LARGE: many}), flush=True)
+        ratio = many["p99"] / few["p99"]
+        rows.append([what, *(shown(each[key]) for each in (few, many) for key in ("p50", "p99")), f"{ratio:.2f}"])
+        if ratio > MOST_BESIDE:
+            missed.append(f"a run beside {what}: p99 {ratio:.1f} times")
     return rows, missed
 
 
 def of_store() -> tuple[list[list[str]], list[str]]:
     """Measure an empty store and a full one; return the rows of a table, and what grows too fast."""
-    empty, full = measured("store", 0), measured("store", STORED)
-    if empty is None or full is None:
+    found = measured("store", STORED, patience=20 * PATIENCE)
+    if found is None:
         return [], ["a store in which much lies: not done in time"]
-    print(json.dumps({"subject": "growth", "empty": empty, "full": full}), flush=True)
-    rows = [[what, shown(empty[what]), shown(full[what]), f"{full[what] / empty[what]:.2f}"] for what in empty]
-    return rows, [what for what in empty if full[what] > MOST_STORED * empty[what]]
+    print(json.dumps({"subject": "growth", "store": found}), flush=True)
+    rows = [[what, shown(each["empty"]), shown(each["full"]), f"{each['ratio']:.2f}"] for what, each in found.items()]
+    return rows, [what for what, each in found.items() if each["ratio"] > MOST_STORED]
+
+
+def of_processes() -> tuple[list[list[str]], list[str]]:
+    """Measure the worker command with one process and with two; return the rows of a table, and what is missed."""
+    rows, missed = [], []
+    with contextlib.ExitStack() as stack:
+        for name, url in stores(stack):
+            one, two = [statistics.median(each) for each in zip(*[_pair(url) for _ in range(ROUNDS)], strict=True)]
+            print(json.dumps({"subject": "growth", "processes": name, "one": one, "two": two}), flush=True)
+            rows.append([name, shown(one), shown(two), f"{two / one:.2f}"])
+            if two < LEAST_OF_CORES * one:
+                missed.append(f"two processes on {name}: {two / one:.2f} times one")
+    return rows, missed
+
+
+def _pair(url: str) -> tuple[float, float]:
+    return processes.runs_a_second(url, 1), processes.runs_a_second(url, CORES)
+
+
+def stores(stack: contextlib.ExitStack) -> Iterator[tuple[str, str]]:
+    """Yield each store on which several processes are measured: its name and its URL."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    yield "SQLite", f"sqlite:///{folder}/store.db"
+    try:
+        yield "PostgreSQL", stack.enter_context(services.private("postgresql")).url
+    except pytest.skip.Exception as problem:
+        print(f"!! left out: {problem}", file=sys.stderr)
 
 
 def table(titles: list[str], rows: list[list[str]]) -> str:
@@ -95,19 +169,25 @@ def table(titles: list[str], rows: list[list[str]]) -> str:
 def main() -> int:
     """Measure, print, and write the section of the results."""
     units, missed = of_units()
+    beside, too_late = of_neighbours()
     stored, too_much = of_store()
+    workers, too_few = of_processes()
     parts = [
         "## Growth",
         f"`make bench SUBJECT=growth` · {machine_facts()} · one round, CPU time",
         NOTES,
-        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}"], units),
+        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "turn, ms"], units),
+        f"Steps of another run of the process meanwhile, in ms by the clock; p99 may be {MOST_BESIDE:g} times:",
+        table(["beside", *(f"{size:,}: {each}" for size in (BASE, LARGE) for each in ("p50", "p99")), "ratio"], beside),
         f"A store with {STORED:,} ended and {STORED // 5:,} sleeping runs may cost {MOST_STORED:g} times as much:",
         table(["CPU a run, us", "empty", "full", "ratio"], stored),
+        f"`standfast worker --processes`: runs a second, of five steps of 1 ms each; {LEAST_OF_CORES:g} is the bar:",
+        table(["", "1 process", f"{CORES} processes", "ratio"], workers),
     ]
     print("\n\n".join(parts))
     if not os.environ.get("STANDFAST_BENCH_DRY"):
         write_section("growth", "\n\n".join(parts))
-    missed += too_much
+    missed += [*too_late, *too_much, *too_few]
     print(f"\nmissed: {', '.join(missed)}" if missed else "\nevery bar is met")
     return 1 if missed and "--strict" in sys.argv else 0
 

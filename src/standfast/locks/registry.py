@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
@@ -59,6 +60,12 @@ POLLS_PER_SECOND: Final = 500
 REMEMBERED: Final = 1_000
 """How many lines that are not in use are kept in mind: what was last seen of them saves a round trip."""
 
+MOST_IN_A_TURN: Final = 32
+"""How many lines are looked at in one turn of the event loop."""
+
+FORGOTTEN: Final = 4
+"""How many lines are looked at, whether they can be forgotten, for each new one."""
+
 BODIES_END_WITHIN: Final = 5.0
 """Seconds that closing a space waits for the bodies of holds, which it has cancelled, to end."""
 
@@ -83,7 +90,7 @@ class Lines:
     def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
         self.scope, self.clock, self.hooks = scope, clock, hooks
         self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
-        self._lines: Final[dict[tuple[str, ...], LocalLine]] = {}
+        self._lines: Final[OrderedDict[tuple[str, ...], LocalLine]] = OrderedDict()
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
         self._by_grant: Final[dict[RecordKey, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
@@ -113,10 +120,14 @@ class Lines:
         return found
 
     def _forget_some(self) -> None:
-        for address in list(self._lines)[: max(0, len(self._lines) - REMEMBERED)]:
-            if self._lines[address].is_idle:
-                keys = self._lines.pop(address).driver.keys
+        """Forget lines that are not in use, the oldest first; a few are looked at for each new one."""
+        for _ in range(min(FORGOTTEN, len(self._lines) - REMEMBERED)):
+            address, line = self._lines.popitem(last=False)
+            if line.is_idle:
+                keys = line.driver.keys
                 del self._by_head[keys.head], self._by_grant[keys.grant(SLOT)]
+            else:
+                self._lines[address] = line  # in use: it is looked at again after all others
 
     def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run ``work`` to its end, whatever is cancelled meanwhile."""
@@ -157,7 +168,9 @@ class Lines:
                     lines = [line for line in about if line is not None]
                 else:
                     lines = list(self._lines.values())
-                for line in lines:
+                for number, line in enumerate(lines):
+                    if number % MOST_IN_A_TURN == MOST_IN_A_TURN - 1:
+                        await asyncio.sleep(0)  # it may be thousands, and a store in this process answers at once
                     if line.waits or line.holds or line.counted:
                         await self._safely(line.poll_front())
                     if line.counted and not hint.complete:

@@ -67,6 +67,15 @@ It is written down, and shown to people, what a run waits for when it leaves the
 MOST_IN_TURN: Final = 2_000
 """How many runs may stay in memory for that."""
 
+LONG: Final = 200
+"""A run with more events than this in its history stays in memory longer: as many times as it has this many.
+
+To load it again takes the longer the more there are. A parent of thousands of children is woken by the end of each, and
+would do nothing else but be loaded; so that takes a few percent of the time at the most."""
+
+LONGEST: Final = 40
+"""How many times longer it stays at the most."""
+
 SHOWN: Final = 20
 """How many of the things that a run waits for are named."""
 
@@ -413,8 +422,11 @@ def is_resting(activation: Activation, linger: float) -> bool:
     rested = 0.0 if since is None else seconds_between(since, runtime.clock.elapsed())
     if since is None or rested < linger:
         return False
-    if rested < linger * TURNS and len(runtime.idle) <= MOST_IN_TURN and all(wait.is_turn for wait in activation.waits):
-        return False
+    if len(runtime.idle) <= MOST_IN_TURN:
+        if rested < linger * min(LONGEST, _position(activation) // LONG):
+            return False
+        if rested < linger * TURNS and all(wait.is_turn for wait in activation.waits):
+            return False
     due = activation.due_at()
     return due is None or seconds_between(runtime.now(), due) > linger
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
@@ -665,16 +666,22 @@ def _difference(asked: Start, record: Record) -> str:
 
 HISTORY_PAGE: Final = 500
 
+A_TURN: Final = 2_000
+"""How many events of a history are decoded in one turn of the event loop."""
+
 
 async def events_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[HistoryEvent]:
     """Read a run's history, whole or from the beginning of a chunk on."""
     events: list[HistoryEvent] = []
-    start, end = keys.history()
+    start, end, seen = *keys.history(), 0
     start = keys.chunk(first) if first else start
     while True:
         page = await scope.scan(start, end, limit=HISTORY_PAGE)
         for record in page.records.values():
             events.extend(CHUNKS.decode(record.value).events)
+            if len(events) - seen >= A_TURN:
+                seen = len(events)
+                await asyncio.sleep(0)  # others go on meanwhile
         if page.more is None:
             return events
         start = page.more

@@ -55,6 +55,7 @@ async def matching(
         if page.more is None or limit <= 0:
             return
         start = page.more
+        await asyncio.sleep(0)  # a store in this process answers at once: others go on meanwhile
 
 
 # --- the worker of an engine: finds runs that can go on, drives them, and reclaims those of workers that died ------
@@ -72,6 +73,12 @@ FLUSH_AFTER: Final = 0.02
 
 AT_REST: Final = 0.4
 """After which part of the time that a run stays in memory it is looked again which have been there for so long."""
+
+MOST_CLAIMED: Final = 128
+"""How many runs begin to be claimed in one turn of the event loop."""
+
+MOST_SUSPENDED: Final = 200
+"""How many runs begin to be suspended in one turn of the event loop."""
 
 HELD_UP: Final = 0.5
 """An event loop that stands still for this many seconds is reported: something blocks it."""
@@ -398,6 +405,8 @@ class Worker:
                 await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: try again
             if not self._notified.is_set():
                 await self._rest()
+            else:
+                await asyncio.sleep(0)  # what this round has begun goes on before the next
 
     def _give_up(self, lost: StoreRewoundError) -> None:
         """Stop for good: what was acknowledged to this process is gone, so nothing in its memory can be relied on.
@@ -456,10 +465,7 @@ class Worker:
             runtime.lost_presence()
         runtime.fire_alarms()
         self._flush_dirty()
-        if runtime.idle and seconds_between(self._rested_at, now := runtime.clock.elapsed()) >= self._linger * AT_REST:
-            self._rested_at = now
-            for activation in [each for each in runtime.idle if is_resting(each, self._linger)]:
-                self._own(self._safely(suspend(activation)))
+        self._suspend_resting()
         if loop.time() - self._polled_at >= POLL_EVERY:
             self._polled_at = loop.time()
             await self._poll_all()
@@ -476,6 +482,19 @@ class Worker:
         if self._has_more and is_short and self._room() > 0:
             await self._poll_ready()
         self._claim_ready()
+
+    def _suspend_resting(self) -> None:
+        """Take runs out of memory that have waited for long enough, some in each turn of the event loop."""
+        runtime, now = self._runtime, self._runtime.clock.elapsed()
+        if not runtime.idle or seconds_between(self._rested_at, now) < self._linger * AT_REST:
+            return
+        self._rested_at = now
+        resting = [each for each in runtime.idle if not each.is_unloading and is_resting(each, self._linger)]
+        for activation in resting[:MOST_SUSPENDED]:
+            self._own(self._safely(suspend(activation)))
+        if len(resting) > MOST_SUSPENDED:
+            self._rested_at = Instant(0)
+            self._notified.set()
 
     def _flush_dirty(self) -> None:
         for activation in tuple(self._runtime.dirty):
@@ -496,7 +515,9 @@ class Worker:
 
     def _claim_ready(self) -> None:
         wanted = room(self._capacity, self._active(), len(self._ready), len(self._lifelines) + 1)
-        number = min(wanted, self._room())
+        number = min(wanted, self._room(), MOST_CLAIMED)
+        if number == MOST_CLAIMED:
+            self._notified.set()  # the others in the next turn of the event loop
         if number > 0:
             some = islice((run_id for run_id in self._ready if run_id not in self._claiming), AHEAD * number)
             for run_id in self._in_own_order(list(some))[:number]:
@@ -630,6 +651,7 @@ class Worker:
             if page.more is None:
                 return
             start = page.more  # also past those that stay: of workflows that are not here
+            await asyncio.sleep(0)
         self._next_due = Instant(0)  # there is more, and it is looked at when these are claimed
 
     def _is_new(self, record: Record) -> bool:

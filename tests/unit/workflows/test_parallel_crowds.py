@@ -12,11 +12,13 @@ import pytest
 from msgspec import structs
 
 import standfast as sf
-from standfast.clock import Instant
+from standfast.clock import Instant, later
 from standfast.workflows import parallel, records, start
 from standfast.workflows.activation import A_SLICE
+from standfast.workflows.execution import LONG, is_resting
 from standfast.workflows.replay import OVER, Branch, Branches, Wait
 from standfast.workflows.runtime import CROWD
+from standfast.workflows.worker import MOST_SUSPENDED
 from tests.unit.workflows.engines import until
 
 MANY: Final = 3 * A_SLICE + 1
@@ -185,6 +187,44 @@ async def test_waits_that_are_due_together_end_some_at_a_time() -> None:
     assert [wait.future.done() for wait in waits] == [True] * 7 + [False] * 3
     assert (kept.due_at(), waits[0].future.result()) == (Instant(5), OVER)
     assert kept.expire(Instant(5), 7) == 3
+
+
+@sf.workflow
+async def long_history(ctx: sf.Context, count: int) -> int:
+    """Take many steps, and wait."""
+    for number in range(count):
+        await ctx.step(one, number)
+    return int(await ctx.wait_signal("go"))
+
+
+async def test_a_run_with_a_long_history_stays_in_memory_longer(url: str) -> None:
+    """To load it takes the longer the more there is, so it is not loaded again for each thing that it is told."""
+    linger = 10.0
+    limits = sf.admin.WorkerLimits(linger=linger)
+    async with sf.Engine(url, workflows=[long_history], worker=limits) as engine:
+        for count, times in ((2 * LONG - 5, 1), (2 * LONG + 5, 2), (5, 1)):
+            run = await engine.start(long_history, count)
+            runtime = engine.runtime
+            while (activation := runtime.loaded.get(run.id)) not in runtime.idle:  # noqa: ASYNC110 -- nothing tells it
+                await asyncio.sleep(0)
+            assert activation is not None
+            for rested, is_over in ((times * linger - 1.0, False), (times * linger + 1.0, True)):
+                runtime.idle[activation] = later(runtime.clock.elapsed(), -rested)
+                assert is_resting(activation, linger) is is_over, (count, rested)
+            await run.signal("go", 1)
+            assert await run.result() == 1
+
+
+async def test_many_runs_that_wait_are_all_taken_out_of_memory(url: str) -> None:
+    """However many rest at the same time, none is forgotten though only some are suspended in a turn of the loop."""
+    count = 2 * MOST_SUSPENDED + 50
+    async with sf.Engine(url, workflows=[long_history], worker=sf.admin.WorkerLimits(linger=0.01)) as engine:
+        runs = await asyncio.gather(*(engine.start(long_history, 0) for _ in range(count)))
+        while engine.runtime.loaded:  # noqa: ASYNC110 -- nothing tells it
+            await asyncio.sleep(0.01)
+        assert (await engine.count(status="suspended")).number == count
+        await asyncio.gather(*(run.signal("go", 1) for run in runs))
+        assert [await run.result() for run in runs] == [1] * count
 
 
 @pytest.mark.parametrize("workflow", [single, counting, family], ids=lambda each: each.name)
