@@ -287,6 +287,8 @@ class InboxPoll:
         """Say that there is news."""
         activation = self._activation
         self.is_waiting = True
+        if self._stopped:
+            return  # its end is being written, and after that there is nothing to poll for
         if self._polling is None and not activation.is_unloading and activation.claim is not None:
             task = asyncio.get_running_loop().create_task(self._poll())
             self._polling = None if task.done() else task  # an eager task may be over by now

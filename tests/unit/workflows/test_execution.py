@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import standfast as sf
 from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
 from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows import execution
 
 
 @sf.workflow(timeout="1 minute")
@@ -58,3 +61,26 @@ async def test_a_parent_is_told_why_its_child_was_cancelled() -> None:
 def test_a_time_out_of_code_that_is_not_here_says_so_without_a_number() -> None:
     """Zero seconds would be wrong."""
     assert str(RunTimedOutError("a", 0.0)) == "the run 'a' did not end in time"
+
+
+@sf.workflow
+async def ends(_ctx: sf.Context) -> str:
+    """End at once."""
+    return "over"
+
+
+async def test_news_that_come_while_the_end_is_written_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is gone by the time that a look would come to its inbox."""
+    polls: list[bool] = []
+    real = execution._write_state
+
+    async def write(activation: Any, *args: Any) -> object:
+        activation.notify()
+        polls.append(activation.inbox_poll.is_polling)
+        return await real(activation, *args)
+
+    monkeypatch.setattr(execution, "_write_state", write)
+    async with sf.Engine("memory://", workflows=[ends]) as engine:
+        assert await (await engine.start(ends)).result() == "over"
+
+    assert polls == [False]
