@@ -31,13 +31,15 @@ class Process(NamedTuple):
 
     ``phase``: idle; enters (the first alternative); joins (the second); waits; holds; frees (the second alternative of
     leaving); has looked (the general way: it has read the first ticket, and commits on that); has seen it over (it has
-    read that the hold is over, and the first ticket, before it joined).
+    read that the hold is over, and the first ticket, before it joined). ``known``: the ticket after the
+    first one when it last looked, unless it has handed over to it since.
     """
 
     phase: str = "idle"
     turn: int = 0
     fence: int = 0
     seen: Ticket | None = None
+    known: tuple[Ticket, ...] = ()
     is_up: bool = True
     is_evicted: bool = False
 
@@ -66,6 +68,7 @@ class Guards(NamedTuple):
     moves_first: bool = True
     checks_grant: bool = True
     takes_over_if_empty: bool = True
+    known_if_there: bool = True
 
 
 class MutexModel(NamedTuple):
@@ -173,8 +176,20 @@ class MutexModel(NamedTuple):
             )
         else:
             yield f"{number} finds no ticket", _with(world, number, process._replace(phase="frees"))
+        if process.known:
+            yield from self._hands_over_to_known(world, number, process)
         first = world.tickets[0] if world.tickets else None
-        yield f"{number} looks", _with(world, number, process._replace(phase="has looked", seen=first))
+        looks = process._replace(phase="has looked", seen=first, known=world.tickets[1:2])
+        yield f"{number} looks", _with(world, number, looks)
+
+    def _hands_over_to_known(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
+        """Hand over to the first that it knows, without a look: the commit finds out if that has gone."""
+        [ticket] = process.known
+        if self.guards.known_if_there and ticket not in world.tickets:
+            yield f"{number} knew one that has gone", _with(world, number, process._replace(known=()))
+            return
+        left = process._replace(phase="idle", is_evicted=False, known=())
+        yield f"{number} hands over to {ticket.who}, which it knows", _with(_moved(world, ticket), number, left)
 
     def _frees(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
         if world.grant != Grant(number, process.fence) or (self.guards.frees_if_empty and world.tickets):
@@ -188,7 +203,8 @@ class MutexModel(NamedTuple):
         if after is None:
             yield f"{number} was overtaken", _with(world, number, process._replace(phase="holds", seen=None))
         else:
-            left = process._replace(phase="idle", seen=None, is_evicted=False)
+            known = process.known if process.turn < self.turns else ()
+            left = process._replace(phase="idle", seen=None, is_evicted=False, known=known)
             yield f"{number} leaves as it decided", _with(after, number, left)
 
     def _general(self, world: World, grant: Grant, seen: Ticket | None) -> World | None:
@@ -241,7 +257,13 @@ def canonical(world: World) -> World:
     def grant(each: Grant) -> Grant:
         return Grant(each.who, rank[each.fence])
 
-    processes = tuple(each._replace(fence=rank[each.fence], seen=ticket(each.seen)) for each in world.processes)
+    def known(each: Process) -> tuple[Ticket, ...]:
+        gone = (one._replace(number=0) if one not in world.tickets else one for one in each.known)
+        return tuple(Ticket(rank[one.number], one.who) for one in gone if each.is_up)
+
+    processes = tuple(
+        each._replace(fence=rank[each.fence], seen=ticket(each.seen), known=known(each)) for each in world.processes
+    )
     return world._replace(
         processes=processes,
         grant=None if world.grant is None else grant(world.grant),

@@ -48,6 +48,12 @@ def a_newcomer_passes_no_ticket(before: World, _step: str, after: World) -> bool
     return waited or not any(before.processes[each.who].is_up for each in before.tickets)
 
 
+def only_one_that_asks_is_granted(before: World, _step: str, after: World) -> bool:
+    """A grant goes to a process that waits, or that takes it for itself."""
+    asking = ("enters", "waits", "has seen it over")
+    return after.grant in (None, before.grant) or before.processes[after.grant.who].phase in asking
+
+
 def fences_grow(before: World, _step: str, after: World) -> bool:
     """A new grant has a larger version than everything that there is."""
     return after.grant in (None, before.grant) or (after.grant is not None and after.grant.fence > before.last_version)
@@ -61,6 +67,7 @@ PROPERTIES = {
         one_holds,
         first_come_first_served,
         a_newcomer_passes_no_ticket,
+        only_one_that_asks_is_granted,
         fences_grow,
     )
 }
@@ -71,6 +78,7 @@ MUTANTS = {
     "moves the last ticket": Guards(moves_first=False),
     "leaves without looking at the grant": Guards(checks_grant=False),
     "takes over without looking for tickets": Guards(takes_over_if_empty=False),
+    "hands over to a known one that has gone": Guards(known_if_there=False),
 }
 
 

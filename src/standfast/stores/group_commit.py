@@ -291,6 +291,10 @@ class CommitGroup:
         seat.answer = asyncio.Future(loop=self._loop)
         return seat
 
+    def expect_another(self) -> None:
+        """Let the next rider wait for the one after it, which comes in the same turn of the loop or in the next."""
+        self._alone = 0
+
     @property
     def wants_pause(self) -> bool:
         """Whether enough riders have left at once."""
@@ -600,6 +604,10 @@ class GroupedStore:
     def capabilities(self) -> Capabilities:
         """What this store can do."""
         return self._limits
+
+    def expect_another(self) -> None:
+        """Say that two tasks are about to commit: the first waits for the second, and they share a transaction."""
+        self._group.expect_another()
 
     @property
     def backend(self) -> Backend:

@@ -47,6 +47,7 @@ from standfast.locks.entry import (
 from standfast.locks.lock_record import check_permits
 from standfast.locks.locks import LONGEST_NOTE, check_text, spec_of
 from standfast.scope import address_of
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Check, Delete, Put
 from standfast.workflows.activation import raise_lost
 from standfast.workflows.control import RunCancelled, Unload
@@ -466,6 +467,9 @@ class _NextTurn:
             activation.notify()
         else:
             wait.settle(turn)
+            store = self._runtime.space.store
+            if isinstance(store, GroupedStore):  # what this run does next, and the leaving of that one, go together
+                store.expect_another()
 
     def drop(self, *, notify: bool = False) -> None:
         """Let the run go: with ``notify``, it looks for itself."""
