@@ -254,8 +254,9 @@ def _locks(sql: Dialect, records: str) -> str:
 class SqliteDialect:
     """SQLite 3.38 and what is made of it. Joining blobs makes text of the same bytes, hence the casts."""
 
-    key: Final = "key"
-    now: Final = "(julianday('now') - 2440587.5) * 86400000000"
+    def __init__(self) -> None:
+        self.key: Final = "key"
+        self.now: Final = "(julianday('now') - 2440587.5) * 86400000000"
 
     def said(self, *texts: str) -> str:
         """See :class:`Dialect`."""
@@ -360,8 +361,9 @@ class SqliteDialect:
 class MysqlDialect:
     """MariaDB 10.6 and MySQL 8.0."""
 
-    key: Final = "k"
-    now: Final = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))"
+    def __init__(self) -> None:
+        self.key: Final = "k"
+        self.now: Final = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))"
 
     def said(self, *texts: str) -> str:
         """See :class:`Dialect`."""

@@ -30,7 +30,6 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.address import Address, tls_error
-from standfast.stores.liveness import GRACE
 from standfast.stores.remote.connection import ConnectBackoff
 from standfast.stores.remote.liveness import take_grace
 from standfast.stores.remote.service_time import ServiceTime, shared_time
@@ -77,7 +76,7 @@ class EtcdOptions(Struct, frozen=True):
         max_request_bytes: How many bytes a request may have, as the cluster was told.
         quota: How many bytes the cluster may take, as it was told; a store that is nearly full is reported.
         lifeline: Whether a process keeps a lease alive by which others see that it died.
-        grace: For how many seconds others wait for a process whose lease has ended.
+        grace: For how many seconds others wait for a process that was silent; 0: as the cluster's elections need it.
     """
 
     urls: tuple[str, ...]
@@ -94,7 +93,7 @@ class EtcdOptions(Struct, frozen=True):
     max_request_bytes: int = 1_572_864
     quota: int = QUOTA
     lifeline: bool = True
-    grace: float = GRACE
+    grace: float = 0.0
 
     def __repr__(self) -> str:
         return f"EtcdOptions({self.name})"
@@ -134,7 +133,7 @@ def read_options(address: Address) -> EtcdOptions:
         max_request_bytes=address.take_count("max_request_bytes", 1_572_864, most=1 << 30),
         quota=address.take_count("quota", QUOTA, most=1 << 50),
         lifeline=address.take_flag("lifeline", default=True),
-        grace=take_grace(address),
+        grace=take_grace(address, default=0.0),
     )
     address.finish(*OPTION_NAMES)
     if options.max_txn_ops < FEWEST_OPERATIONS:
@@ -201,6 +200,13 @@ class GrantReply(EtcdReply, frozen=True):
     TTL: int = 0
 
 
+class TimeToLiveReply(EtcdReply, frozen=True):
+    """For how many whole seconds more a lease lasts, less than none if it is over, and for how many it was granted."""
+
+    TTL: int = 0
+    grantedTTL: int = 0  # noqa: N815 -- the name on the wire
+
+
 class KeepAliveReply(EtcdReply, frozen=True):
     """What became of a lease that was to be kept alive."""
 
@@ -243,6 +249,7 @@ RANGE: Final = ("/v3/kv/range", msgspec.json.Decoder(RangeReply, strict=False))
 TXN: Final = ("/v3/kv/txn", msgspec.json.Decoder(TxnReply, strict=False))
 GRANT: Final = ("/v3/lease/grant", msgspec.json.Decoder(GrantReply, strict=False))
 KEEP_ALIVE: Final = ("/v3/lease/keepalive", msgspec.json.Decoder(KeepAliveReply, strict=False))
+TIME_TO_LIVE: Final = ("/v3/lease/timetolive", msgspec.json.Decoder(TimeToLiveReply, strict=False))
 REVOKE: Final = ("/v3/lease/revoke", msgspec.json.Decoder(EtcdReply, strict=False))
 STATUS: Final = ("/v3/maintenance/status", msgspec.json.Decoder(StatusReply, strict=False))
 ALARM: Final = ("/v3/maintenance/alarm", msgspec.json.Decoder(AlarmReply, strict=False))

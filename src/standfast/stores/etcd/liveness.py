@@ -1,8 +1,12 @@
-"""Liveness on etcd: a key under a lease that its process keeps alive, so that a death is seen soon.
+"""Liveness on etcd: a lease that its process keeps alive, and whose age others ask for.
 
-The lease lasts a few seconds beyond the last word of its process. A process that could not keep it alive for nearly as
-long gives up first; see :mod:`standfast.stores.remote.liveness`. A new leader starts all leases anew, so an election
-costs no process its life.
+A cluster counts down every lease in the memory of its leader, and tells how many whole seconds are left. So a process
+that was silent for a second is seen as soon as that second is over; nobody waits until its lease has ended, which the
+cluster looks for twice a second only, and which it gives for no less than one and a half elections.
+
+A process that could not keep its lease alive for a second gives its session up and opens another one; see
+:mod:`standfast.stores.remote.liveness`. A new leader starts all leases anew. The grace is longer than an election, so
+an election costs no process its life.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ from typing import TYPE_CHECKING, Final, final
 import aiohttp
 
 from standfast.errors import StoreError, UnsuitableStoreError
-from standfast.stores.etcd.gateway import GRANT, KEEP_ALIVE, RANGE, REVOKE, TXN, CompactedError, EtcdConnection
-from standfast.stores.etcd.records import EtcdKeys, facts, put
+from standfast.stores.etcd.gateway import GRANT, KEEP_ALIVE, RANGE, REVOKE, TIME_TO_LIVE, CompactedError, EtcdConnection
+from standfast.stores.etcd.records import EtcdKeys, facts
 from standfast.stores.liveness import now
 from standfast.stores.remote.liveness import CONNECTED_WITHIN, LivenessServer
 
@@ -27,27 +31,38 @@ if TYPE_CHECKING:
     from standfast.stores.etcd.gateway import EtcdOptions
 
 LEASE: Final = 2
-"""How many seconds a lease lasts: the shortest that a cluster gives, one and a half elections by default.
+"""For how many seconds a lease is asked for. A cluster gives no less than one and a half elections."""
 
-A cluster looks for leases that have ended twice a second. Then others let the grace pass. So a death is seen 3 to 4 s
-after the last word of a process, and one that was silent for less than 2.6 s, because of an election, say, lives on.
-"""
+SILENT: Final = 1
+"""After how many seconds without a word of its process a lease is suspicious: whole ones, as a cluster tells them."""
 
-BEFORE_THE_END: Final = 0.25
-"""How many seconds before its lease ends a process that could not keep it alive gives it up."""
-
-KEPT_EVERY: Final = 0.4
+KEPT_EVERY: Final = 0.3
 """Seconds between two words."""
 
-LOOKED_AT: Final = 100
+SHORTEST_GRACE: Final = 0.75
+"""The grace with elections of two thirds of a second at most: then a death is seen in 2 s."""
+
+GRACE_OF_A_SECOND: Final = 0.95
+"""The grace for each second of the shortest lease that a cluster gives: with its defaults, an election of 2 s fits."""
+
 _ERRORS: Final = (StoreError, aiohttp.ClientError, TimeoutError, CompactedError)
 
 
-def liveness_server(options: EtcdOptions, store: str) -> LivenessServer:
+async def grace_of(connection: EtcdConnection) -> float:
+    """Return how long a process may be out of sight: an election long, as the cluster's shortest lease tells it."""
+    if connection.options.grace:
+        return connection.options.grace
+    lease = await connection.ask(GRANT, {"TTL": 1})
+    with contextlib.suppress(*_ERRORS):  # it ends by itself
+        await connection.ask(REVOKE, {"ID": lease.ID})
+    return SHORTEST_GRACE if lease.TTL <= 1 else GRACE_OF_A_SECOND * lease.TTL
+
+
+def liveness_server(options: EtcdOptions, store: str, grace: float) -> LivenessServer:
     """Return where sessions are opened; ``store`` tells the store from all others."""
     place = f"{','.join(options.urls)}/{options.prefix}"
     open_session = functools.partial(open_liveness_session, options, store)
-    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4, options.grace)
+    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4, grace)
 
 
 @asynccontextmanager
@@ -58,15 +73,18 @@ async def open_liveness_session(options: EtcdOptions, store: str) -> AsyncGenera
         found = (await connection.ask(RANGE, {"key": keys.store}, seconds=CONNECTED_WITHIN)).kvs
         if not found or facts.decode(found[0].value).id != store:
             raise UnsuitableStoreError(options.name, "another store is at this address")
-        granted_at = now()
-        lease = await connection.ask(GRANT, {"TTL": LEASE}, seconds=CONNECTED_WITHIN)
-        session = EtcdLivenessSession(connection, keys, lease.ID, lease.TTL, granted_at)
+        session = EtcdLivenessSession(connection)
         try:
             yield session
         finally:
             await session.aclose()
     finally:
         await connection.aclose()
+
+
+def lease_of(number: int) -> int:
+    """Return the lease of a number: leases are positive."""
+    return (number & (1 << 63) - 1) or 1
 
 
 @final
@@ -77,19 +95,17 @@ class EtcdLivenessSession:
         tried_at: When it was last kept alive.
     """
 
-    def __init__(
-        self, connection: EtcdConnection, keys: EtcdKeys, lease: int, seconds: float, granted_at: float
-    ) -> None:
-        self._connection, self._keys, self._lease, self._seconds = connection, keys, lease, seconds
+    def __init__(self, connection: EtcdConnection) -> None:
+        self._connection, self._lease = connection, 0
         self._told: Callable[[], object] | None = None
-        self.tried_at = granted_at
+        self.tried_at = now()
         self.is_lost = False
-        self._keeping: Final = asyncio.get_running_loop().create_task(self._keep_alive())
+        self._keeping: asyncio.Task[None] | None = None
 
     @property
     def ends_at(self) -> float:
-        """When it ends unless it is kept alive: also while this process is stopped."""
-        return self.tried_at + self._seconds - BEFORE_THE_END
+        """When others begin to miss it unless it is kept alive: also while this process is stopped."""
+        return self.tried_at + SILENT
 
     def when_lost(self, tell: Callable[[], object]) -> None:
         """Call ``tell`` when it ends."""
@@ -98,8 +114,18 @@ class EtcdLivenessSession:
             tell()
 
     async def attach(self, number: int) -> None:
-        """Put the key of a number under the lease; one of an older lease of this process is taken over."""
-        await self._connection.ask(TXN, {"success": [put(self._keys.alive(number), b"", self._lease)]})
+        """Take the lease of a number, or keep alive what an older session of this process has left of it."""
+        lease, asked_at = lease_of(number), now()
+        if not await self._keep(lease):
+            asked_at = now()
+            await self._connection.ask(GRANT, {"TTL": LEASE, "ID": lease}, seconds=CONNECTED_WITHIN)
+        self._lease, self.tried_at = lease, asked_at
+        self._keeping = asyncio.get_running_loop().create_task(self._keep_alive())
+
+    async def _keep(self, lease: int, seconds: float = CONNECTED_WITHIN) -> bool:
+        """Keep a lease alive; False if there is none."""
+        kept = await self._connection.ask(KEEP_ALIVE, {"ID": lease}, seconds=seconds)
+        return kept.result.TTL > 0
 
     async def _keep_alive(self) -> None:
         while True:
@@ -109,8 +135,7 @@ class EtcdLivenessSession:
             await asyncio.sleep(min(KEPT_EVERY, left))
             sent_at = now()
             with contextlib.suppress(*_ERRORS):
-                kept = await self._connection.ask(KEEP_ALIVE, {"ID": self._lease}, seconds=max(left, 0.1))
-                if kept.result.TTL <= 0:
+                if not await self._keep(self._lease, max(self.ends_at - sent_at, 0.1)):
                     break
                 self.tried_at = sent_at
         self.is_lost = True
@@ -118,17 +143,16 @@ class EtcdLivenessSession:
             self._told()
 
     async def unattached(self, numbers: Sequence[int]) -> set[int]:
-        """Return the numbers whose keys are gone."""
-        gone = set[int]()
-        for place in range(0, len(numbers), LOOKED_AT):
-            some = numbers[place : place + LOOKED_AT]
-            keys = [{"request_range": {"key": self._keys.alive(number), "count_only": True}} for number in some]
-            answer = await self._connection.ask(TXN, {"success": keys})
-            gone |= {number for number, each in zip(some, answer.responses, strict=True) if not each.found.count}
-        return gone
+        """Return the numbers whose leases were not kept alive for a second, or are over."""
+        asked = [self._connection.ask(TIME_TO_LIVE, {"ID": lease_of(number)}) for number in numbers]
+        answers = await asyncio.gather(*asked)
+        found = zip(numbers, answers, strict=True)
+        return {number for number, each in found if max(0, each.grantedTTL - SILENT) > each.TTL}
 
     async def aclose(self) -> None:
         """Give the lease up, so that everyone sees at once that this process is gone."""
+        if self._keeping is None:
+            return
         self._keeping.cancel()
         await asyncio.wait({self._keeping})
         if not self.is_lost:

@@ -86,10 +86,6 @@ class EtcdKeys:
         """Return where a handle says what it listens to."""
         return self._head + b"l/" + handle.encode()
 
-    def alive(self, number: int) -> bytes:
-        """Return what is there for as long as a process lives."""
-        return self._head + b"v/%016x" % (number & (1 << 64) - 1)
-
     def below(self, kind: bytes) -> tuple[bytes, bytes]:
         """Return the range of all keys of a kind."""
         return self._head + kind + b"/", self._head + kind + b"0"

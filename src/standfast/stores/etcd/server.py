@@ -22,7 +22,7 @@ from standfast.ids import new_id
 from standfast.stores.backend import OPEN, Batching, moved_error, pages
 from standfast.stores.etcd.gateway import RANGE, STATUS, TXN, EtcdConnection, RangeReply
 from standfast.stores.etcd.health import EtcdHealth, check_members
-from standfast.stores.etcd.liveness import liveness_server
+from standfast.stores.etcd.liveness import grace_of, liveness_server
 from standfast.stores.etcd.records import (
     ATTEMPT,
     EXPIRES_WITHIN,
@@ -118,8 +118,10 @@ def capabilities_of(options: EtcdOptions) -> Capabilities:
 class EtcdServer(ServerDefaults):
     """One handle on the keys below a prefix."""
 
-    def __init__(self, options: EtcdOptions, connection: EtcdConnection, store: EtcdFacts, hooks: Hooks) -> None:
-        self._options, self._connection, self._hooks = options, connection, hooks
+    def __init__(
+        self, options: EtcdOptions, connection: EtcdConnection, store: EtcdFacts, hooks: Hooks, grace: float = 0.0
+    ) -> None:
+        self._options, self._connection, self._hooks, self._grace = options, connection, hooks, grace
         self.name = options.name
         self.capabilities: Final = capabilities_of(options)
         most = self.capabilities.max_changes
@@ -135,7 +137,7 @@ class EtcdServer(ServerDefaults):
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""
-        self._liveness: Final = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
+        self._liveness: Final = join_liveness(liveness_server(options, store.id, grace)) if options.lifeline else None
 
     @classmethod
     async def open(cls, options: EtcdOptions, hooks: Hooks) -> EtcdServer:
@@ -145,7 +147,8 @@ class EtcdServer(ServerDefaults):
             await check_members(connection, hooks)
             store = await _prepare(connection, EtcdKeys(options.prefix))
             await _sharpen(connection, EtcdKeys(options.prefix))
-            server = cls(options, connection, store, hooks)
+            grace = await grace_of(connection) if options.lifeline else 0.0
+            server = cls(options, connection, store, hooks, grace)
         except BaseException:
             await connection.aclose()
             raise
@@ -471,7 +474,7 @@ class EtcdServer(ServerDefaults):
         """Open another handle, on the running loop."""
         connection = EtcdConnection(self._options, self._connection.cluster)
         connection.revision = self._connection.revision
-        return EtcdServer(self._options, connection, self._store, self._hooks)
+        return EtcdServer(self._options, connection, self._store, self._hooks, self._grace)
 
     def liveness_token(self) -> str:
         """Return the token of this process."""

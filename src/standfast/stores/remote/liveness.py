@@ -103,10 +103,10 @@ class LivenessServer(Struct, frozen=True):
     grace: float = GRACE
 
 
-def take_grace(address: Address) -> float:
+def take_grace(address: Address, default: float = GRACE) -> float:
     """Take the option ``grace`` of a URL."""
-    grace = address.take_seconds("grace", GRACE)
-    if not GRACE <= grace <= LONGEST_GRACE:
+    grace = address.take_seconds("grace", default)
+    if grace != default and not GRACE <= grace <= LONGEST_GRACE:
         raise address.refuse(f"grace is a duration from {GRACE:g} s to an hour, for example 10s")
     return grace
 
@@ -143,6 +143,7 @@ The grace, in milliseconds, is left out if it is the usual one. An older version
 that process dies with its lease.
 """
 
+SHORTEST_GRACE: Final = 0.75
 LONGEST_GRACE: Final = 3_600.0
 
 
@@ -198,7 +199,7 @@ class SessionLiveness:
         if self._proof is None or self._proof.left() <= 0:
             number, grace = secrets.token_hex(8), self._server.grace
             token = f"{self._server.kind}:{self._mark}:{number}:{os.getpid()}"
-            self._proof = ProcessLiveness(token if grace == GRACE else f"{token}:{round(grace * 1000)}", grace)
+            self._proof = ProcessLiveness(token if grace == GRACE else f"{token}:{round(grace * 1000):04}", grace)
         return self._proof
 
     def _begin(self) -> None:
@@ -331,7 +332,7 @@ def _number(token: str) -> int:
 def _grace(token: str) -> float:
     """Return for how many seconds the process of a token may be without a session."""
     found = _TOKEN.fullmatch(token)
-    return GRACE if found is None or found[5] is None else max(GRACE, int(found[5]) / 1000)
+    return GRACE if found is None or found[5] is None else max(SHORTEST_GRACE, int(found[5]) / 1000)
 
 
 _all: Final[dict[tuple[str, ...], SessionLiveness]] = {}
