@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from standfast.clock import Instant, later
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
-from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting
+from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting, presence_of
 from standfast.locks.line_history import history_change
 from standfast.locks.line_records import (
     GRANTS,
@@ -394,13 +394,16 @@ def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | 
     quick = quick_step(asked.keys, seen, asked.given, asked.spec, asked.facts, request)
     if quick is None:
         return None
-    is_waiting = type(quick.answer) is Waiting
+    answer = quick.answer
+    is_waiting = type(answer) is Waiting
     if is_waiting and any(holder.entry.id in asked.interest for holder in quick.head.holders):
         return None  # a holder is to be told its fence, which only the long way looks up
     found = quick.result(seen)
     wakes: tuple[Wake, ...] = ()
     if quick.wakes:
         wakes = tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
+    if type(answer) is Waiting and not answer.place:
+        wakes = (*wakes, *_to_holder(asked, quick.head))
     if not _brings_something(request):
         return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
     extras = _Extras(asked, seen, 1, {})
@@ -588,6 +591,22 @@ def _wakes(asked: StepInput, view: StepView, line: Line, requests: Sequence[Requ
     # Waiters of this process, and entries that leave by themselves, are told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+    if line.waiters and view.head.front == view.head.next_ticket and line.holders == view.line.holders:
+        yield from _to_holder(asked, view.head)
+
+
+def _to_holder(asked: StepInput, head: Head) -> Iterator[Wake]:
+    """Tell the one that holds of the first that waits, where the store has no alternatives.
+
+    It then looks at the line while it holds, and hands it over by what it has seen, in one round trip. Those that wait
+    behind the first are seen by the one that is next.
+    """
+    if asked.limits.alternatives or asked.limits.wakes != "push" or asked.limits.reach != "network":
+        return
+    if len(head.holders) == 1 and (presence := presence_of(head.holders[0].entry)) is not None:
+        wake = Wake(asked.keys.presence(presence), asked.keys.head)
+        if not wake.to.startswith(asked.own):
+            yield wake
 
 
 def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]:

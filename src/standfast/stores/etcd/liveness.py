@@ -1,8 +1,8 @@
 """Liveness on etcd: a lease that its process keeps alive, and whose age others ask for.
 
 A cluster counts down every lease in the memory of its leader, and tells how many whole seconds are left. So a process
-that was silent for a second is seen as soon as that second is over; nobody waits until its lease has ended, which the
-cluster looks for twice a second only, and which it gives for no less than one and a half elections.
+that was silent for a second is seen as soon as that second is over. No process has to wait until a lease has ended,
+which the cluster looks for twice a second only, and which it gives for no less than one and a half elections.
 
 A process that could not keep its lease alive for a second gives its session up and opens another one; see
 :mod:`standfast.stores.remote.liveness`. A new leader starts all leases anew. The grace is longer than an election, so
@@ -58,11 +58,11 @@ async def grace_of(connection: EtcdConnection) -> float:
     return SHORTEST_GRACE if lease.TTL <= 1 else GRACE_OF_A_SECOND * lease.TTL
 
 
-def liveness_server(options: EtcdOptions, store: str, grace: float) -> LivenessServer:
+def liveness_server(options: EtcdOptions, store: str) -> LivenessServer:
     """Return where sessions are opened; ``store`` tells the store from all others."""
     place = f"{','.join(options.urls)}/{options.prefix}"
     open_session = functools.partial(open_liveness_session, options, store)
-    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4, grace)
+    return LivenessServer("e1", store, place, open_session, _ERRORS, lambda _: False, LEASE / 4, options.grace)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
+from msgspec import structs
 
 from standfast.clock import MICROSECONDS, Instant, monotonic
 from standfast.errors import (
@@ -118,10 +119,8 @@ def capabilities_of(options: EtcdOptions) -> Capabilities:
 class EtcdServer(ServerDefaults):
     """One handle on the keys below a prefix."""
 
-    def __init__(
-        self, options: EtcdOptions, connection: EtcdConnection, store: EtcdFacts, hooks: Hooks, grace: float = 0.0
-    ) -> None:
-        self._options, self._connection, self._hooks, self._grace = options, connection, hooks, grace
+    def __init__(self, options: EtcdOptions, connection: EtcdConnection, store: EtcdFacts, hooks: Hooks) -> None:
+        self._options, self._connection, self._hooks = options, connection, hooks
         self.name = options.name
         self.capabilities: Final = capabilities_of(options)
         most = self.capabilities.max_changes
@@ -137,7 +136,7 @@ class EtcdServer(ServerDefaults):
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""
-        self._liveness: Final = join_liveness(liveness_server(options, store.id, grace)) if options.lifeline else None
+        self._liveness: Final = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
 
     @classmethod
     async def open(cls, options: EtcdOptions, hooks: Hooks) -> EtcdServer:
@@ -147,8 +146,9 @@ class EtcdServer(ServerDefaults):
             await check_members(connection, hooks)
             store = await _prepare(connection, EtcdKeys(options.prefix))
             await _sharpen(connection, EtcdKeys(options.prefix))
-            grace = await grace_of(connection) if options.lifeline else 0.0
-            server = cls(options, connection, store, hooks, grace)
+            if options.lifeline:
+                options = structs.replace(options, grace=await grace_of(connection))
+            server = cls(options, connection, store, hooks)
         except BaseException:
             await connection.aclose()
             raise
@@ -474,7 +474,7 @@ class EtcdServer(ServerDefaults):
         """Open another handle, on the running loop."""
         connection = EtcdConnection(self._options, self._connection.cluster)
         connection.revision = self._connection.revision
-        return EtcdServer(self._options, connection, self._store, self._hooks, self._grace)
+        return EtcdServer(self._options, connection, self._store, self._hooks)
 
     def liveness_token(self) -> str:
         """Return the token of this process."""

@@ -1,0 +1,54 @@
+"""A lock that is handed over on etcd: by one transaction, for the one that holds has seen who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import standfast as sf
+from standfast.locks import registry
+from standfast.stores.etcd.gateway import TXN, EtcdConnection
+from standfast.testing.conformance.workflows.ground import eventually
+
+pytestmark = pytest.mark.services
+
+
+async def test_a_lock_is_handed_over_by_one_transaction(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No transaction is refused on the way: the first that waits has told the holder, which has looked."""
+    written: list[EtcdConnection] = []
+    looked: list[EtcdConnection] = []
+    ask = EtcdConnection.ask
+
+    async def noted(self: EtcdConnection, kind: Any, request: Any, **options: Any) -> Any:
+        answer = await ask(self, kind, request, **options)
+        if kind is TXN and options.get("writes"):
+            written.append(self)
+        elif kind is TXN and "ticket" in repr(request):
+            looked.append(self)
+        return answer
+
+    async def has_looked() -> bool:
+        return holder in looked
+
+    async with sf.open(url, namespace="h") as space, sf.open(url, namespace="h") as other:
+        for each in (other, space):  # connections and watches are there by then
+            await enter(each)
+        monkeypatch.setattr(EtcdConnection, "ask", noted)
+        for pause in ("FIRST_POLL", "POLL_EVERY", "LATEST_POLL"):  # a process looks only if it is told to
+            monkeypatch.setattr(registry, pause, 60.0)
+        async with space.mutex("a").hold():
+            holder = written[-1]
+            looked.clear()
+            waiting = asyncio.create_task(enter(other))
+            await eventually(has_looked)
+            written.clear()
+        await asyncio.wait_for(waiting, 10)
+        assert written.count(holder) == 1
+
+
+async def enter(space: sf.Space) -> None:
+    """Have the lock once."""
+    async with space.mutex("a").hold():
+        pass
