@@ -1,7 +1,8 @@
 """A process that serves a bare route or flows: the same server, the same settings, the same JSON.
 
 Started as ``python -m benchmarks._dispatch_server bare``, ``... fastapi``, ``... local URL``, ``... shared URL``,
-``... traced URL`` or ``... encoded URL``, it prints its port and serves until its stdin is closed.
+``... dropped URL``, ``... encoded URL`` or ``... sent URL RECEIVER``, it prints its port and serves until its stdin is
+closed. The last three trace, see :mod:`benchmarks._spans`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-Kind = Literal["bare", "fastapi", "local", "shared", "traced", "encoded"]
+Kind = Literal["bare", "fastapi", "local", "shared", "dropped", "encoded", "sent"]
 _DECODER: Final = msgspec.json.Decoder(Question)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -73,7 +74,7 @@ def fastapi_app() -> FastAPI:
     return app
 
 
-def app_of(kind: Kind, url: str) -> ASGIApp:
+def app_of(kind: Kind, url: str, receiver: str = "") -> ASGIApp:
     """Return what is served."""
     if kind == "bare":
         return Starlette(routes=[Route("/flows/bench/allow", answered, methods=["POST"])])
@@ -81,18 +82,18 @@ def app_of(kind: Kind, url: str) -> ASGIApp:
         return fastapi_app()
     limits = sf.web.AppLimits(requests=10_000)
     arbiter: Literal["local", "shared"] = "shared" if kind == "shared" else "local"
-    hooks = [sf.admin.TracingHook(provider(encodes=kind == "encoded"))] if kind in ("traced", "encoded") else []
+    hooks = [sf.admin.TracingHook(provider(receiver or kind))] if kind in ("dropped", "encoded", "sent") else []
     app = sf.App(url, flows=[FLOW], arbiter=arbiter, limits=limits, hooks=hooks)
     app.token = TOKEN
     return app
 
 
-async def serve(kind: Kind, url: str) -> None:
+async def serve(kind: Kind, url: str, receiver: str = "") -> None:
     """Serve as ``standfast serve`` does, whatever it is, until stdin is closed."""
     with socket.create_server(("127.0.0.1", 0), backlog=2_048) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
-            app_of(kind, url),
+            app_of(kind, url, receiver),
             http=HttpProtocol,
             loop="asyncio",
             ws="none",
@@ -124,8 +125,8 @@ class _Server(uvicorn.Server):
 class Served:
     """A process that serves; seen from the one that started it."""
 
-    def __init__(self, kind: Kind, url: str = "") -> None:
-        command = [sys.executable, "-m", "benchmarks._dispatch_server", kind, url]
+    def __init__(self, kind: Kind, url: str = "", receiver: str = "") -> None:
+        command = [sys.executable, "-m", "benchmarks._dispatch_server", kind, url, receiver]
         pipe = subprocess.PIPE
         self._process: Final = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdout is not None
@@ -142,10 +143,10 @@ class Served:
             self._process.wait()
 
 
-def main(kind: str, url: str = "") -> None:
+def main(kind: str, url: str = "", receiver: str = "") -> None:
     """Serve."""
     logging.basicConfig(level=logging.ERROR)
-    asyncio.run(serve(cast("Kind", kind), url))
+    asyncio.run(serve(cast("Kind", kind), url, receiver))
 
 
 if __name__ == "__main__":

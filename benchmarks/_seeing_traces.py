@@ -13,7 +13,7 @@ from benchmarks._dispatch_client import AT_ONCE as CONNECTIONS
 from benchmarks._dispatch_client import always, by_session, window
 from benchmarks._dispatch_server import Served
 from benchmarks._seeing_index import AT_ONCE, five
-from benchmarks._spans import provider
+from benchmarks._spans import SpanReceiver, provider
 from benchmarks._workflow_ours import Ours
 from benchmarks.harness import Row, at_least
 from standfast.flows.dispatcher import Dispatcher
@@ -45,9 +45,9 @@ async def echo(request: sf.Request, number: int) -> int:
 class Traced:
     """An engine and a dispatcher on one store, whose work is traced or not."""
 
-    def __init__(self, path: str, *, traces: bool) -> None:
-        self._provider = provider()
-        hooks = [sf.admin.TracingHook(self._provider)] if traces else []
+    def __init__(self, path: str, where: str = "") -> None:
+        self._provider = provider(where or "dropped")
+        hooks = [sf.admin.TracingHook(self._provider)] if where else []
         self._runner = asyncio.Runner()
         self._engine = self._runner.run(sf.Engine(path, workflows=[five], hooks=hooks).__aenter__())
         self._dispatcher = self._runner.run(Dispatcher(self._engine, [shop]).__aenter__())
@@ -91,8 +91,8 @@ class Traced:
 class Bare:
     """Spans that are begun and ended through the SDK, without a name, an attribute or a parent worth the word."""
 
-    def __init__(self, *, encodes: bool = False) -> None:
-        self._provider = provider(encodes=encodes)
+    def __init__(self, where: str) -> None:
+        self._provider = provider(where)
         self._tracer = self._provider.get_tracer("bench")
 
     def spans(self, each: int) -> float:
@@ -110,19 +110,23 @@ class Bare:
 
 def rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
     """Yield the rows of this part."""
-    yield from _of_workflows(stack, folder)
-    yield from _of_dispatch(stack, folder)
-    yield from _of_cpu(stack, folder)
+    receiver = SpanReceiver()
+    stack.callback(receiver.close)
+    yield from _of_workflows(stack, folder, receiver.url)
+    yield from _of_dispatch(stack, folder, receiver.url)
+    yield from _of_cpu(stack, folder, receiver.url)
 
 
-def _of_workflows(stack: ExitStack, folder: Path) -> Iterator[Row]:
-    off, *on = (
-        Ours(f"sqlite:///{folder}/runs-{number}.db", hooks)
-        for number, hooks in enumerate(
-            ((), *([sf.admin.TracingHook(provider(encodes=encodes))] for encodes in (False, True)))
-        )
+DROPPED, ENCODED = "spans dropped", "by OpenTelemetry's encoder, dropped"
+
+
+def _of_workflows(stack: ExitStack, folder: Path, receiver: str) -> Iterator[Row]:
+    off = Ours(f"sqlite:///{folder}/runs-off.db", ())
+    sent, dropped, encoded = (
+        Ours(f"sqlite:///{folder}/runs-{name}.db", [sf.admin.TracingHook(provider(where))])
+        for name, where in (("sent", receiver), ("dropped", "dropped"), ("encoded", "encoded"))
     )
-    for each in (off, *on):
+    for each in (off, sent, dropped, encoded):
         stack.callback(each.close)
     for how, at_once in (("100 at a time", 100), ("one after another", 1)):
 
@@ -130,13 +134,16 @@ def _of_workflows(stack: ExitStack, folder: Path) -> Iterator[Row]:
             return ours.runs(at_once, 5, SECONDS).rate
 
         what = f"workflows: {how}, 5 steps, with traces and without"
-        peers = {"and encoded": partial(measure, on[1])}
-        yield Row(what, "runs/s", partial(measure, on[0]), partial(measure, off), peers, BAR, ROUNDS)
+        peers = {DROPPED: partial(measure, dropped), ENCODED: partial(measure, encoded)}
+        yield Row(what, "runs/s", partial(measure, sent), partial(measure, off), peers, BAR, ROUNDS)
 
 
-def _of_dispatch(stack: ExitStack, folder: Path) -> Iterator[Row]:
-    off, on, encoded = (Served(kind, f"sqlite:///{folder}/{kind}.db") for kind in ("local", "traced", "encoded"))
-    for each in (off, on, encoded):
+def _of_dispatch(stack: ExitStack, folder: Path, receiver: str) -> Iterator[Row]:
+    off, sent, dropped, encoded = (
+        Served(kind, f"sqlite:///{folder}/{kind}.db", receiver if kind == "sent" else "")
+        for kind in ("local", "sent", "dropped", "encoded")
+    )
+    for each in (off, sent, dropped, encoded):
         stack.callback(each.close)
     runner = asyncio.Runner()
     stack.callback(runner.close)
@@ -145,22 +152,27 @@ def _of_dispatch(stack: ExitStack, folder: Path) -> Iterator[Row]:
         return runner.run(window(served.port, asking, CONNECTIONS, HTTP_SECONDS)).rate
 
     for what, asking in (("allow", always("allow")), ("queue, distinct keys", by_session("queue"))):
-        ours, limit, peer = (partial(measure, served, asking) for served in (on, off, encoded))
-        named = f"dispatch: {what}, with traces and without"
-        yield Row(named, "requests/s", ours, limit, {"and encoded": peer}, BAR, ROUNDS)
+        ours, limit, first, second = (partial(measure, served, asking) for served in (sent, off, dropped, encoded))
+        named = f"dispatch over HTTP: {what}, with traces and without"
+        yield Row(named, "requests/s", ours, limit, {DROPPED: first, ENCODED: second}, BAR, ROUNDS)
 
 
-def _of_cpu(stack: ExitStack, folder: Path) -> Iterator[Row]:
-    on, off = (Traced(f"sqlite:///{folder}/traces-{each}.db", traces=each) for each in (True, False))
-    bare, encoded = Bare(), Bare(encodes=True)
-    for each in (on, off, bare, encoded):
+def _of_cpu(stack: ExitStack, folder: Path, receiver: str) -> Iterator[Row]:
+    off, on, dropped, encoded = (
+        Traced(f"sqlite:///{folder}/traces-{number}.db", where)
+        for number, where in enumerate(("", receiver, "dropped", "encoded"))
+    )
+    bare = Bare("dropped")
+    for each in (off, on, dropped, encoded, bare):
         stack.callback(each.close)
-    for what, count, ours, limit in (
-        ("a run of five steps", SPANS_OF_A_RUN, on.run, off.run),
-        ("a request at the seam", 1, on.request, off.request),
+    for what, count, measure in (
+        ("a run of five steps", SPANS_OF_A_RUN, Traced.run),
+        ("a request at the seam", 1, Traced.request),
     ):
         peers = {
+            DROPPED: partial(measure, dropped),
+            ENCODED: partial(measure, encoded),
             f"{count} bare spans of the SDK alone": partial(bare.spans, count),
-            "those and encoded": partial(encoded.spans, count),
         }
+        ours, limit = partial(measure, on), partial(measure, off)
         yield Row(f"{what}, with traces and without", "us CPU", ours, limit, peers, rounds=ROUNDS)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import StoreSize
     from standfast.telemetry.exporters import OpenTelemetryMetrics, PrometheusMetrics
+    from standfast.telemetry.otlp import OtlpSpans
     from standfast.telemetry.traces import TracingHook
     from standfast.workflows.capacity import WorkerLimits
     from standfast.workflows.sweeper import Retention
@@ -40,6 +41,7 @@ __all__ = [
     "LineSummary",
     "LogHook",
     "OpenTelemetryMetrics",
+    "OtlpSpans",
     "PastHold",
     "PrometheusMetrics",
     "Retention",
@@ -66,6 +68,7 @@ _HOMES = {
     "LineSummary": "standfast.locks.inspect",
     "LogHook": "standfast.log_hook",
     "OpenTelemetryMetrics": "standfast.telemetry.exporters",
+    "OtlpSpans": "standfast.telemetry.otlp",
     "PastHold": "standfast.locks.line_history",
     "PrometheusMetrics": "standfast.telemetry.exporters",
     "Retention": "standfast.workflows.sweeper",

@@ -141,6 +141,13 @@ def start_loop(main: Callable[[], Coroutine[Any, Any, object]], name: str) -> th
     return thread
 
 
+def start_daemon(work: Callable[[], None], name: str) -> threading.Thread:
+    """Run plain code in a thread of its own that keeps no program from ending."""
+    thread = threading.Thread(target=work, name=f"standfast-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
 async def _called(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await main()
 

@@ -124,6 +124,8 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "TenantLimits.session_kept": lambda length: sf.web.TenantLimits(session_kept=length),
     "Opening.lease": lambda length: sf.open("memory://", lease=length),
     "Opening.heartbeat": lambda length: sf.open("memory://", lease="10 minutes", heartbeat=length),
+    "OtlpSpans.every": lambda length: sf.admin.OtlpSpans("http://127.0.0.1:4318", every=length),
+    "OtlpSpans.timeout": lambda length: sf.admin.OtlpSpans("http://127.0.0.1:4318", timeout=length),
     "AppLimits.grace": lambda length: AppLimits(grace=length),
     "ChatLimits.heartbeat": lambda length: ChatLimits(heartbeat=length, idle="1 hour"),
     "ChatLimits.idle": lambda length: ChatLimits(idle=length),

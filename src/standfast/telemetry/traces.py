@@ -63,7 +63,7 @@ class TracingHook:
     """A hook that exports a trace of each run and request through OpenTelemetry.
 
         provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        provider.add_span_processor(sf.admin.OtlpSpans("http://collector:4318"))
         engine = sf.Engine("sqlite:///shop.db", workflows=[fulfil], hooks=[sf.admin.TracingHook(provider)])
 
     Spans that code makes inside a step or an action belong to it. A run belongs to the trace of its starter.
@@ -90,11 +90,13 @@ class TracingHook:
         self.resource: Final = provider.resource
         self._commits: Final = commits
         self.is_quiet: Final = not commits
-        self._samples_all: Final = provider.sampler in (ALWAYS_ON, DEFAULT_ON)  # which need not be asked
+        self.samples_all: Final = provider.sampler in (ALWAYS_ON, DEFAULT_ON)  # which need not be asked
         self._tracer: Final = provider.get_tracer("standfast")
         # Spans with ids of our own cannot be begun through the API, so they are handed over when they have ended.
-        processor: Any = vars(provider)["_active_span_processor"]
-        self.export: Final[Callable[[ReadableSpan], None]] = processor.on_end
+        self._processor: Final[Any] = vars(provider)["_active_span_processor"]
+        self.export: Final[Callable[[ReadableSpan], None]] = self._processor.on_end
+        self._processors: object = None
+        self._whole: Callable[[RunPiece | RequestFacts], None] | None = None
         self.ids: Final = provider.id_generator
 
     def __repr__(self) -> str:
@@ -138,16 +140,29 @@ class TracingHook:
 
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
-        if self._known(piece.trace).is_sampled:
-            export = self.export
-            for span in _PieceSpans(piece, self.resource).all():
-                export(span)
+        known = self._known(piece.trace)
+        if not known.is_sampled:
+            return
+        if (take := self.whole) is not None:
+            take(piece)
+            return
+        for span_id, facts in PieceSpans(piece, self.resource).all():
+            self.export(LateSpan(known.context(span_id), facts))
+
+    @property
+    def whole(self) -> Callable[[RunPiece | RequestFacts], None] | None:
+        """What takes runs and requests as they are, if that is all that spans go to; see :mod:`telemetry.otlp`."""
+        processors = self._processor._span_processors  # noqa: SLF001 -- a processor may be added at any time
+        if processors is not self._processors:
+            self._processors = processors
+            self._whole = getattr(processors[0], "take", None) if len(processors) == 1 else None
+        return self._whole
 
     # --- spans ---------------------------------------------------------------------------------------------------
 
     def is_sampled(self, trace_id: int) -> bool:
         """Return True if the sampler wants a trace that begins here; it is asked by the id alone, so all agree."""
-        if self._samples_all:
+        if self.samples_all:
             return True
         answer = self._provider.sampler.should_sample(_NOWHERE, trace_id, "run")
         return answer.decision is Decision.RECORD_AND_SAMPLE
@@ -156,55 +171,55 @@ class TracingHook:
         if trace.native is None:
             parent = trace.parent
             is_sampled = self.is_sampled(trace.trace_id) if parent is None else parent.is_sampled
-            trace.native = _RunContext(trace, is_sampled=is_sampled)
+            trace.native = _RunContext(trace, self.resource, is_sampled=is_sampled)
         known: _RunContext = trace.native
         return known
 
 
 @final
-class _PieceSpans:
+class PieceSpans:
     """The spans of one piece of a run."""
 
     def __init__(self, piece: RunPiece, resource: Resource) -> None:
         known: _RunContext = piece.trace.native
         self._piece, self._run = piece, known.run
-        self._id, self._context = piece.trace.span, known.context
+        self._id = piece.trace.span
         self._common: Final[_Common] = (resource, piece.run, piece.workflow)
 
-    def all(self) -> list[ReadableSpan]:
-        """Return them: what was done, then the claim, and in the end the run itself."""
+    def all(self) -> list[tuple[int, SpanFacts]]:
+        """Return them with their ids: what was done, then the claim, and in the end the run itself."""
         piece, run, common = self._piece, self._run, self._common
-        found: list[ReadableSpan] = []
+        found: list[tuple[int, SpanFacts]] = []
         if not piece.number:
             if piece.nominal_at is not None:
                 named = (("standfast.schedule", piece.schedule),)
-                tick = _Facts("tick", common, run, piece.nominal_at, piece.started_at, about=named)
-                found.append(_LateSpan(self._context(self._id("tick")), tick))
+                tick = SpanFacts("tick", common, run, piece.nominal_at, piece.started_at, about=named)
+                found.append((self._id("tick"), tick))
             until = min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
-            start = _Facts("start", common, run, piece.started_at, until)
-            found.append(_LateSpan(self._context(self._id("start")), start))
+            start = SpanFacts("start", common, run, piece.started_at, until)
+            found.append((self._id("start"), start))
         self._add_operations(found)
         if piece.worker:
             about = (("standfast.worker", piece.worker), ("standfast.fence", piece.fence))
-            claim = _Facts("claim", common, run, piece.claimed_at, piece.ended_at, about=about)
-            found.append(_LateSpan(self._context(self._id("claim", number=piece.number)), claim))
+            claim = SpanFacts("claim", common, run, piece.claimed_at, piece.ended_at, about=about)
+            found.append((self._id("claim", number=piece.number), claim))
         if piece.status in ENDED:
             found.append(self.whole())
         return found
 
-    def whole(self) -> ReadableSpan:
+    def whole(self) -> tuple[int, SpanFacts]:
         """Return the span of the run itself."""
         piece, above = self._piece, self._piece.trace.parent
         how = (("standfast.status", piece.status), ("standfast.version", piece.version))
         error = piece.error or piece.status if piece.status in _FAILED else ""
         parent = None if above is None else _span_context(above)
         times = (piece.started_at, piece.ended_at)
-        facts = _Facts(f"run {piece.workflow}", self._common, parent, *times, about=how, error=error, kind=_CONSUMER)
-        return _LateSpan(self._run, facts)
+        facts = SpanFacts(f"run {piece.workflow}", self._common, parent, *times, about=how, error=error, kind=_CONSUMER)
+        return piece.trace.run_span, facts
 
-    def _add_operations(self, found: list[ReadableSpan]) -> None:
+    def _add_operations(self, found: list[tuple[int, SpanFacts]]) -> None:
         """Add the spans of steps, waits and holds that ended in this piece."""
-        piece, run, common, context, identify = self._piece, self._run, self._common, self._context, self._id
+        piece, run, common, identify = self._piece, self._run, self._common, self._id
         history = piece.history
         tried: dict[str, int] = {}
         for event in history[: piece.first]:
@@ -221,23 +236,23 @@ class _PieceSpans:
                     tried[operation] = attempt
                 began = at - event.took if event.took else since.get(path, min(piece.claimed_at, at))
                 error = "" if event.failure is None else str(event.failure.type)
-                step = _Facts("step", common, run, began, at, operation, attempt, error)
-                found.append(_LateSpan(context(identify("step", operation, attempt)), step))
+                step = SpanFacts("step", common, run, began, at, operation, attempt, error)
+                found.append((identify("step", operation, attempt), step))
             elif kind in _WAITS:
                 opened, name = _WAITS[kind]
                 began = _found(history, position, opened, operation) or since.get(path, min(piece.claimed_at, at))
-                wait = _Facts(name, common, run, began, at, operation, link=event.link)
-                found.append(_LateSpan(context(identify(kind, operation)), wait))
+                wait = SpanFacts(name, common, run, began, at, operation, link=event.link)
+                found.append((identify(kind, operation), wait))
             elif kind == "update":
-                update = _Facts(f"update {name.removeprefix('@')}", common, run, at, at, operation, link=event.link)
-                found.append(_LateSpan(context(identify(kind, operation, position)), update))
+                update = SpanFacts(f"update {name.removeprefix('@')}", common, run, at, at, operation, link=event.link)
+                found.append((identify(kind, operation, position), update))
             elif kind == "released" and (held := _found(history, position, "held", operation)) is not None:
-                hold = _Facts("hold", common, run, held, at, operation)
-                found.append(_LateSpan(context(identify("hold", operation)), hold))
+                hold = SpanFacts("hold", common, run, held, at, operation)
+                found.append((identify("hold", operation), hold))
             since[path] = at
 
 
-class _Facts(Struct, frozen=True, gc=False):
+class SpanFacts(Struct, frozen=True, gc=False):
     """What a span of a run says. There are thousands of them before they are exported, so it is small."""
 
     title: str
@@ -281,11 +296,22 @@ class _Facts(Struct, frozen=True, gc=False):
 
 
 @final
-class _LateSpan(ReadableSpan):
+class LateSpan(ReadableSpan):
     """A span that becomes a whole one when something of it is asked for: by an exporter, in its own thread."""
 
-    def __init__(self, context: otel.SpanContext, facts: _Facts | _RequestContext) -> None:
+    def __init__(self, context: otel.SpanContext, facts: SpanFacts | RequestFacts) -> None:
         self._context, self._facts = context, facts
+
+    @property
+    def is_late(self) -> bool:
+        """Whether nothing was asked for yet."""
+        return "_name" not in self.__dict__
+
+    @property
+    def told(self) -> tuple[otel.SpanContext, SpanFacts | RequestFacts]:
+        """What it is made of."""
+        context: Any = self._context
+        return context, self._facts
 
     def __getattr__(self, wanted: str) -> Any:  # noqa: ANN401 -- whatever the SDK keeps of a span
         """Return what is there only in a whole span."""
@@ -308,76 +334,90 @@ class _LateSpan(ReadableSpan):
         return self.__dict__[wanted]
 
 
+class RequestFacts(Struct, frozen=True, gc=False):
+    """What the span of a request says. There are thousands of them before they are exported, so it is small.
+
+    Attributes:
+        source: The hook that tells it.
+        own: The context of its span; None: its trace begins with it, and nothing has asked for its ids yet.
+    """
+
+    source: TracingHook
+    action: str
+    request_id: str
+    began: Instant
+    ended: Instant
+    error: str
+    own: otel.SpanContext | None
+    parent: otel.SpanContext | None
+    kind: ClassVar[otel.SpanKind] = _SERVER
+    links: ClassVar[tuple[otel.Link, ...]] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the span."""
+        return f"request {self.action}"
+
+    @property
+    def resource(self) -> Resource:
+        """The program that tells it."""
+        return self.source.resource
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What is said besides."""
+        return {"standfast.request.id": self.request_id, "standfast.action": self.action}
+
+
 @final
 class _RequestContext(otel_context.Context):
-    """The context that a request's code runs in, and what its span says in the end.
+    """The context that a request's code runs in.
 
     The ids are made when something asks for them, else when the request has ended.
     """
 
-    __slots__ = (
-        "_above",
-        "_caller",
-        "_hook",
-        "_own",
-        "_request_id",
-        "_token",
-        "action",
-        "began",
-        "ended",
-        "error",
-        "parent",
-    )
-    kind: ClassVar[otel.SpanKind] = _SERVER
-    links: ClassVar[tuple[otel.Link, ...]] = ()
+    __slots__ = ("_above", "_action", "_began", "_caller", "_hook", "_own", "_parent", "_request_id", "_token")
 
     def __init__(
         self, hook: TracingHook, around: otel_context.Context, caller: TraceContext | None, request_id: str, action: str
     ) -> None:
         if around:
             super().__init__(around)
-        self._hook, self._caller, self._request_id, self.action = hook, caller, request_id, action
+        self._hook, self._caller, self._request_id, self._action = hook, caller, request_id, action
         self._above: Any = around.get(_SPAN_KEY)
         self._own: otel.SpanContext | None = None
-        self.parent: otel.SpanContext | None = None
+        self._parent: otel.SpanContext | None = None
 
     def __enter__(self) -> None:
         """Let spans that are begun meanwhile belong to the request."""
         self._token: Any = otel_context.attach(self)
-        self.began = SYSTEM_CLOCK.wall()
+        self._began = SYSTEM_CLOCK.wall()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Export the span, if its trace is sampled."""
         otel_context.detach(self._token)
-        own = self._own or self._identified()
-        if own.trace_flags.sampled:
-            self._token = None
-            self.ended, self.error = SYSTEM_CLOCK.wall(), "" if kind is None else kind.__name__
-            self._hook.export(_LateSpan(own, self))
-
-    @property
-    def name(self) -> str:
-        """The name of its span."""
-        return f"request {self.action}"
-
-    @property
-    def resource(self) -> Resource:
-        """The program that tells it."""
-        return self._hook.resource
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What is said besides."""
-        return {"standfast.request.id": self._request_id, "standfast.action": self.action}
+        hook, own = self._hook, self._own
+        take = hook.whole
+        begins_here = self._caller is None and self._above is None
+        if own is None and (take is None or not begins_here or not hook.samples_all):
+            own = self._identified()  # else whatever takes it makes them
+        if own is not None and not own.trace_flags.sampled:
+            return
+        error, ended = "" if kind is None else kind.__name__, SYSTEM_CLOCK.wall()
+        facts = RequestFacts(hook, self._action, self._request_id, self._began, ended, error, own, self._parent)
+        if take is not None:
+            take(facts)
+        elif own is not None:
+            hook.export(LateSpan(own, facts))
 
     def _identified(self) -> otel.SpanContext:
         """Make its ids, and return the context of its span."""
         hook, ids = self._hook, self._hook.ids
         if self._caller is not None:
-            self.parent = _span_context(self._caller)
+            self._parent = _span_context(self._caller)
         elif self._above is not None and (above := self._above.get_span_context()).is_valid:
-            self.parent = above
-        if (parent := self.parent) is not None:
+            self._parent = above
+        if (parent := self._parent) is not None:
             trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
         else:
             trace_id, state = ids.generate_trace_id(), None
@@ -430,19 +470,19 @@ class _RunningContext(otel_context.Context):
 class _RunContext:
     """What all spans of a run have in common, in OpenTelemetry's own types."""
 
-    __slots__ = ("_flags", "_state", "_trace_id", "is_sampled", "run")
+    __slots__ = ("_flags", "_trace_id", "is_sampled", "resource", "run", "state")
 
-    def __init__(self, trace: RunTrace, *, is_sampled: bool) -> None:
+    def __init__(self, trace: RunTrace, resource: Resource, *, is_sampled: bool) -> None:
         parent = None if trace.parent is None else _span_context(trace.parent)
-        self.is_sampled: Final = is_sampled
+        self.is_sampled, self.resource = is_sampled, resource
         self._trace_id: Final = trace.trace_id
         self._flags: Final = _SAMPLED if is_sampled else _NOT_SAMPLED
-        self._state: Final = otel.TraceState() if parent is None else parent.trace_state
+        self.state: Final = otel.TraceState() if parent is None else parent.trace_state
         self.run: Final = self.context(trace.run_span)
 
     def context(self, span: int) -> otel.SpanContext:
         """Return the context of a span of the run."""
-        return otel.SpanContext(self._trace_id, span, False, self._flags, self._state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
+        return otel.SpanContext(self._trace_id, span, False, self._flags, self.state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
 
 
 def _span_context(context: TraceContext) -> otel.SpanContext:

@@ -299,7 +299,7 @@ async def _commit_state(
 async def _trace_piece(activation: Activation, trace: RunTrace, state: RunState) -> None:
     """Tell what was done with the run since its last piece was told, by this worker and by those that died with it."""
     runtime, header, before = activation.runtime, activation.header, activation.state
-    history: Sequence[HistoryEvent] = activation.noted or ()
+    history: Sequence[HistoryEvent] = tuple(activation.noted or ())  # as it is now: it is told a moment later
     if len(history) != state.traced:  # what was committed together with other records was not noted
         history = tuple(await events_of(runtime.space, activation.keys))
     if runtime.tracing is None:

@@ -1,0 +1,514 @@
+"""Spans for a receiver of OTLP, over HTTP: encoded here, straight from what happened.
+
+OpenTelemetry's own exporter makes a span, then a message of it, then bytes: about 20 µs for each. The spans of a run
+are known from its history, so their bytes are made of that at once, in a thread, many at a time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import ssl
+import struct
+import threading
+import time
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast, final
+from urllib.parse import unquote, urlsplit
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+from standfast.durations import Duration, seconds
+from standfast.errors import InvalidArgumentError
+from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, SpanFacts
+from standfast.threads import start_daemon
+from standfast.trace_context import RunPiece
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.trace import SpanContext, SpanKind, TraceState
+
+PATH: Final = "/v1/traces"
+BATCH: Final = 2_048
+"""How many things are sent together at the most: runs, requests, spans of the code."""
+
+SLICE: Final = 256
+"""After how many of them other threads have their turn."""
+
+TRIES: Final = 5
+_RETRIED: Final = frozenset({408, 429, 502, 503, 504})
+_TOO_SLOW: Final = "more came than the receiver took"
+_LOG: Final = logging.getLogger("standfast")
+
+
+@final
+class OtlpSpans(SpanProcessor):
+    """Sends spans to a receiver of OTLP over HTTP, at a fifth of what OpenTelemetry's own exporter costs.
+
+        provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
+        provider.add_span_processor(sf.admin.OtlpSpans("http://collector:4318"))
+        engine = sf.Engine("sqlite:///shop.db", workflows=[fulfil], hooks=[sf.admin.TracingHook(provider)])
+
+    Spans of other instrumentations go the same way. What cannot be sent is tried again for a while, then dropped and
+    reported; nothing waits for it.
+
+    Args:
+        endpoint: Where the receiver listens; ``/v1/traces`` is added if it names no path. By default what
+            ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_ENDPOINT`` says, else port 4318 of this
+            machine.
+        headers: What is sent with each request, such as a token; by default what ``OTEL_EXPORTER_OTLP_HEADERS`` says.
+        every: How long spans wait at the most before they are sent.
+        timeout: How long an answer may take.
+        most_waiting: How many runs, requests and spans wait in memory at the most; more are dropped.
+
+    Raises:
+        InvalidArgumentError: The endpoint is no address of HTTP.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        every: Duration = 1.0,
+        timeout: Duration = 10.0,
+        most_waiting: int = 100_000,
+    ) -> None:
+        self._address: Final = urlsplit(_endpoint() if endpoint is None else endpoint)
+        if self._address.scheme not in ("http", "https") or not self._address.hostname:
+            raise InvalidArgumentError("endpoint", "it must be like http://collector:4318", f"{endpoint!r:.100}")
+        path = self._address.path if self._address.path not in ("", "/") else PATH
+        self._path: Final = f"{path}?{self._address.query}" if self._address.query else path
+        self._headers: Final = {
+            **(_headers() if headers is None else headers),
+            "content-type": "application/x-protobuf",
+        }
+        self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
+        self._waiting: Final[deque[RunPiece | RequestFacts | ReadableSpan]] = deque()
+        self._wanted, self._idle = threading.Event(), threading.Condition()
+        self._encoder: Final = SpanEncoder()
+        self._connection: http.client.HTTPConnection | None = None
+        self._thread: threading.Thread | None = None
+        self._is_sending, self._closing = False, threading.Event()
+        self.dropped, self._problem = 0, _TOO_SLOW
+
+    def __repr__(self) -> str:
+        return f"<OtlpSpans {self._address.scheme}://{self._address.hostname}>"
+
+    # --- what is taken -------------------------------------------------------------------------------------------
+
+    def take(self, told: RunPiece | RequestFacts | ReadableSpan) -> None:
+        """Send the spans of a piece of a run or of a request, or a span, a moment later."""
+        waiting = self._waiting
+        if len(waiting) >= self._most or self._closing.is_set():
+            self.dropped += 1
+            return
+        waiting.append(told)
+        if self._thread is None:
+            self._begin()
+        if len(waiting) >= BATCH and not self._wanted.is_set():
+            self._wanted.set()
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Do nothing: a span is sent when it has ended."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Send a span, if it is sampled."""
+        if span.context is not None and span.context.trace_flags.sampled:
+            self.take(span)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Wait until all that was taken is sent, or dropped; return False if that takes longer."""
+        with self._idle:
+            self._wanted.set()
+            is_done = lambda: self._thread is None or not (self._waiting or self._is_sending)  # noqa: E731 -- in one place
+            return self._idle.wait_for(is_done, timeout_millis / 1_000)
+
+    def shutdown(self) -> None:
+        """Send what was taken, and end."""
+        if self._closing.is_set():
+            return
+        self.force_flush()
+        self._closing.set()
+        self._wanted.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._timeout)
+
+    # --- the thread that sends -----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        with self._idle:
+            if self._thread is None:
+                self._thread = start_daemon(self._run, "otlp")
+
+    def _run(self) -> None:
+        reported = 0
+        while not self._closing.is_set():
+            self._wanted.wait(self._every)
+            self._wanted.clear()
+            while self._waiting and not self._closing.is_set():
+                self._is_sending = True
+                self._send_some()
+            if self.dropped > reported:
+                _LOG.warning("event=spans-dropped since-start=%s why=%s", self.dropped, self._problem)
+                reported, self._problem = self.dropped, _TOO_SLOW
+            with self._idle:
+                self._is_sending = False
+                self._idle.notify_all()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send_some(self) -> None:
+        waiting, spans, count = self._waiting, SpanGroups(), 0
+        while waiting and count < BATCH:
+            told = waiting.popleft()
+            count += 1
+            try:
+                self._encoder.add(told, spans)
+            except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
+                _LOG.exception("event=span-not-encoded")
+            if count % SLICE == 0:
+                time.sleep(0)
+        body = self._encoder.message(spans)
+        if body and (problem := self._sent(body)):
+            self.dropped, self._problem = self.dropped + count, problem
+
+    def _sent(self, body: bytes) -> str:
+        """Send a message; return why it was not taken, or nothing."""
+        problem = ""
+        for number in range(TRIES):
+            if number and self._closing.wait(0.1 * 2**number):
+                break
+            try:
+                status = self._post(body)
+            except (OSError, http.client.HTTPException) as failed:
+                problem = type(failed).__name__
+                self._hang_up()
+                continue
+            if status < HTTPStatus.MULTIPLE_CHOICES:
+                return ""
+            problem = f"it answered {status}"
+            if status not in _RETRIED:
+                break
+        return problem
+
+    def _post(self, body: bytes) -> int:
+        if self._connection is None:
+            host, port = self._address.hostname or "", self._address.port
+            if self._address.scheme == "https":
+                context = ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(host, port, timeout=self._timeout, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout)
+        self._connection.request("POST", self._path, body, self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _endpoint() -> str:
+    exact = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if exact:
+        return exact
+    root = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://127.0.0.1:4318"
+    return f"{root.rstrip('/')}{PATH}"
+
+
+def _headers() -> dict[str, str]:
+    said = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
+    pairs = (each.partition("=") for each in said.split(",") if "=" in each)
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+# --- spans as bytes: the messages of opentelemetry.proto.trace.v1, whose numbers of fields never change -------------
+
+_NUMBER: Final = 64
+"""How many bits a number has."""
+
+_TIMES: Final = struct.Struct("<BQBQ")
+_START, _END = 0x39, 0x41
+_FLAGS, _REMOTE_FLAGS = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
+_UNSET: Final = b"\x7a\x00"
+_PLAIN_END: Final = _UNSET + _FLAGS
+_MOST_KEPT: Final = 10_000
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:  # noqa: PLR2004 -- seven bits in each byte
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+_SIZES: Final = tuple(map(_varint, range(2_048)))
+
+
+def _field(tag: bytes, value: bytes) -> bytes:
+    size = len(value)
+    return tag + (_SIZES[size] if size < len(_SIZES) else _varint(size)) + value
+
+
+def _text(tag: bytes, value: str) -> bytes:
+    return _field(tag, value.encode("utf-8", "replace"))
+
+
+def _value(value: object) -> bytes:
+    """Return any value of an attribute."""
+    if isinstance(value, str):
+        return _text(b"\x0a", value)
+    if isinstance(value, bool | int):
+        return (
+            b"\x10\x01" if value is True else b"\x10\x00" if value is False else b"\x18" + _varint(value % 2**_NUMBER)
+        )
+    if isinstance(value, float):
+        return b"\x21" + struct.pack("<d", value)
+    if isinstance(value, bytes):
+        return _field(b"\x3a", value)
+    items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    return _field(b"\x2a", b"".join(_field(b"\x0a", _value(each)) for each in items))
+
+
+def _named(name: str) -> bytes:
+    return _text(b"\x0a", name)
+
+
+_RUN_ID, _WORKFLOW, _REQUEST_ID = (
+    _named("standfast.run.id"),
+    _named("standfast.workflow"),
+    _named("standfast.request.id"),
+)
+_SHORT: Final = 128
+"""Below this, the size of a field is one byte."""
+
+
+def _short(name: bytes, value: str) -> bytes:
+    """Return an attribute of a span whose value is a text, as a rule a short one; the name is encoded already."""
+    text = value.encode("utf-8", "replace")
+    size, whole = len(text), len(name) + len(text) + 4
+    if whole < _SHORT:
+        return b"".join((b"\x4a", _SIZES[whole], name, b"\x12", _SIZES[size + 2], b"\x0a", _SIZES[size], text))
+    return _field(b"\x4a", name + _field(b"\x12", _field(b"\x0a", text)))
+
+
+def _attribute(name: str, value: object, tag: bytes = b"\x4a") -> bytes:
+    return _field(tag, _text(b"\x0a", name) + _field(b"\x12", _value(value)))
+
+
+def _attributes(said: Mapping[str, Any] | None, tag: bytes = b"\x4a") -> bytes:
+    return b"".join([_attribute(name, value, tag) for name, value in said.items()]) if said else b""
+
+
+def _status(code: int, description: str | None) -> bytes:
+    about = _text(b"\x12", description) if description else b""
+    return _field(b"\x7a", about + (b"\x18" + _varint(code) if code else b""))
+
+
+def _link(context: SpanContext, attributes: Mapping[str, Any] | None = None) -> bytes:
+    ids = b"\x0a\x10" + context.trace_id.to_bytes(16) + b"\x12\x08" + context.span_id.to_bytes(8)
+    flags = b"\x35\x00\x03\x00\x00" if context.is_remote else b"\x35\x00\x01\x00\x00"
+    return _field(b"\x6a", ids + _attributes(attributes, b"\x22") + flags)
+
+
+@final
+class SpanGroups:
+    """The bytes of spans, by the resource and the scope that they have in common.
+
+    They are told apart by what they are and not by what is in them: OpenTelemetry writes a resource out to compare it.
+    """
+
+    def __init__(self) -> None:
+        self._groups: Final[dict[tuple[int, int], tuple[Resource, Any, list[bytes]]]] = {}
+
+    def of(self, resource: Resource, scope: Any = None) -> list[bytes]:  # noqa: ANN401 -- as the SDK has it
+        """Return those of a resource and a scope, to add more; None: those of Standfast itself."""
+        key = (id(resource), id(scope))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = (resource, scope, [])
+        return group[2]
+
+    def all(self) -> Iterable[tuple[Resource, Any, list[bytes]]]:
+        """Return all of them."""
+        return self._groups.values()
+
+
+@final
+class SpanEncoder:
+    """Makes the bytes of spans, and keeps those parts that come again."""
+
+    def __init__(self) -> None:
+        self._kept: Final[dict[tuple[str, int], bytes]] = {}
+        self._resources: Final[dict[int, tuple[Resource, bytes]]] = {}
+        self._common: Any = None
+        self._parent: SpanContext | None = None
+        self._run = self._below = b""
+
+    def _keep(self, key: tuple[str, int], part: bytes) -> bytes:
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[key] = part
+        return part
+
+    def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
+        """Add the bytes of all spans of something, by their resource and scope."""
+        if isinstance(told, RunPiece):
+            known = told.trace.native
+            pieces = PieceSpans(told, known.resource)
+            found = spans.of(known.resource)
+            trace = b"\x0a\x10" + told.trace.trace_id.to_bytes(16) + _state(known.state)
+            for span_id, facts in pieces.all():
+                found.append(self._of_facts(trace, span_id, facts))
+        elif isinstance(told, RequestFacts):
+            spans.of(told.resource).append(self._of_request(told))
+        elif isinstance(told, LateSpan) and told.is_late:
+            context, late = told.told
+            found = spans.of(late.resource)
+            if isinstance(late, RequestFacts):
+                found.append(self._of_request(late))
+            else:
+                trace = b"\x0a\x10" + context.trace_id.to_bytes(16) + _state(context.trace_state)
+                found.append(self._of_facts(trace, context.span_id, late))
+        else:
+            spans.of(told.resource, told.instrumentation_scope).append(self._of_span(told))
+
+    def message(self, spans: SpanGroups) -> bytes:
+        """Return all of them as a request of a collector."""
+        found: list[bytes] = []
+        for resource, scope, some in spans.all():
+            if some:
+                about = _text(b"\x0a", "standfast") if scope is None else _scope(scope)
+                schema = _text(b"\x1a", scope.schema_url) if scope is not None and scope.schema_url else b""
+                inner = _field(b"\x12", _field(b"\x0a", about) + b"".join(some) + schema)
+                found.append(_field(b"\x0a", self._of_resource(resource) + inner))
+        return b"".join(found)
+
+    def _of_resource(self, resource: Resource) -> bytes:
+        known = self._resources.get(id(resource))
+        if known is None or known[0] is not resource:
+            about = _field(b"\x0a", _attributes(resource.attributes, b"\x0a"))
+            schema = _text(b"\x1a", resource.schema_url) if resource.schema_url else b""
+            known = self._resources[id(resource)] = resource, about + schema
+        return known[1]
+
+    def _of_facts(self, trace: bytes, span_id: int, facts: SpanFacts) -> bytes:
+        """Return a span of a run."""
+        if facts.common is not self._common:
+            self._common = facts.common
+            _, run, workflow = facts.common
+            self._run = _short(_RUN_ID, run) + _short(_WORKFLOW, workflow)
+        if facts.parent is not self._parent:
+            self._parent = facts.parent
+            self._below = b"" if facts.parent is None else b"\x22\x08" + facts.parent.span_id.to_bytes(8)
+        operation, ended, began = facts.operation, facts.ended, facts.began
+        key = (operation, facts.attempt) if facts.attempt else (facts.title, -2)
+        about = self._kept.get(key)
+        if about is None:
+            step = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", facts.attempt)
+            about = self._keep(key, _name(facts.name, facts.kind) + (step if facts.attempt else b""))
+        ends = _PLAIN_END
+        if facts.about or facts.link or facts.error or (operation and not facts.attempt):
+            ends = b"".join((
+                *(self._said(name, value) for name, value in facts.about),
+                _attribute("standfast.operation", operation) if operation and not facts.attempt else b"",
+                *(_link(each.context) for each in facts.links),
+                _status(2, facts.error) if facts.error else _UNSET,
+                _FLAGS,
+            ))  # fmt: skip
+        times = _TIMES.pack(_START, (min(ended, began)) * 1_000, _END, ended * 1_000)
+        parts = (trace, b"\x12\x08", span_id.to_bytes(8), self._below, self._run, about, times, ends)
+        return _field(b"\x12", b"".join(parts))
+
+    def _said(self, name: str, value: str | int) -> bytes:
+        """Return an attribute; texts are kept: names of workers, statuses, versions."""
+        if isinstance(value, int):
+            return _attribute(name, value)
+        key = (f"{name}={value}", -3)
+        return self._kept.get(key) or self._keep(key, _attribute(name, value))
+
+    def _of_request(self, request: RequestFacts) -> bytes:
+        """Return the span of a request."""
+        action, began, ended = request.action, request.began, request.ended
+        about = self._kept.get((action, -1))
+        if about is None:
+            named = _name(request.name, request.kind) + _attribute("standfast.action", action)
+            about = self._keep((action, -1), named)
+        own, parent = request.own, request.parent
+        if own is None:
+            ids = request.source.ids
+            trace_id, span_id = ids.generate_trace_id(), ids.generate_span_id()
+        else:
+            trace_id, span_id = own.trace_id, own.span_id
+        parts = (
+            b"\x0a\x10",
+            trace_id.to_bytes(16),
+            b"\x12\x08",
+            span_id.to_bytes(8),
+            b""
+            if own is None or parent is None
+            else _state(own.trace_state) + b"\x22\x08" + parent.span_id.to_bytes(8),
+            _short(_REQUEST_ID, request.request_id),
+            about,
+            _TIMES.pack(_START, (min(ended, began)) * 1_000, _END, ended * 1_000),
+            _status(2, request.error) + _FLAGS if request.error else _PLAIN_END,
+        )
+        return _field(b"\x12", b"".join(parts))
+
+    def _of_span(self, span: ReadableSpan) -> bytes:
+        """Return a span of the code, made through OpenTelemetry."""
+        context, parent, status = span.context, span.parent, span.status
+        if context is None:
+            return b""
+        events = (
+            _field(
+                b"\x5a",
+                b"\x09"
+                + struct.pack("<Q", each.timestamp)
+                + _text(b"\x12", each.name)
+                + _attributes(each.attributes, b"\x1a"),
+            )
+            for each in span.events
+        )
+        return _field(
+            b"\x12",
+            b"".join((
+                b"\x0a\x10",
+                context.trace_id.to_bytes(16),
+                b"\x12\x08",
+                context.span_id.to_bytes(8),
+                _state(context.trace_state),
+                b"" if parent is None else b"\x22\x08" + parent.span_id.to_bytes(8),
+                _name(span.name, span.kind),
+                _TIMES.pack(_START, span.start_time or 0, _END, span.end_time or 0),
+                _attributes(span.attributes),
+                *events,
+                *(_link(each.context, each.attributes) for each in span.links),
+                _status(status.status_code.value, status.description),
+                _REMOTE_FLAGS if parent is not None and parent.is_remote else _FLAGS,
+            )),
+        )  # fmt: skip
+
+
+def _name(name: str, kind: SpanKind) -> bytes:
+    return _text(b"\x2a", name) + b"\x30" + _varint(kind.value + 1)
+
+
+def _state(state: TraceState | None) -> bytes:
+    return _text(b"\x1a", ",".join([f"{name}={value}" for name, value in state.items()])) if state else b""
+
+
+def _scope(scope: Any) -> bytes:  # noqa: ANN401 -- of which only the name and the version are shown
+    about = _text(b"\x0a", scope.name) + (_text(b"\x12", scope.version) if scope.version else b"")
+    return about + _attributes(scope.attributes, b"\x1a")

@@ -1,0 +1,268 @@
+"""Spans for a receiver of OTLP over HTTP: the same messages as OpenTelemetry's own exporter makes, each once."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self, final
+
+import pytest
+from opentelemetry import trace as otel
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import standfast as sf
+from standfast.errors import InvalidArgumentError, RunFailedError
+from standfast.telemetry.otlp import OtlpSpans
+from standfast.telemetry.traces import TracingHook
+from standfast.trace_context import read_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@final
+class HttpReceiver:
+    """A collector on a port of this machine, which answers with what it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.answers: list[int] = []
+        self.headers: list[Any] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                receiver.headers.append((self.path, dict(self.headers)))
+                status = receiver.answers.pop(0) if receiver.answers else 200
+                if status == 200:
+                    receiver.requests.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def spans(self) -> list[Any]:
+        """All spans that arrived."""
+        return [
+            span for each in self.requests for some in each.resource_spans for scope in some.scope_spans
+            for span in scope.spans
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    """A collector."""
+    with HttpReceiver() as opened:
+        yield opened
+
+
+def provided(*processors: Any) -> TracerProvider:
+    """Return a provider whose spans go there."""
+    resource = Resource({"service.name": "shop", "numbers": (1, 2), "ratio": 0.5, "is_new": True})
+    provider = TracerProvider(shutdown_on_exit=False, resource=resource)
+    for each in processors:
+        provider.add_span_processor(each)
+    return provider
+
+
+@sf.step
+async def works(number: int) -> int:
+    """Do something that makes a span of its own."""
+    return number + 1
+
+
+@sf.step(retry=sf.Retry(attempts=2, delay=0))
+async def breaks() -> None:
+    """Fail."""
+    raise LookupError
+
+
+@sf.workflow
+async def shopping(ctx: sf.Context, number: int) -> int:
+    """Work, wait for a signal, and fail if it says so."""
+    number = await ctx.step(works, number)
+    if await ctx.wait_signal("go"):
+        await ctx.step(breaks)
+    async with ctx.mutex("stock"):
+        return await ctx.step(works, number)
+
+
+async def runs(provider: TracerProvider, *, fails: bool = False) -> None:
+    """Run one, as part of a trace with a state, and signal it from a span."""
+    tracer = provider.get_tracer("test", "1.0")
+    async with sf.Engine("memory://", workflows=[shopping], hooks=[TracingHook(provider)]) as engine:
+        with tracer.start_as_current_span("outside", attributes={"tags": ["a", "b"], "n": -3, "f": 0.25}) as span:
+            span.add_event("asked", {"by": "somebody"})
+            run = await engine.start(shopping, 1, id="r")
+            await run.signal("go", fails)
+        if fails:
+            with pytest.raises(RunFailedError):
+                await run.result()
+        else:
+            await run.result()
+
+
+def by_id(spans: list[Any]) -> dict[bytes, Any]:
+    """Return spans by their ids; none is there twice."""
+    found = {span.span_id: span for span in spans}
+    assert len(found) == len(spans)
+    return found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_spans_are_the_messages_that_the_exporter_of_opentelemetry_makes(
+    receiver: HttpReceiver, *, fails: bool
+) -> None:
+    """Field by field, with two processors: one keeps the spans, and the other one sends them."""
+    kept = InMemorySpanExporter()
+    provider = provided(OtlpSpans(receiver.url), SimpleSpanProcessor(kept))
+    await runs(provider, fails=fails)
+    provider.shutdown()
+    expected = encode_spans(kept.get_finished_spans())
+    wanted = by_id([span for some in expected.resource_spans for scope in some.scope_spans for span in scope.spans])
+
+    assert by_id(receiver.spans) == wanted
+    for request in receiver.requests:
+        for some in request.resource_spans:
+            assert some.resource == expected.resource_spans[0].resource
+            assert all(
+                scope.scope in [each.scope for each in expected.resource_spans[0].scope_spans]
+                for scope in some.scope_spans
+            )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_run_that_is_handed_over_whole_has_the_same_spans(receiver: HttpReceiver, *, fails: bool) -> None:
+    """Alone, it is given pieces of runs and makes the bytes of them; times and worker differ, all else does not."""
+
+    def shape(span: Any, spans: dict[bytes, Any]) -> Any:
+        parent = spans.get(span.parent_span_id)
+        said = {each.key for each in span.attributes}
+        return (
+            span.name,
+            span.kind,
+            span.status.code,
+            span.status.message,
+            None if parent is None else parent.name,
+            frozenset(said),
+            len(span.links),
+        )
+
+    alone = provided(OtlpSpans(receiver.url))
+    await runs(alone, fails=fails)
+    alone.shutdown()
+    kept = InMemorySpanExporter()
+    beside = provided(SimpleSpanProcessor(kept))
+    await runs(beside, fails=fails)
+    expected = by_id([
+        span for some in encode_spans(kept.get_finished_spans()).resource_spans for scope in some.scope_spans
+        for span in scope.spans
+    ])  # fmt: skip
+    found = by_id(receiver.spans)
+
+    assert sorted(shape(each, found) for each in found.values()) == sorted(
+        shape(each, expected) for each in expected.values()
+    )
+    assert len({span.trace_id for span in found.values()}) == 1
+
+
+def test_a_request_is_the_same_whole_or_as_a_span(receiver: HttpReceiver) -> None:
+    """Below a caller, below what is current, and as the first of its trace."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+    with hook.request(None, "r-1", "shop.buy"):
+        pass
+    with hook.request(sf_context(), "r-2", "shop.buy"):
+        inside = otel.get_current_span().get_span_context()
+        provider.get_tracer("test").start_span("inner").end()
+    with pytest.raises(LookupError), hook.request(None, "r-3", "shop.sell"):
+        raise LookupError
+    provider.shutdown()
+    named = {
+        each.value.string_value: span for span in receiver.spans for each in span.attributes if each.key.endswith("id")
+    }
+
+    assert [span.name for span in named.values()] == ["request shop.buy", "request shop.buy", "request shop.sell"]
+    assert not named["r-1"].parent_span_id
+    assert named["r-2"].parent_span_id.hex() == CALLER.split("-")[2]
+    assert named["r-2"].span_id == inside.span_id.to_bytes(8)
+    assert next(span for span in receiver.spans if span.name == "inner").parent_span_id == named["r-2"].span_id
+    assert (named["r-3"].status.code, named["r-3"].status.message) == (2, "LookupError")
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in receiver.spans)
+
+
+def sf_context() -> Any:
+    """Return the context of a caller."""
+    return read_headers(CALLER, "vendor=1")
+
+
+def test_what_the_receiver_cannot_take_now_is_sent_again(receiver: HttpReceiver) -> None:
+    """What it does not want is dropped, and reported; the next ones are sent."""
+    receiver.answers[:] = [503, 200, 400]
+    sender = OtlpSpans(receiver.url, headers={"x-token": "t"})
+    tracer = provided(sender).get_tracer("test")
+    for name in ("again", "refused", "last"):
+        tracer.start_span(name).end()
+        assert sender.force_flush()
+    sender.shutdown()
+
+    assert [span.name for span in receiver.spans] == ["again", "last"]
+    assert sender.dropped == 1
+    assert receiver.headers[0][0] == "/v1/traces"
+    assert receiver.headers[0][1]["x-token"] == "t"
+
+
+def test_spans_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiver) -> None:
+    """The program that makes them never waits."""
+    sender = OtlpSpans(receiver.url, every=60, most_waiting=3)
+    tracer = provided(sender).get_tracer("test")
+    for number in range(5):
+        tracer.start_span(f"s{number}").end()
+    sender.shutdown()
+
+    assert ([span.name for span in receiver.spans], sender.dropped) == (["s0", "s1", "s2"], 2)
+
+
+def test_where_spans_go_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, receiver: HttpReceiver) -> None:
+    """As OpenTelemetry has it."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret")
+    sender = OtlpSpans()
+    provided(sender).get_tracer("test").start_span("s").end()
+    sender.shutdown()
+
+    assert receiver.headers[0][0] == "/v1/traces"
+    assert receiver.headers[0][1]["authorization"] == "Bearer secret"
+    assert "secret" not in repr(sender)
+
+
+@pytest.mark.parametrize("endpoint", ["collector:4318", "grpc://collector", "http://", ""])
+def test_what_is_no_address_of_http_is_refused(endpoint: str) -> None:
+    """With an example."""
+    with pytest.raises(InvalidArgumentError, match="http://collector:4318"):
+        OtlpSpans(endpoint)
