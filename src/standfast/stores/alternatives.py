@@ -165,11 +165,11 @@ def changed_in(alternative: Alternative) -> list[RecordKey]:
     """Return the keys that an alternative writes or deletes; for those that are not known before, their prefix."""
     changed: list[RecordKey] = []
     for change in alternative.changes:
-        if isinstance(change, (Put, Stamped, Delete)):
+        if type(change) is Put or type(change) is Stamped or type(change) is Delete:
             changed.append(change.key)
-        elif isinstance(change, Append):
+        elif type(change) is Append:
             changed.append(change.prefix)
-        elif isinstance(change, MoveFirst):
+        elif type(change) is MoveFirst:
             changed += (change.to, change.prefix)
     return changed
 

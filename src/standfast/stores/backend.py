@@ -8,7 +8,7 @@ the backends, in :mod:`standfast.stores.group_commit`. A backend that has :class
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from msgspec import Struct
 
@@ -35,6 +35,8 @@ from standfast.stores.protocol import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable
+
+    from standfast.stores.protocol import Present
 
 
 class CommitRider(Struct, frozen=True, gc=False):
@@ -74,13 +76,19 @@ class ChoiceRider(Struct, frozen=True):
     def namespace(self) -> bytes:
         """The first part of all keys, encoded."""
         change = self.alternatives[0].changes[0]
-        return (change.prefix if isinstance(change, (Empty, Append, MoveFirst)) else change.key).namespace
+        if type(change) is Empty or type(change) is Append or type(change) is MoveFirst:
+            return change.prefix.namespace
+        return cast("Change | Stamped | Present", change).key.namespace
 
     @property
     def size(self) -> int:
         """How many bytes of values all alternatives have."""
-        changes = [change for alternative in self.alternatives for change in alternative.changes]
-        return sum([len(change.value) for change in changes if isinstance(change, (Put, Stamped, Append))])
+        size = 0
+        for alternative in self.alternatives:
+            for change in alternative.changes:
+                if type(change) is Put or type(change) is Stamped or type(change) is Append:
+                    size += len(change.value)
+        return size
 
 
 Rider: TypeAlias = CommitRider | UpdateRider | WorkRider | ChoiceRider

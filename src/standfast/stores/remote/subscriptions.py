@@ -117,9 +117,14 @@ class KnownTopics:
             return ()
         found: dict[bytes, list[Wake]] = {}
         for key in changed:
-            self._address(Wake(key), found)
+            for length in self._lengths:  # as _address does: mostly no topic covers a key that is written
+                if key[:length] in self.topics:
+                    self._address(Wake(key), found)
+                    break
         for wake in wakes:
             self._address(wake, found)
+        if not found:
+            return ()
         return tuple(
             [
                 Message(topic, encode_message(origin, wakes))
