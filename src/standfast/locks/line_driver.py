@@ -724,7 +724,8 @@ class LocalLine:
         wait = self.waits.get(holder.entry.id)
         if wait is not None and holder.entry.anchor == wait.entry.anchor:
             self.driver.mutex.held_since = holder.granted_at
-            self.waited += 0.2 * (asyncio.get_running_loop().time() - wait.since - self.waited)
+            took = asyncio.get_running_loop().time() - wait.since
+            self.waited = self.waited + 0.2 * (took - self.waited) if self.waited else took
             wait.settle(SeenGrant(holder, grant.version, holder.granted_at, self._clock.elapsed()))
 
     def _saw(self, sight: Sight) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from standfast.clock import MICROSECONDS, later
+from standfast.clock import MICROSECONDS, later, seconds_between
 from standfast.errors import StandfastError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
@@ -45,8 +45,14 @@ POLL_EVERY: Final = 0.5
 FIRST_POLL: Final = 0.1
 """Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
+FIRST_POLL_AFAR: Final = 0.3
+"""The same where a poll is three round trips to a server."""
+
 PATIENCE: Final = 4
 """How many times as long as others waited lately one waits before its first poll, where a poll is a round trip."""
+
+NEW: Final = 1.0
+"""Seconds for which a hold counts as new."""
 
 LATEST_POLL: Final = 1.0
 """Seconds after which one polls in any case."""
@@ -100,6 +106,7 @@ class Lines:
         self._given_back: Final = asyncio.Event()
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
+        self._patience: Final = PATIENCE if scope.store.capabilities.reach == "network" else 0
         self._entered = self._held = 0
         self._secret: Final = (
             secrets.token_urlsafe(16) + ":"
@@ -167,7 +174,7 @@ class Lines:
                     about = [self._by_head.get(key) or self._by_grant.get(key) for key in hint.about - told]
                     lines = [line for line in about if line is not None]
                 else:
-                    lines = list(self._lines.values())
+                    lines = [line for line in self._lines.values() if self._may_have_missed(line)]
                 for number, line in enumerate(lines):
                     if number % MOST_IN_A_TURN == MOST_IN_A_TURN - 1:
                         await asyncio.sleep(0)  # it may be thousands, and a store in this process answers at once
@@ -178,6 +185,18 @@ class Lines:
                 self._tell_cancelled(hint.about)
         finally:
             await watch.__aexit__()
+
+    def _may_have_missed(self, line: LocalLine) -> bool:
+        """Return True if a line is to be read because a notification may have got lost.
+
+        Stores say so every second while others write. A waiter that has not waited for longer than usual, and a hold
+        that has just begun, are not worth a read: the first is polled for in any case, the second the next time.
+        """
+        waited = asyncio.get_running_loop().time() - line.waiting_since if line.waits else 0.0
+        if line.counted or (line.waits and waited >= _first_poll(line, self._patience)):
+            return True
+        now = self.clock.elapsed()
+        return any(seconds_between(hold.known_at, now) >= NEW for hold in line.holds.values())
 
     def _tell_cancelled(self, about: Iterable[RecordKey]) -> None:
         """Tell waiters and holders that an operator removed: far back in a line, or counted, they would not see it."""
@@ -219,12 +238,11 @@ class Lines:
 
     async def _poll_lines(self) -> None:
         loop, store = asyncio.get_running_loop(), self.scope.store
-        patience = PATIENCE if store.capabilities.reach == "network" else 0
         due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
                 # A line whose turns come is not polled: its first waiter here has not waited for long.
-                firsts = {line: line.waiting_since + _first_poll(line, patience) for line in waiting}
+                firsts = {line: line.waiting_since + _first_poll(line, self._patience) for line in waiting}
                 due = {line: max(due.get(line, 0.0), first) for line, first in firsts.items()}
                 for line in waiting:
                     if due[line] <= loop.time() or (line.is_near and any(map(store.is_dead, line.lifelines.values()))):
@@ -414,7 +432,8 @@ def _first_poll(line: LocalLine, patience: int) -> float:
 
     Far back, those at the front poll for all. Where turns come, but late, it is several times what others waited.
     """
-    return min(LATEST_POLL, max(FIRST_POLL if line.is_near else POLL_EVERY, patience * line.waited))
+    first = FIRST_POLL_AFAR if patience else FIRST_POLL
+    return min(LATEST_POLL, max(first if line.is_near else POLL_EVERY, patience * line.waited))
 
 
 def _is_left_halfway(sight: Sight) -> bool:

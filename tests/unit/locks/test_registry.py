@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from standfast.clock import Instant
 from standfast.events import NO_HOOKS
 from standfast.locks import registry
-from standfast.locks.line_driver import LocalLine
-from standfast.locks.line_records import LineKeys
-from standfast.locks.registry import FIRST_POLL, LATEST_POLL, PATIENCE, _first_poll
+from standfast.locks.line import Entry, OfPresence, Rules
+from standfast.locks.line_driver import LocalLine, LocalWaiter
+from standfast.locks.line_records import LineKeys, LockSpec
+from standfast.locks.locks import Mutex
+from standfast.locks.registry import FIRST_POLL, FIRST_POLL_AFAR, LATEST_POLL, NEW, PATIENCE, Lines, _first_poll
 from standfast.scope import Scope, address_of
 
 if TYPE_CHECKING:
@@ -24,7 +27,8 @@ def line(scope: Scope, clock: VirtualClock) -> LocalLine:
 
 
 @pytest.mark.parametrize(
-    ("waited", "polled_after"), [(0.0, FIRST_POLL), (0.02, FIRST_POLL), (0.1, PATIENCE * 0.1), (3.0, LATEST_POLL)]
+    ("waited", "polled_after"),
+    [(0.0, FIRST_POLL_AFAR), (0.02, FIRST_POLL_AFAR), (0.1, PATIENCE * 0.1), (3.0, LATEST_POLL)],
 )
 def test_the_first_poll_comes_when_turns_here_would_have_come(
     line: LocalLine, waited: float, polled_after: float
@@ -62,4 +66,36 @@ async def test_lines_in_use_do_not_keep_others_from_being_forgotten(
     assert sum(name.startswith("left") for name in kept) <= 20
     assert len(looked) <= 250 * registry.FORGOTTEN
     assert len(lines._by_head) == len(lines._by_grant) == len(kept)
+    await lines.aclose()
+
+
+async def test_a_line_is_not_read_for_a_lost_notification_while_all_in_it_is_new(
+    scope: Scope, clock: VirtualClock
+) -> None:
+    """Stores say every second that a notification may have got lost: those who have just come are polled for anyway."""
+    lines = Lines(scope, clock, NO_HOOKS, None)
+    line = lines.line(address_of("k"))
+    mutex = Mutex(lines, "k", 30.0)
+    async with mutex.hold():
+        assert not lines._may_have_missed(line)
+        clock.advance(NEW)
+        assert lines._may_have_missed(line)
+    assert not lines._may_have_missed(line)
+    await lines.aclose()
+
+
+async def test_a_line_is_read_for_a_lost_notification_if_one_has_waited_for_longer_than_usual(
+    scope: Scope, clock: VirtualClock
+) -> None:
+    """Its turn may have come, and the word of it got lost."""
+    lines = Lines(scope, clock, NO_HOOKS, None)
+    line = lines.line(address_of("k"))
+    presence = await lines.heartbeat.join(30.0)
+    entry = Entry("e", "o", OfPresence(presence.name), Instant(0))
+    wait = line.waits["e"] = LocalWaiter(entry, presence, LockSpec("mutex", Rules(1)))
+    assert not lines._may_have_missed(line)
+    wait.since -= _first_poll(line, 0)  # type: ignore[misc]
+    assert lines._may_have_missed(line)
+    del line.waits["e"]
+    lines.heartbeat.leave(presence)
     await lines.aclose()
