@@ -45,7 +45,7 @@ POLL_EVERY: Final = 0.5
 FIRST_POLL: Final = 0.1
 """Seconds that a waiter near the front has waited before its first poll: most turns come sooner, and need none."""
 
-FIRST_POLL_AFAR: Final = 0.3
+FIRST_POLL_AFAR: Final = 0.2
 """The same where a poll is three round trips to a server."""
 
 PATIENCE: Final = 4

@@ -356,7 +356,7 @@ async def checked_start(
         packed_arguments(workflow, target, args, kwargs, by_name, given),
         run_id=given.get("id"),
         idempotency_key=given.get("idempotency_key"),
-        delay=seconds(given.get("delay", 0), what="delay"),
+        delay=seconds(given.get("delay", 0.0), what="delay"),
         drive=engine.has_room and isinstance(target, Workflow),
     )
     tags = tuple(checked_message_name("tag", tag) for tag in given.get("tags", ()))
