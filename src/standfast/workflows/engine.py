@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from copy import copy
 from itertools import chain
@@ -37,6 +36,7 @@ from standfast.locks.locks import DEFAULT_LEASE
 from standfast.log_hook import with_log
 from standfast.space import Opening, Space, lines_of
 from standfast.space import open as open_space
+from standfast.stores.liveness import ForkGuard
 from standfast.workflows import admin, limits, messages, retention
 from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.catalog import declare
@@ -165,7 +165,7 @@ class Engine:
         self._ticker: Ticker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: Callable[[Engine], Awaitable[None]] | None = None
-        self._process = 0
+        self._fork = ForkGuard("the engine")
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Engine:
         if self._runtime is not None:
             raise DeclarationError("the engine", "it is open already")
         self._drives, self.hooks.opened_with = self._drives if drive is None else drive, tuple(hooks)
-        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
+        self._loop, self._fork = asyncio.get_running_loop(), ForkGuard("the engine")
         if self._space is None and self._opening is not None:
             self._space = await self._opening.open_with(self.hooks)
         try:
@@ -248,7 +248,7 @@ class Engine:
         runtime = self._runtime
         if runtime is None:
             raise EngineNotOpenError
-        if self._process != os.getpid():
+        if self._fork.crossed:
             raise ForkedError(
                 "the engine", "it was opened before this process was forked; open another one in the child"
             )
