@@ -12,12 +12,16 @@ from standfast.clock import Instant
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
 from standfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot, Wake
-from standfast.stores.backend import CommitRider, Rider, UpdateRider
+from standfast.stores.backend import ChoiceRider, CommitRider, Rider, UpdateRider
 from standfast.stores.fold import Folded, fold, fold_in_order, keys_of
 from standfast.stores.memory import CAPABILITIES
+from standfast.stores.protocol import Alternative, Append, Empty, MoveFirst, Present, Stamped
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from standfast.stores import Change
+    from standfast.stores.protocol import AlternativeChange
 
 A, B = RecordKey("ns", "a"), RecordKey("ns", "b")
 NOW = Instant(1_000)
@@ -175,3 +179,44 @@ def test_one_commit_alone_is_folded_as_one_of_many() -> None:
         short = fold((rider,), at=NOW, last_version=5, records=present, limits=CAPABILITIES)
 
         assert short == fold_in_order((rider,), NOW, 5, present, CAPABILITIES), f"seed {seed}"
+
+
+QUEUE, INBOXES = RecordKey("ns", "queue"), RecordKey("ns", "inbox")
+
+
+def some_change(chance: random.Random, key: RecordKey) -> AlternativeChange:
+    """Return any change of a key, or of what lies below a prefix; its guard may hold or not."""
+    expected, expires_at = chance.choice((0, 3, 4)), chance.choice((None, None, Instant(NOW + 5)))
+    changes: tuple[AlternativeChange, ...] = (
+        Put(key, b"put", expected, expires_at),
+        Stamped(key, b"stamped", expected),
+        Delete(key, 3),
+        Check(key, 3),
+        Present(key),
+        Empty(QUEUE),
+        Append(QUEUE, b"appended", b"x\x00\x01", stamped=chance.random() < 0.5),
+        MoveFirst(QUEUE, key, expected, INBOXES),
+    )
+    return chance.choice(changes)
+
+
+def test_one_choice_alone_is_folded_as_one_of_many() -> None:
+    """The short way for a batch of one choice comes to the same as the long one, whatever is there."""
+    for seed in range(2_000):
+        chance = random.Random(seed)
+        tickets = [Append(QUEUE, b"", chance.choice((b"", b"p\x00\x01"))).key_of(number) for number in (7, 9)]
+        alternatives = tuple(
+            Alternative((some_change(chance, A), *([some_change(chance, B)] if chance.random() < 0.5 else [])))
+            for _ in range(chance.randint(1, 3))
+        )
+        below = [Record(key, b"ticket", 2) for key in tickets[: chance.randint(0, 2)]]
+        lapses = chance.choice((None, NOW, Instant(NOW + 1)))
+        present = {key: Record(key, b"old", 3, lapses) for key in (A, B) if chance.random() < 0.5}
+
+        def first(prefix: RecordKey, without: Container[RecordKey], below: list[Record] = below) -> Record | None:
+            found = (each for each in below if each.key.startswith(prefix) and each.key not in without)
+            return next(found, None)
+
+        rider = ChoiceRider(alternatives)
+        short = fold((rider,), at=NOW, last_version=5, records=present, limits=CAPABILITIES, ranges=first)
+        assert short == fold_in_order((rider,), NOW, 5, present, CAPABILITIES, first), f"seed {seed}"
