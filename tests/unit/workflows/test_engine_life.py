@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from standfast.errors import (
     UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
 )
+from standfast.stores import liveness
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.records import OWNERSHIPS, Ownership, RunKeys
 from tests.unit.workflows.engines import acts, collects, engine, sleeps, until
@@ -76,8 +76,8 @@ async def test_an_engine_is_refused_after_a_fork(url: str, monkeypatch: pytest.M
     """A child process does not have the engine of its parent."""
     async with engine(url) as opened:
         with monkeypatch.context() as patched:
-            patched.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(ForkedError, match="forked"):
+            patched.setattr(liveness, "_generation", -1)  # as a child has another one
+            with pytest.raises(ForkedError, match="the engine"):
                 await opened.get("a")
 
 
