@@ -90,7 +90,10 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     ),
     # searches the largest models
     "tests/model/test_line.py": ("test_a_wrong_line_is_found_out[blind to the horizon]",),
-    "tests/model/test_mutex_line.py": ("test_no_interleaving_of_commits_breaks_a_mutex[3-1]",),
+    "tests/model/test_mutex_line.py": (
+        "test_a_commit_that_looks_at_too_little_is_found_out[hands over to a known one that has gone]",
+        "test_no_interleaving_of_commits_breaks_a_mutex[3-1]",
+    ),
     "tests/model/test_record.py": ("test_no_interleaving_breaks_the_lock[abc-2-1]",),
 }
 """Tests that take seconds, by file, where a shorter one beside each is enough for ``make test``."""

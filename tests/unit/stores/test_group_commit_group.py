@@ -61,6 +61,26 @@ async def test_who_was_alone_for_a_while_leaves_at_once(batches: list[int]) -> N
     await store.aclose()
 
 
+async def test_two_that_are_expected_share_a_transaction_though_they_were_alone(batches: list[int]) -> None:
+    """The first waits for the second, which comes in the next turn of the loop."""
+    store = open_memory()
+    await commit_alone(store, USED_TO_BE_ALONE)
+    del batches[:]
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        await store.commit(Put(RecordKey("ns", "second"), b""))
+
+    second = asyncio.ensure_future(later())
+    await asyncio.sleep(0)
+    store.expect_another()
+    await store.commit(Put(RecordKey("ns", "first"), b""))
+    await second
+    await store.aclose()
+
+    assert batches == [2]
+
+
 async def test_one_who_is_always_alone_still_lets_the_loop_run() -> None:
     """Whatever else is ready waits for a few commits at most."""
     store, turns = open_memory(), list[None]()
