@@ -36,7 +36,8 @@ MOST_RELEASED: Final = 128
 class Claim(Struct, frozen=True):
     """The right to drive a run: where the owner's grant lies, and its version, the fence.
 
-    ``is_first``: it was made together with the run, so there can be no news for the run that is older than it.
+    ``is_first``: it was made together with the run, or no news of the run has been looked at before it. So there is
+    none that is older than it, and is not noted to be looked at.
     """
 
     key: RecordKey
