@@ -53,6 +53,7 @@ class Backlog(Struct, frozen=True):
         ready: How many runs could go on and have no worker; 1,000 means at least that many.
         oldest: For how many seconds the oldest of them has been ready, as far as was looked up.
         without_code: How many of those that were looked up need a workflow, or a version, that is not here.
+        misfits: How many of those that were looked up workers have tried, with code that does not fit them.
         claimed: How many runs workers have claimed; 1,000 means at least that many.
         workers: How many workers there are.
     """
@@ -60,6 +61,7 @@ class Backlog(Struct, frozen=True):
     ready: int = 0
     oldest: float = 0.0
     without_code: int = 0
+    misfits: int = 0
     claimed: int = 0
     workers: int = 0
 
@@ -70,7 +72,7 @@ async def backlog_of(engine: Engine) -> Backlog:
     ready = await _ids(space, space.key("ready"), COUNTED)
     due, now = await _due(space)
     names = dict.fromkeys((*due, *ready))
-    oldest, without = max((seconds_between(at, now) for at in due.values()), default=0.0), 0
+    oldest, without, misfits = max((seconds_between(at, now) for at in due.values()), default=0.0), 0, 0
     looked_at = list(names)[:LOOKED_AT]
     page = space.at_most(PAGE)
     for first in range(0, len(looked_at), page):
@@ -84,10 +86,11 @@ async def backlog_of(engine: Engine) -> Backlog:
             if state.owner or state.has_ended or state.status == "quarantined":
                 continue  # a worker has it by now, or is only to be told something
             without += (state.workflow, state.version) not in runtime.workflows
+            misfits += state.is_misfit
             oldest = max(oldest, ready_for(state, seen.at) or 0.0)
     workers = await _ids(space, space.key("worker"), COUNTED)
     claimed = await _ids(space, space.key("own"), COUNTED)
-    return Backlog(min(len(names), COUNTED), oldest, without, len(claimed), len(workers))
+    return Backlog(min(len(names), COUNTED), oldest, without, misfits, len(claimed), len(workers))
 
 
 async def _ids(scope: Scope, prefix: RecordKey, most: int) -> list[str]:
@@ -222,6 +225,7 @@ def _of_backlog(backlog: Backlog) -> list[GaugeValue]:
         GaugeValue(of.READY, backlog.ready),
         GaugeValue(of.READY_OLDEST, backlog.oldest),
         GaugeValue(of.WITHOUT_CODE, backlog.without_code),
+        GaugeValue(of.MISFITS, backlog.misfits),
         GaugeValue(of.CLAIMED, backlog.claimed),
         GaugeValue(of.WORKERS, backlog.workers),
     ]

@@ -78,12 +78,15 @@ class Health:
 
         ``load`` is the runs that wait for a worker and those that workers have claimed: divided by how many one worker
         is to have, it is how many workers there should be. How many wait alone would scale busy workers to none.
+        Runs that no worker's code fits count as one: more workers do not help them, and one is to try them again.
         """
         backlog = await self._of_engine().backlog()
         worker = self._engine.worker
+        helped = backlog.ready - backlog.misfits + min(1, backlog.misfits)
         return {
-            "load": min(backlog.ready + backlog.claimed, COUNTED),
+            "load": min(helped + backlog.claimed, COUNTED),
             "ready": backlog.ready,
+            "misfits": backlog.misfits,
             "claimed": backlog.claimed,
             "oldest_seconds": round(backlog.oldest, 3),
             "workers": backlog.workers,

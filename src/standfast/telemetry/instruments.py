@@ -134,6 +134,7 @@ GAUGES_AGE: Final = _gauge("gauges_age_seconds", "How long ago the gauges were r
 READY: Final = _gauge("runs_ready", "Runs in the store that could go on and have no worker; at most 1,000 are counted.")
 READY_OLDEST: Final = _gauge("runs_ready_oldest_seconds", "For how long the oldest of them has been ready.")
 WITHOUT_CODE: Final = _gauge("runs_without_code", "Ready runs whose workflow or version this process does not have.")
+MISFITS: Final = _gauge("runs_misfit", "Ready runs that workers have tried, with code that does not fit them.")
 QUARANTINED: Final = _gauge("runs_in_quarantine", "Runs in quarantine; at most 1,000 are counted.")
 CLAIMED: Final = _gauge("runs_claimed", "Runs that all workers have claimed; at most 1,000 are counted.")
 WORKERS: Final = _gauge("workers", "Workers on the store.")

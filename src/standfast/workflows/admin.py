@@ -205,6 +205,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
         until=until,
         waits_for="a worker",
         changed_at=runtime.now(),
+        misfit_at=None,
     )
     put = Put(keys.state, RUN_STATES.encode_own(going_on), run.state_version)
     over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}

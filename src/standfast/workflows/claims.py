@@ -339,8 +339,22 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant) 
     if deaths >= runtime.most_deaths:
         about = f"an operator to retry it: {deaths} workers in a row died with it"
         return structs.replace(
-            state, status="quarantined", owner="", deaths=deaths, position=position, changed_at=at, waits_for=about
+            state,
+            status="quarantined",
+            owner="",
+            deaths=deaths,
+            position=position,
+            changed_at=at,
+            waits_for=about,
+            misfit_at=None,
         )
     return structs.replace(
-        state, owner="", deaths=deaths, position=position, changed_at=at, waits_for="a worker", orphaned_at=at
+        state,
+        owner="",
+        deaths=deaths,
+        position=position,
+        changed_at=at,
+        waits_for="a worker",
+        orphaned_at=at,
+        misfit_at=None,
     )

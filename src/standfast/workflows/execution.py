@@ -15,6 +15,7 @@ from standfast.errors import (
     DeclarationError,
     DecodeError,
     EncodeError,
+    NondeterminismError,
     RunNotFoundError,
     RunTimedOutError,
     StandfastError,
@@ -79,6 +80,9 @@ LONGEST: Final = 40
 SHOWN: Final = 20
 """How many of the things that a run waits for are named."""
 
+MOST_WHY: Final = 300
+"""How many characters say why the code of a worker does not fit a run."""
+
 _UNEXPECTED: Final = frozenset({"failed", "timed_out"})
 _log: Final = logging.getLogger("standfast.workflows")
 
@@ -97,14 +101,12 @@ async def execute(activation: Activation) -> None:
         elif how == "raised":
             await _raised(activation, value)
         elif activation.mismatch is not None:
-            await release(activation, "a worker whose code fits its history")
-            runtime.leave_mismatched(activation.keys.id)
+            await _leave_misfit(activation, "a worker whose code fits its history", _difference(activation.mismatch))
         if activation.is_stuck and activation.claim is not None:
             await _quarantine(activation, activation.claim)
     except DecodeError as problem:
         activation.differ("its input", str(problem))
-        await release(activation, "a worker whose code takes its input")
-        runtime.leave_mismatched(activation.keys.id)
+        await _leave_misfit(activation, "a worker whose code takes its input", str(problem))
     except StandfastError:
         activation.abandon()  # the store failed: the run is taken up again from its records
     finally:
@@ -150,6 +152,7 @@ async def _end(
         changed_at=runtime.now(),
         until=None,
         waits_for="",
+        misfit_at=None,
         result=UNSET if result is None else Raw(result),
         failure=None if problem is None else describe(problem, known),
         cancel=_reason(state, problem),
@@ -232,6 +235,7 @@ async def suspend(activation: Activation) -> None:
         waits_for=about,
         changed_at=runtime.now(),
         position=_position(activation),
+        misfit_at=None,
     )
     activation.is_unloading = True  # from here on nothing wakes it but a new claim
     over: dict[RecordKey, bytes | None] = {}
@@ -255,16 +259,32 @@ def _about(activation: Activation) -> str:
     return ", ".join(wait.what for wait in waits[:SHOWN]) + more
 
 
-async def release(activation: Activation, about: str) -> None:
+def _difference(mismatch: NondeterminismError) -> str:
+    return f"it recorded {mismatch.recorded}, and the code asks for {mismatch.asked}"
+
+
+async def _leave_misfit(activation: Activation, about: str, why: str) -> None:
+    """Hand a run back whose code here does not fit it, with why, and leave it alone for a while.
+
+    Another worker may have the code that fits. If none has, it is a person's to decide, and how long it has been so is
+    counted from the first worker that tried.
+    """
+    await release(activation, f"{about} ({why:.{MOST_WHY}})", is_misfit=True)
+    activation.runtime.leave_mismatched(activation.keys.id)
+
+
+async def release(activation: Activation, about: str, *, is_misfit: bool = False) -> None:
     """Hand a run back: any worker may drive it."""
     state = activation.state
+    now = activation.runtime.now()
     freed = structs.replace(
         state,
         status="running",
         owner="",
         waits_for=about,
-        changed_at=activation.runtime.now(),
+        changed_at=now,
         position=_position(activation),
+        misfit_at=(state.misfit_at or now) if is_misfit else None,
     )
     activation.is_unloading = activation.is_handed_back = True
     try:

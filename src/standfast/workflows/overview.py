@@ -19,6 +19,7 @@ from standfast.stores.group_commit import GroupedStore
 from standfast.workflows.fleet import WorkerInfo, list_workers
 from standfast.workflows.records import ENDED, RUN_STATES, RunState
 from standfast.workflows.run_index import STATUSES, RunCount, RunFilter, count_runs, list_runs
+from standfast.workflows.runtime import ready_for
 from standfast.workflows.schedules.schedules import info_of
 from standfast.workflows.schedules.spec import STORED
 
@@ -53,6 +54,7 @@ ConcernKind: TypeAlias = Literal[
     "no-worker",
     "dead-workers",
     "no-code",
+    "misfit-runs",
     "overdue-runs",
     "failed-runs",
     "quarantined-runs",
@@ -150,6 +152,7 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
     late = RunFilter(status=ENDED, ended_after=later(at, -_MINUTE))
     found = [
         *_of_workers(workers, ready),
+        *_of_misfits(states, at, is_all=ready.number <= MOST_READY),
         *_of_ready(states, workers, at, is_all=ready.number <= MOST_READY),
         *await _of_ended(scope, at, since, most),
         *_of_quarantined(runs["quarantined"], await _names(scope, RunFilter(status=frozenset({"quarantined"})))),
@@ -224,7 +227,8 @@ def _of_ready(
     if not alive or not all(worker.is_whole for worker in alive):
         return
     known = {each for worker in alive for each in worker.workflows}
-    waiting = {run: state for run, state in states.items() if not state.owner and not state.has_ended}
+    free = {run: state for run, state in states.items() if not state.owner and not state.has_ended}
+    waiting = {run: state for run, state in free.items() if not state.is_misfit}
     unknown = {run: state for run, state in waiting.items() if (state.workflow, state.version) not in known}
     if unknown:
         names = sorted({_named(state) for state in unknown.values()})
@@ -238,6 +242,20 @@ def _of_ready(
         oldest = length(ages[overdue[0]])
         words = f"{_some(len(overdue), 'run')} waited more than {length(OVERDUE)} for a worker, the first {oldest}"
         yield Concern("overdue-runs", words, len(overdue), not is_all, tuple(overdue[:EXAMPLES]), ("workers",))
+
+
+def _of_misfits(states: dict[str, RunState], at: Instant, *, is_all: bool) -> Iterable[Concern]:
+    """Tell of runs that workers have taken up and could not drive: their code is there, and does not fit."""
+    ages = {run: ready_for(state, at) or 0.0 for run, state in states.items() if state.is_misfit}
+    if ages:
+        found = sorted(ages, key=lambda run: -ages[run])
+        first = states[found[0]]
+        words = (
+            f"the code of no worker that tried fits {_some(len(found), 'run')}: {_named(first)}"
+            f" {one_line(found[0])} waits for {one_line(first.waits_for)}, since {length(ages[found[0]])};"
+            " start a worker with its code, or end it with runs cancel --force"
+        )
+        yield Concern("misfit-runs", words, len(found), not is_all, tuple(found[:EXAMPLES]), ("runs", "show", found[0]))
 
 
 def _named(state: RunState) -> str:

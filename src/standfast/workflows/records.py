@@ -181,6 +181,8 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         traced: How many events of its history are exported as spans.
         pieces: In how many pieces they were.
         orphaned_at: When its worker was found dead; None: another one has driven it since.
+        misfit_at: Since when each worker that took it up had code that does not fit its history or its input, and
+            ``waits_for`` says what differs; None: it has gone on since, or that was never so.
     """
 
     status: Status
@@ -207,11 +209,17 @@ class RunState(Struct, frozen=True, omit_defaults=True):
     orphaned_at: Instant | None = None
     traced: int = 0
     pieces: int = 0
+    misfit_at: Instant | None = None
 
     @property
     def has_ended(self) -> bool:
         """Whether the run has ended, for good."""
         return self.status in ENDED
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether no worker drives it, because the code of each that tried does not fit it: a person has to help."""
+        return self.misfit_at is not None and not self.owner and not self.has_ended
 
 
 class Driven(Struct, frozen=True, omit_defaults=True):

@@ -475,7 +475,8 @@ class Runtime:
         started_at = Instant(0) if header is None else header.started_at
         was_ready_for = orphaned_for = None
         if fence and state.status == "running":
-            was_ready_for = 0.0 if before is None else ready_for(before, state.changed_at)
+            is_tried_again = before is not None and before.is_misfit  # which says nothing about how busy workers are
+            was_ready_for = 0.0 if before is None else None if is_tried_again else ready_for(before, state.changed_at)
             orphaned_at = None if before is None else before.orphaned_at
             orphaned_for = None if orphaned_at is None else max(0.0, seconds_between(orphaned_at, state.changed_at))
         if self._tally_move is not None:
@@ -644,6 +645,8 @@ def ready_for(before: RunState, now: Instant) -> float | None:
 
     One that waited for a signal, or in a line, was ready at some time after its state last changed.
     """
+    if before.misfit_at is not None and not before.owner:  # what tried it since could not drive it
+        return max(0.0, seconds_between(before.misfit_at, now))
     if before.until is not None:
         return max(0.0, seconds_between(before.until, now)) if before.until <= now else None
     is_free = before.status in ("pending", "running") and before.ticket is None

@@ -14,6 +14,7 @@ from standfast.cli.status import megabytes
 from standfast.clock import Instant
 from standfast.errors import RunFailedError
 from standfast.stores import Delete, Put
+from standfast.telemetry.health import Health
 from standfast.workflows.records import READY, RUN_STATES, RunKeys, RunState, listing
 from standfast.workflows.schedules.spec import STORED, pause
 
@@ -81,6 +82,88 @@ async def test_runs_that_no_worker_has_the_code_of_need_a_person(url: str, ask: 
     assert [concern["kind"] for concern in strangers] == ["no-code"]
     assert strangers[0]["words"] == "no worker has the code of waits@2: 1 run cannot go on"
     assert strangers[0]["examples"] == ["a"]
+
+
+async def first() -> str:
+    """Do the first thing."""
+    return "first"
+
+
+async def other() -> str:
+    """Do another thing."""
+    return "other"
+
+
+async def test_a_run_that_no_code_fits_needs_a_person(url: str, ask: Ask) -> None:
+    """With what differs, since when, and what to type; when its code is back it goes on, and all is well."""
+
+    @sf.workflow(name="wf")
+    async def old(ctx: sf.Context) -> str:
+        done = await ctx.step(first)
+        await ctx.wait_signal("go")
+        return done
+
+    @sf.workflow(name="wf")
+    async def new(ctx: sf.Context) -> str:
+        return await ctx.step(other)
+
+    async with sf.Engine(url, workflows=[old]) as engine:
+        run = await engine.start(old, id="r7")
+        while (await engine.get("r7")).waits_for != "the signal 'go'":  # noqa: ASYNC110 -- a run in a store has no event
+            await asyncio.sleep(0)
+    async with sf.Engine(url, workflows=[new]) as engine:
+        await engine.signal("r7", "go")
+        since = await _misfit_at(engine, "r7")
+        shown = await ask("status")
+        top = await ask("top", "--once")
+        listed = await ask("runs", "show", "r7")
+        engine.runtime.try_again("r7")
+        await engine.signal("r7", "again")
+        while (await engine.get("r7")).claims < 3:  # noqa: ASYNC110 -- a run in a store has no event
+            await asyncio.sleep(0)
+        assert await _misfit_at(engine, "r7") == since
+        scale = await Health(engine).scale()
+    async with sf.Engine(url, workflows=[old]) as engine:
+        assert await engine.run("r7").result() == "first"
+        assert await kinds(ask) == []
+
+    assert shown.exit_code == 6
+    assert "the code of no worker that tried fits 1 run: wf r7 waits for a worker whose code fits its history" in (
+        shown.stdout
+    )
+    assert "standfast runs show r7" in shown.stdout
+    assert "the code of no worker that tried" in top.stdout
+    assert "it recorded step 'first', and the code asks for step 'other'" in listed.stdout
+    assert (scale["load"], scale["misfits"], run.id) == (1, 1, "r7")
+
+
+async def test_a_run_whose_input_its_code_does_not_take_needs_a_person(url: str, ask: Ask) -> None:
+    """It does not fail, as other code may take it; it is told what does not fit, and its age counts from the first."""
+
+    @sf.workflow(name="job")
+    async def job(ctx: sf.Context, n: float) -> float:
+        del ctx
+        return n
+
+    async with sf.Engine(url, workflows=[job]) as engine:
+        await ask("runs", "start", "job", "--id", "j1", "--input", '["abc"]')
+        await _misfit_at(engine, "j1")
+        told = json.loads((await ask("status", "--json")).stdout)["concerns"]
+        await engine.cancel("j1", "no number", force=True)
+        assert await kinds(ask) == []
+
+    assert [(each["kind"], each["examples"]) for each in told] == [("misfit-runs", ["j1"])]
+    assert "Expected `float`, got `str`" in told[0]["words"]
+
+
+async def _misfit_at(engine: sf.Engine, run_id: str) -> Instant:
+    """Wait until a worker has found that its code does not fit; return since when that is so."""
+    while True:
+        record = (await engine.space.read(key := engine.space.key("life", run_id))).records[key]
+        state = RUN_STATES.decode(record.value)
+        if state.is_misfit and state.misfit_at is not None:
+            return state.misfit_at
+        await asyncio.sleep(0)
 
 
 async def test_a_lock_that_is_waited_for_too_long_needs_a_person(space: sf.Space, ask: Ask) -> None:
