@@ -182,12 +182,13 @@ def listed_value(record: RequestRecord) -> bytes:
 class RequestKeys:
     """Where the records of one request of one tenant lie."""
 
-    __slots__ = ("_record", "_scope", "id", "tenant")
+    __slots__ = ("_listed", "_record", "_scope", "id", "tenant")
 
     def __init__(self, scope: Scope, tenant: str, request_id: str) -> None:
         self._scope: Final = scope
         self.tenant, self.id = tenant, request_id
         self._record: RecordKey | None = None
+        self._listed: dict[tuple[str, str, Instant], tuple[RecordKey, ...]] = {}
 
     @property
     def record(self) -> RecordKey:
@@ -231,10 +232,15 @@ class RequestKeys:
             state: Among which requests, if not among those that are as the record says.
         """
         state = state or (record.status if record.has_ended else OPEN)
-        where = (self._scope.namespace, self._scope.tenant, "requests", self.tenant)
-        lane = _lane(*where, state, record.flow, record.action, "" if state == OPEN else record.verdict)
-        key = lane + b"%016d\x00\x01" % record.received_at + encode_parts((self.id,))
-        return (RecordKey.from_encoded(key),) if len(key) <= MAX_KEY_BYTES else ()
+        asked = (state, "" if state == OPEN else record.verdict, record.received_at)
+        known = self._listed.get(asked)  # it is asked for when keys are named, and again when they are written
+        if known is None:
+            where = (self._scope.namespace, self._scope.tenant, "requests", self.tenant)
+            lane = _lane(*where, state, record.flow, record.action, asked[1])
+            key = lane + b"%016d\x00\x01" % record.received_at + encode_parts((self.id,))
+            known = (RecordKey.from_encoded(key),) if len(key) <= MAX_KEY_BYTES else ()
+            self._listed[asked] = known
+        return known
 
     def listing(self, record: RequestRecord) -> list[Put]:
         """Return what lists a request that has just come."""
