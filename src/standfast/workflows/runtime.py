@@ -153,7 +153,7 @@ class Suspects:
 
 # --- children that are started in great numbers --------------------------------------------------------------------
 
-CROWD: Final = 500
+CROWD: Final = 200
 """How many runs are at work in this process before children are started a few at a time."""
 
 A_FEW: Final = 32
