@@ -40,6 +40,7 @@ class Relay:
     def __init__(self, target: int) -> None:
         self._target = target
         self._open = asyncio.Event()
+        self._answering = asyncio.Event()
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -51,6 +52,7 @@ class Relay:
 
     async def _start(self) -> asyncio.Server:
         self._open.set()
+        self._answering.set()
         return await asyncio.start_server(self._carry, sock=self._listening)
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -72,6 +74,12 @@ class Relay:
 
     async def _set(self, *, is_open: bool) -> None:
         (self._open.set if is_open else self._open.clear)()
+        if is_open:
+            self._answering.set()
+
+    def mute(self) -> None:
+        """Carry what is sent to the server, and none of its answers."""
+        self._loop.call_soon_threadsafe(self._answering.clear)
 
     def cut(self) -> None:
         """Break every connection; both ends see a reset, and what was held is lost."""
@@ -93,7 +101,9 @@ class Relay:
             await self._open.wait()
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
             self._ends.add(back)
-            await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
+            await asyncio.gather(
+                self._pass_on(reader, back, self._open), self._pass_on(there, writer, self._open, self._answering)
+            )
         except (OSError, asyncio.CancelledError):
             _reset(writer)
         finally:
@@ -103,10 +113,13 @@ class Relay:
                     self._ends.discard(end)
                     end.close()
 
-    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *allowed: asyncio.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
-                await self._open.wait()
+                for each in allowed:
+                    await each.wait()
                 target.write(data)
                 await target.drain()
         target.close()

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
 import secrets
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +31,7 @@ from standfast.stores.redis.scripts import RedisKeys
 from tests import services
 from tests.services.postgresql import can_log_in
 from tests.services.relay import Relay, port_of, with_port
+from tests.services.server_process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +103,10 @@ class Group:
         for each in [*self.followers, self.primary]:
             each.quit()
             each.restart()
+
+    def mute(self) -> None:
+        """Let none of the primary's answers arrive, where all of them come by one line."""
+        raise NotImplementedError
 
     def aim(self, namespace: str) -> None:
         """Let the primary be the one that has a namespace, where there are several."""
@@ -580,6 +588,10 @@ class MongoGroup(Group):
         line.hold()
         line.cut()
 
+    def mute(self) -> None:
+        """Let everything reach the primary, and none of its answers reach anyone: commits land, and no one hears."""
+        self.lines[self.members.index(self.primary)].mute()
+
     def take_over(self) -> None:
         """Wait until another primary was elected."""
         self.find_primary(unlike=self.primary)
@@ -603,3 +615,61 @@ class MongoGroup(Group):
 
         until(found, "a primary was elected")
         return self.primary
+
+
+# --- etcd ------------------------------------------------------------------------------------------------------------
+
+
+def etcd_ask(url: str, path: str, **request: Any) -> Any:
+    """Ask one member over its gateway."""
+    wanted = urllib.request.Request(f"http://{urlsplit(url).netloc}{path}", json.dumps(request).encode())
+    with urllib.request.urlopen(wanted, timeout=2) as answer:  # noqa: S310 -- a member of the test's own
+        return json.loads(answer.read())
+
+
+class EtcdGroup(Group):
+    """Three members, of which one leads: clients ask any of them, and they elect another one by themselves."""
+
+    @property
+    def url(self) -> str:
+        """The address that names all members."""
+        return f"etcd://{','.join(urlsplit(each.url).netloc for each in self.members)}/standfast"
+
+    def find_leader(self, unlike: Server | None = None) -> None:
+        """Wait until one leads, another one than ``unlike``, by the word of a member that follows it."""
+
+        def is_found() -> bool:
+            for each in self.members:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    if each is unlike:
+                        continue
+                    status = etcd_ask(each.url, "/v3/maintenance/status")
+                    if status.get("leader") == status["header"]["member_id"]:
+                        self.primary = each
+                        return True
+            return False
+
+        until(is_found, "a member leads")
+
+    def take_over(self) -> None:
+        """Wait until another member leads."""
+        self.find_leader(unlike=self.primary)
+
+    def step_down(self) -> None:
+        """Let the leader hand its part to another member."""
+        status = etcd_ask(self.primary.url, "/v3/maintenance/status")
+        members = etcd_ask(self.primary.url, "/v3/cluster/member/list")["members"]
+        target = next(each["ID"] for each in members if each["ID"] != status["leader"])
+        etcd_ask(self.primary.url, "/v3/maintenance/transfer-leadership", targetID=target)
+        self.take_over()
+
+
+@contextmanager
+def etcd() -> Iterator[EtcdGroup]:
+    """Start a cluster of three."""
+    with ExitStack() as stack:
+        ports = [str(free_port()) for _ in range(3)]
+        orders = [",".join([own, *(port for port in ports if port != own)]) for own in ports]
+        group = EtcdGroup(started(stack, *(server("etcd", behind=order) for order in orders)), [], None, lambda _: None)
+        group.find_leader()
+        yield group
