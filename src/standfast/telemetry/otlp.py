@@ -13,6 +13,7 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast, final
@@ -90,9 +91,15 @@ class OtlpSpans(SpanProcessor):
             "content-type": "application/x-protobuf",
         }
         self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
-        self._waiting: Final[deque[RunPiece | RequestFacts | ReadableSpan]] = deque()
-        self._wanted, self._idle = threading.Event(), threading.Condition()
+        self._begin_anew()
+        again = weakref.WeakMethod(self._begin_anew)
+        os.register_at_fork(after_in_child=lambda: (made := again()) and made())
         self._encoder: Final = SpanEncoder()
+
+    def _begin_anew(self) -> None:
+        """Begin without a thread and without spans: also in a process that was forked, where no thread goes on."""
+        self._waiting: deque[RunPiece | RequestFacts | ReadableSpan] = deque()
+        self._wanted, self._idle = threading.Event(), threading.Condition()
         self._connection: http.client.HTTPConnection | None = None
         self._thread: threading.Thread | None = None
         self._is_sending, self._closing = False, threading.Event()

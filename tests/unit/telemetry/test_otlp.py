@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self, final
@@ -246,6 +247,21 @@ def test_spans_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiver)
     sender.shutdown()
 
     assert ([span.name for span in receiver.spans], sender.dropped) == (["s0", "s1", "s2"], 2)
+
+
+def test_a_process_that_is_forked_sends_its_own_spans(receiver: HttpReceiver) -> None:
+    """And none of those that its parent has not sent yet."""
+    sender = OtlpSpans(receiver.url, every=60)
+    tracer = provided(sender).get_tracer("test")
+    tracer.start_span("of the parent").end()
+    child = os.fork()
+    if not child:
+        tracer.start_span("of the child").end()
+        os._exit(0 if sender.force_flush(10_000) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    sender.shutdown()
+
+    assert sorted(span.name for span in receiver.spans) == ["of the child", "of the parent"]
 
 
 def test_where_spans_go_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, receiver: HttpReceiver) -> None:
