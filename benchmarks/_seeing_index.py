@@ -184,8 +184,9 @@ class Stored:
 
     def pause(self, *, by_start: bool = False) -> float:
         """Return for how many milliseconds another task did not have its turn at the most, during a page."""
-        by_status = self.engine.list(status="failed", newest_first=True, limit=PAGE)
-        return self.run(self._pause(self._list_starts() if by_start else by_status))
+        if by_start:
+            return self.run(self._pause(self._list_starts()))
+        return self.run(self._pause(self.engine.list(status="failed", newest_first=True, limit=PAGE)))
 
     async def _pause(self, page: Coroutine[Any, Any, Page]) -> float:
         longest, last = 0.0, time.perf_counter()
