@@ -18,7 +18,7 @@ from standfast.errors import (
     UnknownSealingKeyError,
     UnsuitableStoreError,
 )
-from standfast.stores.group_commit import verdict_of
+from standfast.stores.group_commit import GroupedStore, verdict_of
 from standfast.stores.protocol import MAX_VERSION, Conflict, Decision, Put, SharesTransactions, Snapshot
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit
@@ -335,6 +335,11 @@ class EncryptedStore:
     async def another(self) -> EncryptedStore:
         """Open another handle on the same store, with the same keys."""
         return EncryptedStore(await self._store.another(), self._keyring)
+
+    @property
+    def write_problem(self) -> Exception | None:
+        """What the last transaction of the store underneath failed with, as far as it tells."""
+        return self._store.write_problem if isinstance(self._store, GroupedStore) else None
 
     def liveness_token(self) -> str:
         """Return the text by which other processes see that this one has died."""

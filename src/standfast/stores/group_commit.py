@@ -260,6 +260,8 @@ class CommitGroup:
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
         self.settling: Final = AttemptSettler(backend, hooks)
+        self.problem: Exception | None = None
+        """What the last transaction failed with; None: it did not."""
 
     async def ride(self, rider: Rider) -> Outcome:
         """Take a seat in the next transaction and return what became of it.
@@ -466,7 +468,7 @@ class CommitGroup:
             self._schedule()
 
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
-        outcomes = applied.outcomes
+        outcomes, self.problem = applied.outcomes, None
         for seat in [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred][::-1]:
             seat.state = _WAITING
             self._queue.appendleft(seat)
@@ -508,6 +510,7 @@ class CommitGroup:
             self._send(seats)
 
     def _fail(self, seats: list[Seat], batch: RiderBatch, error: Exception) -> None:
+        self.problem = error
         for index, seat in enumerate(seats):
             if isinstance(error, OutcomeUnknownError):
                 attempt = f"{error.attempt or batch.attempt}/{index}"
@@ -604,6 +607,11 @@ class GroupedStore:
     def capabilities(self) -> Capabilities:
         """What this store can do."""
         return self._limits
+
+    @property
+    def write_problem(self) -> Exception | None:
+        """What the last transaction of this handle failed with; None: it did not, or there was none yet."""
+        return self._group.problem
 
     def expect_another(self) -> None:
         """Say that two tasks are about to commit: the first waits for the second, and they share a transaction."""

@@ -18,6 +18,7 @@ from standfast.stores.group_commit import GroupedStore
 from standfast.telemetry import instruments as of
 from standfast.telemetry.instruments import GaugeValue, bounded
 from standfast.telemetry.metrics import TEXT
+from standfast.workflows.overview import refused_writes
 from standfast.workflows.records import RUN_STATES, RunKeys
 from standfast.workflows.runtime import ready_for
 
@@ -148,7 +149,7 @@ class Gauges:
 
     @property
     def is_up(self) -> bool:
-        """Whether the store answered when it was last asked."""
+        """Whether the store answered when it was last asked, and took writes."""
         return self._read_at is not None and any(each.value for each in self._values if each.instrument is of.STORE_UP)
 
     def read(self) -> list[GaugeValue]:
@@ -170,7 +171,7 @@ class Gauges:
                 self._backlog = await backlog_of(self._engine)
                 values += _of_backlog(self._backlog)
                 values += await self._of_store()
-                values.append(GaugeValue(of.STORE_UP, 1.0))
+                values.append(GaugeValue(of.STORE_UP, 0.0 if await refused_writes(self._engine.space) else 1.0))
         except (StandfastError, TimeoutError):
             values.append(GaugeValue(of.STORE_UP, 0.0))
         finally:

@@ -1,7 +1,8 @@
 """Health: whether a process lives, whether it takes work, and how much more of it there should be.
 
-``/health/live`` answers while the event loop runs. ``/health/ready`` answers 200 while the store answers and the
-process is not about to stop. ``/scale`` says what an autoscaler needs. Under systemd, ``sd_notify`` tells the same.
+``/health/live`` answers while the event loop runs. ``/health/ready`` answers 200 while the store answers and takes
+writes, and the process is not about to stop. ``/scale`` says what an autoscaler needs. Under systemd, ``sd_notify``
+tells the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from standfast.errors import MissingExtraError, StandfastError
 from standfast.telemetry.gauges import COUNTED, Gauges
+from standfast.workflows.overview import refused_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -69,8 +71,11 @@ class Health:
             if runtime.silent_for > LATELY:
                 async with asyncio.timeout(ANSWERS_WITHIN):
                     runtime.saw((await runtime.space.read(runtime.space.key("worker"))).at)
+            refused = await refused_writes(runtime.space)
         except (StandfastError, TimeoutError) as problem:
             return Readiness(is_ready=False, reason=f"the store does not answer ({type(problem).__name__})")
+        if refused:
+            return Readiness(is_ready=False, reason=f"the store refuses writes: {refused}")
         return Readiness(is_ready=True)
 
     async def scale(self) -> dict[str, Any]:
@@ -79,8 +84,11 @@ class Health:
         ``load`` is the runs that wait for a worker and those that workers have claimed: divided by how many one worker
         is to have, it is how many workers there should be. How many wait alone would scale busy workers to none.
         Runs that no worker's code fits count as one: more workers do not help them, and one is to try them again.
+        Without ``load`` it is not known, and an autoscaler is to leave things as they are.
         """
         backlog = await self._of_engine().backlog()
+        if not self._of_engine().is_up:
+            return {"reason": "the store does not answer, or refuses writes"}
         worker = self._engine.worker
         helped = backlog.ready - backlog.misfits + min(1, backlog.misfits)
         return {

@@ -128,7 +128,7 @@ UNKNOWN_OUTCOMES: Final = _counter("commits_unknown", "Transactions whose answer
 
 # --- gauges: read from the store and this process when they are asked for --------------------------------------------
 
-STORE_UP: Final = _gauge("store_up", "1 if the store answered when the gauges were last read, else 0.")
+STORE_UP: Final = _gauge("store_up", "1 if the store answered when the gauges were last read, and took writes; else 0.")
 GAUGES_SECONDS: Final = _gauge("gauges_seconds", "How long it took to read the gauges from the store.")
 GAUGES_AGE: Final = _gauge("gauges_age_seconds", "How long ago the gauges were read.")
 READY: Final = _gauge("runs_ready", "Runs in the store that could go on and have no worker; at most 1,000 are counted.")

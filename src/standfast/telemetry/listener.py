@@ -169,7 +169,8 @@ class ProbeListener:
         return await (self._metrics(headers.get("accept", "")) if path == "/metrics" else self._scale())
 
     async def _scale(self) -> bytes:
-        return _json(200, await self._probes.scale())
+        told = await self._probes.scale()
+        return _json(200 if "load" in told else 503, told)
 
     async def _metrics(self, accept: str) -> bytes:
         metrics = await self._probes.metrics(accept)

@@ -157,7 +157,8 @@ def telemetry_routes(app: App) -> list[BaseRoute]:
 
     async def scale(scope: Scope, receive: Receive, send: Send) -> None:
         _check_may_watch(scope)
-        await Response(as_json(await app.health.scale()), 200, media_type=JSON)(scope, receive, send)
+        told = await app.health.scale()
+        await Response(as_json(told), 200 if "load" in told else 503, media_type=JSON)(scope, receive, send)
 
     async def metrics(scope: Scope, receive: Receive, send: Send) -> None:
         _check_may_watch(scope)

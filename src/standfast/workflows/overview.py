@@ -7,15 +7,19 @@ front. Nothing is changed by looking.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import seconds
+from standfast.errors import StandfastError
 from standfast.locks.inspect import length, one_line
 from standfast.locks.survey import LineInfo, find_circles, read_lines
+from standfast.stores.encryption import EncryptedStore
 from standfast.stores.group_commit import GroupedStore
+from standfast.stores.protocol import Decision, Put
 from standfast.workflows.fleet import WorkerInfo, list_workers
 from standfast.workflows.records import ENDED, RUN_STATES, RunState
 from standfast.workflows.run_index import STATUSES, RunCount, RunFilter, count_runs, list_runs
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
     from standfast.workflows.runtime import Runtime
 
 MOST_WORKERS: Final = 1_000
@@ -47,10 +52,17 @@ OVERDUE: Final = 60.0
 LATELY: Final = 86_400.0
 PATIENCE: Final = 600.0
 
+WRITES_WITHIN: Final = 2.0
+"""Seconds that the store has to write something."""
+
+PROBE: Final = b"{}" + b" " * 4_000
+"""What is written to find out if the store writes: about as much as a usual commit."""
+
 _MINUTE: Final = 60.0
 _PAGE: Final = 100
 
 ConcernKind: TypeAlias = Literal[
+    "refused-writes",
     "no-worker",
     "dead-workers",
     "no-code",
@@ -149,9 +161,11 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
     ready, states = await _ready(scope, most)
     lines = await read_lines(scope, waiting=True)
     waits = sorted(lines.lines, key=lambda line: -(line.waited or 0.0))
+    silent = any(worker.heard is None or worker.heard > runtime.space.lease / 2 for worker in workers)
+    refused = await refused_writes(scope, is_suspected=silent)
     late = RunFilter(status=ENDED, ended_after=later(at, -_MINUTE))
     found = [
-        *_of_workers(workers, ready),
+        *(_of_refused(refused) if refused else _of_workers(workers, ready)),
         *_of_misfits(states, at, is_all=ready.number <= MOST_READY),
         *_of_ready(states, workers, at, is_all=ready.number <= MOST_READY),
         *await _of_ended(scope, at, since, most),
@@ -173,6 +187,29 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
         lines.more,
         tuple(found),
     )
+
+
+async def refused_writes(scope: Scope, *, is_suspected: bool = False) -> str:
+    """Return why the store refuses writes; empty: it takes them, as far as is known.
+
+    It is tried only if the last transaction of this process failed, or something else lets it be suspected. What is
+    written then is gone by itself after a minute.
+    """
+    store = scope.store
+    problem = store.write_problem if isinstance(store, (GroupedStore, EncryptedStore)) else None
+    if problem is None and not is_suspected:
+        return ""
+    key = scope.key("probe")
+
+    def write(seen: Snapshot) -> Decision[None]:
+        return Decision(None, (Put(key, PROBE, seen.version(key), later(seen.at, _MINUTE)),))
+
+    try:
+        async with asyncio.timeout(WRITES_WITHIN):
+            await scope.update([key], write)
+    except (StandfastError, TimeoutError) as refused:
+        return str(refused) or f"it does not answer within {WRITES_WITHIN:g} s"
+    return ""
 
 
 async def _size(scope: Scope) -> tuple[int | None, int | None]:
@@ -206,6 +243,12 @@ async def _ready(scope: Scope, most: int) -> tuple[RunCount, dict[str, RunState]
         seen = await scope.read(*keys.values())
         states |= {name: RUN_STATES.decode(seen.records[key].value) for name, key in keys.items() if seen.version(key)}
     return RunCount(min(len(names), most), has_more=len(names) > most), states
+
+
+def _of_refused(problem: str) -> Iterable[Concern]:
+    """Tell that the store refuses writes; then it cannot be told which workers live, as they cannot say so."""
+    words = f"the store refuses writes, so nothing goes on, and workers cannot say that they live: {one_line(problem)}"
+    yield Concern("refused-writes", words, 1)
 
 
 def _of_workers(workers: Collection[WorkerInfo], ready: RunCount) -> Iterable[Concern]:

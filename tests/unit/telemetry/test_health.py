@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
 
 import standfast as sf
+from standfast.errors import StoreFullError
+from standfast.stores import Delete, Put
+from standfast.stores.group_commit import GroupedStore
 from standfast.telemetry import health as module
+from standfast.telemetry.gauges import Gauges
 from standfast.telemetry.health import Health, notifying_systemd, sd_notify, watchdog_seconds
+from standfast.telemetry.instruments import STORE_UP
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 @sf.workflow
@@ -52,6 +57,53 @@ async def test_a_store_that_does_not_answer_makes_it_not_ready(monkeypatch: pyte
         readiness = await health.ready()
     assert not readiness.is_ready
     assert "the store does not answer" in readiness.reason
+
+
+async def test_a_store_that_refuses_writes_makes_it_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is so from the first commit that fails until one can be made, though reads are answered all the while."""
+    async with sf.open(f"sqlite:///{tmp_path}/jobs.db") as space, sf.Engine(space, drive=False) as engine:
+        health, store, gauges = Health(engine), space.store, Gauges(engine)
+        assert isinstance(store, GroupedStore)
+        with monkeypatch.context() as disk:
+            disk.setattr(store.backend, "apply_now", _full)
+            with pytest.raises(StoreFullError):
+                await space.commit(Put(space.key("k"), b"{}"))
+            readiness, scale = await health.ready(), await health.scale()
+            await gauges.refresh()
+            told = await engine.overview()
+        again = await health.ready()
+
+    assert (readiness.status, again.status) == (503, 200)
+    assert readiness.reason.startswith("the store refuses writes: ")
+    assert "load" not in scale
+    assert [each.value for each in gauges.read() if each.instrument is STORE_UP] == [0.0]
+    assert [each.kind for each in told.concerns] == ["refused-writes"]
+
+
+def _full(batch: object) -> NoReturn:
+    del batch
+    raise StoreFullError("jobs.db", "the disk is full")
+
+
+async def test_workers_that_cannot_say_so_are_not_told_to_be_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the store refuses writes, no presence is renewed, of workers that live as of others."""
+    async with sf.Engine(f"sqlite:///{tmp_path}/jobs.db", workflows=[waits]) as engine:
+        await engine.start(waits)
+        worker = engine.runtime.worker
+        assert worker is not None
+        presence = engine.space.key("presence", *worker.presence.split(".", 1))
+        found = (await engine.space.read(presence)).records[presence]
+        await engine.space.commit(Delete(presence, found.version))
+        store = engine.space.store
+        assert isinstance(store, GroupedStore)
+        with monkeypatch.context() as disk:
+            disk.setattr(store.backend, "apply_now", _full)
+            told = await engine.overview()
+
+    assert [each.kind for each in told.concerns] == ["refused-writes"]
+    assert "the disk is full" in told.concerns[0].words
 
 
 async def test_scale_counts_what_workers_have_besides_what_waits(tmp_path: Path) -> None:
