@@ -15,13 +15,13 @@ A request can bring :class:`ExtraChanges`, which are committed together with its
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct, structs
 
 from standfast.clock import Instant
-from standfast.errors import StoreClosedError
+from standfast.errors import StandfastError, StoreClosedError
 from standfast.events import PermitsDisagree
 from standfast.ids import new_id
 from standfast.keys import RecordKey
@@ -69,6 +69,7 @@ from standfast.locks.line_records import (
     WrongKind,
     given_in,
     marker_key,
+    presences_of,
 )
 from standfast.locks.line_step import Answered, StepInput, decide_step
 from standfast.locks.registry import Lines
@@ -393,6 +394,20 @@ class LineEntries:
             line.reaping = self._lines.own(self._reap(line))
         return await asyncio.shield(line.reaping)
 
+    def look_after(self, address: tuple[str, ...]) -> None:
+        """Let processes in front of a run that has just begun to wait fall if they are gone: soon, and beside all else.
+
+        A run waits in no process, so no process polls the line for it. Nothing is asked of the store if there are only
+        runs in the line, and entries of this process.
+        """
+        last, here = self.last_seen(address), f"{self._lines.scope.presence_name}."
+        if last is None or not all(name.startswith(here) for name in presences_of(_entries(last))):
+            self._lines.own(self._reap_safely(address))
+
+    async def _reap_safely(self, address: tuple[str, ...]) -> None:
+        with suppress(StandfastError):  # a server that goes round finds it
+            await self.reap(address)
+
     async def _reap(self, line: LocalLine) -> Instant | None:
         await asyncio.sleep(0)
         line.reaping = None
@@ -535,6 +550,10 @@ def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunGrant | Waiting | 
         key = line.driver.keys.grant_of(holder)
         return RunGrant(grant.fence, holder.slot, holder.granted_at, holder.ends_at, key)
     return None if waiter is None else Waiting(waiter.ticket, sight.line.place(waiter.ticket))
+
+
+def _entries(line: Line) -> list[Entry]:
+    return [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
 
 
 def _ticket(found: RunGrant | Waiting | None) -> int | None:

@@ -129,7 +129,10 @@ class Admission:
 
         first, *others = self._standings[self._admitted :]
         requests = [self._request(first, self._ticket), *map(self._request, others)]
-        return await self._entries.enter_all(requests, ExtraChanges(tuple(keys), decide))
+        answered = await self._entries.enter_all(requests, ExtraChanges(tuple(keys), decide))
+        if isinstance(self.place, InLine):
+            self._entries.look_after(self.place.standing.address)
+        return answered
 
     def _request(self, standing: Standing, ticket: int | None = None) -> EnterRequest:
         waits = not self._is_start or standing.on_limit in WAITS

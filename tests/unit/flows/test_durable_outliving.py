@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -10,11 +11,10 @@ import standfast as sf
 from standfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
 from standfast.flows import durable
 from standfast.flows import durable as outcomes
-from standfast.flows.arbiter.entries import reap_lines
+from standfast.flows.arbiter import in_store
 from standfast.flows.events import last_number
 from standfast.flows.server import RequestServer
 from standfast.locks.heartbeat import remove
-from standfast.space import lines_of
 from standfast.workflows.engine import withdraw
 from tests.conformance.arbiter_visits import force_out, fresh_name
 from tests.conformance.dispatch_stage import ANN, Stage, arrival, names_of, result
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.space import Space
+
+
+LONG_BEFORE_THE_LEASE: Final = 5.0
+"""Seconds within which a death is to be seen; the lease of a process is 30."""
 
 
 @pytest.fixture
@@ -75,19 +79,42 @@ async def test_a_request_whose_turn_was_lost_is_taken_up_again(stage: Stage, mon
     assert (losses, stage.begun) == ([], ["a"])
 
 
-async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: Stage) -> None:
-    """Nobody waits for it in any process, so a server that goes round lets the dead one fall."""
+async def test_a_request_is_not_stuck_behind_one_whose_process_dies(stage: Stage) -> None:
+    """Nobody waits for it in any process, so a server that watches the processes lets the dead one fall."""
     name = f"memory://{fresh_name()}"
     async with sf.Dispatcher(name, [stage.flow]) as one, sf.Dispatcher(name, [stage.flow]) as two:
         stage.hold("a")
         first = await one.dispatch(arrival("queued", "a"))
         behind = await two.dispatch(arrival("queued", "b", durable=True))
         await _take_for_dead(one.engine.space)
-        await reap_lines(two.engine.space, lines_of(two.engine.space))
-        assert await result(behind) == "did b"
+        async with asyncio.timeout(LONG_BEFORE_THE_LEASE):
+            assert await result(behind) == "did b"
         stage.release("a")
         with pytest.raises(RequestInterruptedError):
             await result(first)
+
+
+async def test_a_request_is_not_stuck_behind_one_whose_process_has_died_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That death was news when nobody waited: so the server that puts it in line looks at those in front."""
+    monkeypatch.setattr(in_store, "reap_lines_forever", nobody_goes_round)
+    name = f"memory://{fresh_name()}"
+    async with sf.Dispatcher(name, [stage.flow]) as one, sf.Dispatcher(name, [stage.flow]) as two:
+        stage.hold("a")
+        first = await one.dispatch(arrival("queued", "a"))
+        await stage.until_begun("a")
+        await _take_for_dead(one.engine.space)
+        behind = await two.dispatch(arrival("queued", "b", durable=True))
+        async with asyncio.timeout(LONG_BEFORE_THE_LEASE):
+            assert await result(behind) == "did b"
+        stage.release("a")
+        with pytest.raises(RequestInterruptedError):
+            await result(first)
+
+
+async def nobody_goes_round(*_: object) -> None:
+    """Look after no line."""
 
 
 async def test_a_request_does_not_end_well_after_others_were_told_that_it_was_interrupted(stage: Stage) -> None:

@@ -40,7 +40,8 @@ from standfast.locks.entry import (
     acquire,
     release,
 )
-from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter, count_waiting, holders_in
+from standfast.locks.heartbeat import PRESENCES
+from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter, count_waiting
 from standfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
-    from standfast.flows.arbiter.protocol import Address, Ask
+    from standfast.flows.arbiter.protocol import Ask
     from standfast.keys import RecordKey
     from standfast.locks.entry import Answer, HeldEntry, Lines
     from standfast.locks.inspect import ExplainedEntry
@@ -338,26 +339,77 @@ def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
 # --- reaping lines in which only durable requests wait: none waits there in any process, so no process looks -------
 #
 # A request that is attended holds its place by its process. If that dies, a waiter in another process lets it
-# fall. A run that waits is in no process at all. So every server goes round, and looks at the lines in which one
-# waits behind a process.
+# fall. A run that waits is in no process at all. When it begins to wait, the server that has put it there looks at
+# those in front, see LineEntries.look_after. From then on every server watches the processes, which are few, and goes
+# round the lines, which may be many, when one of them is gone.
 
 EVERY: Final = 1.0
-"""Seconds between two rounds at the least; a process is missed after its lease, so there is no need to hurry."""
+"""Seconds between two looks at which processes there are."""
 
-PAUSE: Final = 0.01
+PROBE_EVERY: Final = 0.1
+"""Seconds between two looks at their lifelines, where the store can see a process die."""
+
+PAUSE: Final = 0.002
 """Seconds between two lines, so that many of them do not keep the store busy."""
+
+MOST_READ: Final = 100
+"""The most words or presences that are read at once."""
 
 
 async def reap_lines_forever(space: Space, lines: Lines) -> None:
-    """Go round now and then. A store that does not answer is asked again in the next round."""
+    """Go round at first, whenever a process is gone, and now and then. A store that fails is asked again."""
+    processes, loop = WatchedProcesses(space), asyncio.get_running_loop()
+    due = loop.time()
     while True:
-        await asyncio.sleep(max(EVERY, space.lease))
         with suppress(StandfastError):
-            await reap_lines(space, lines)
+            if await processes.have_lost_one():
+                due = loop.time()
+            if due <= loop.time():
+                await reap_lines(space, lines)
+                due = loop.time() + max(EVERY, space.lease)
+        await processes.watch(EVERY)
+
+
+@final
+class WatchedProcesses:
+    """The processes of a space, as one of them sees them come and go."""
+
+    def __init__(self, space: Space) -> None:
+        self._space: Final = space
+        self._lifelines: dict[str, str] = {}
+
+    async def have_lost_one(self) -> bool:
+        """Look which there are; True: one that was there is not, or has died."""
+        known, self._lifelines = self._lifelines, await self._present()
+        return not known.keys() <= self._lifelines.keys() or self._has_died()
+
+    async def watch(self, length: float) -> None:
+        """Wait for some seconds, or until one of them is seen to die."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + length
+        probes = self._space.store.capabilities.sees_process_death and any(self._lifelines.values())
+        while (left := until - loop.time()) > 0:
+            await asyncio.sleep(min(left, PROBE_EVERY) if probes else left)
+            if probes and self._has_died():
+                return
+
+    def _has_died(self) -> bool:
+        return any(map(self._space.store.is_dead, self._lifelines.values()))
+
+    async def _present(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        start, end = self._space.key("presence").within()
+        while True:
+            page = await self._space.scan(start, end, limit=self._space.at_most(MOST_READ))
+            for key, record in page.records.items():
+                found[".".join(key.parts[3:])] = PRESENCES.decode(record.value).lifeline
+            if page.more is None:
+                return found
+            start = page.more
 
 
 async def reap_lines(space: Space, lines: Lines) -> None:
-    """Look at each line in which one waits behind a process, and let that one fall if it is gone."""
+    """Look at each line in which one waits, and let those fall whose process is gone."""
     start, end = space.key("ticket", KIND).within()
     while True:
         page = await space.scan(start, end, limit=1)
@@ -365,14 +417,9 @@ async def reap_lines(space: Space, lines: Lines) -> None:
             return
         ticket = next(iter(page.records))
         address = ticket.parts[3:-1]
-        if await _is_held_by_a_process(lines, address):
-            await LineEntries(lines).reap(address)
+        await LineEntries(lines).reap(address)
         start = space.key("ticket", *address).within()[1]
         await asyncio.sleep(PAUSE)
-
-
-async def _is_held_by_a_process(lines: Lines, address: Address) -> bool:
-    return any(not isinstance(each.entry.anchor, OfRun) for each in await holders_in(lines.scope, address))
 
 
 # --- words for requests that wait or run elsewhere: a record that says why to stop, and a hint to look -------------
@@ -381,9 +428,6 @@ async def _is_held_by_a_process(lines: Lines, address: Address) -> bool:
 
 KEPT_FOR: Final = 3_600.0
 """Seconds that a word stays: longer than a process sleeps that is still to find it."""
-
-MOST_READ: Final = 100
-"""The most words that are read at once."""
 
 STOPS: Final[Codec[Stop]] = Codec(Stop, what="a word to stop")
 
