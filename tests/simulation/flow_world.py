@@ -21,7 +21,7 @@ from tests.simulation.flow_letters import Sender, chosen_actions
 from tests.simulation.flow_stage import ANN, IN_TURN, Stage, policies_of
 from tests.simulation.flow_watch import FlowWatch
 from tests.simulation.lock_process import CALM, Process, Roster
-from tests.simulation.workflow_watch import listings_of
+from tests.simulation.workflow_watch import LISTED, listings_of
 from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PATIENCE: Final = 120.0
 KEPT: Final = {
     *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
     *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
-    *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged", "requests"),
+    *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged", "begun", "begun-tagged", "requests"),
 }
 """What stays in the store after all have ended."""
 
@@ -256,7 +256,7 @@ class World:
     def _check_index(self) -> None:
         """Each run is listed where its state says, and no other is."""
         records = self.memory._records
-        found = {key.parts[2:] for key in records if key.parts[2] in ("runs", "tagged") and self._is_there(key)}
+        found = {key.parts[2:] for key in records if key.parts[2] in LISTED and self._is_there(key)}
         wanted: set[tuple[str, ...]] = set()
         for key in [each for each in records if each.parts[2] == "life" and self._is_there(each)]:
             (namespace, tenant), run = key.parts[:2], key.parts[-1]
