@@ -836,7 +836,7 @@ class HintHeard(RunEvent, frozen=True, kw_only=True):
 class WorkerDied(Event, frozen=True, kw_only=True):
     """A worker is gone without a word. Its runs are made ready for others."""
 
-    level: ClassVar[Level] = "info"
+    level: ClassVar[Level] = "warning"
 
     presence: str
     runs: int

@@ -6,6 +6,7 @@ Nothing else of the package imports it, so a program that uses Standfast as a li
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import Any, Final, final
 
@@ -59,6 +60,9 @@ class _Application(click.Group):
             return super().invoke(ctx)
         except StandfastError as problem:
             fail(problem)
+        except BrokenPipeError:  # what reads this has seen enough, as head does: no error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush fails again
+            ctx.exit(0)
 
 
 @click.group(cls=_Application, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,9 +6,11 @@ run is changed on its own: one that cannot be changed does not keep the others f
 
 from __future__ import annotations
 
+import asyncio
 import shlex
+import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
@@ -19,6 +21,7 @@ from standfast.cli.target import (
     MOMENT,
     NOT_THERE,
     PARTLY_DONE,
+    SIGNALLED,
     Target,
     carried_out,
     confirm,
@@ -27,6 +30,7 @@ from standfast.cli.target import (
     target_options,
     yes_option,
 )
+from standfast.clock import monotonic
 from standfast.flows.bulk import COUNTED, SHOWN, Bulk, Changed, cancel_many, change_all, purge_many, retry_many
 from standfast.flows.view import is_over, note_operator
 from standfast.locks.inspect import one_line
@@ -42,6 +46,10 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 STATUSES: Final = get_args(Status)
 FILTERS: Final = ("workflow", "tag", "started_after", "started_before", "ended_after", "ended_before")
+INTERRUPTED: Final = SIGNALLED + signal.SIGINT
+TOLD_EVERY: Final = 5.0
+"""Seconds after which it is told again how far it is, if that is not shown on a terminal."""
+
 TOLD: Final = 20
 """How many failures are told to people; programs get all."""
 
@@ -84,7 +92,12 @@ def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
     if not count.number:
         end(f"there are no runs to {bulk.verb} that are so", NOT_THERE)
     _ask(bulk, count, first, yes=options["yes"])
-    changed = carried_out(_change_all(target, bulk, chosen, count))
+    changed = Changed(failed={})
+    try:
+        carried_out(_change_all(target, bulk, chosen, count, changed))
+    except _InterruptedByUserError:
+        advice = "The others are as they were. To go on, give the same command again."
+        end(f"interrupted: {bulk.told(f'{changed.done:,} of {_some(str(count))}')}", INTERRUPTED, advice)
     _report(bulk, changed, as_json=options["as_json"])
 
 
@@ -134,25 +147,43 @@ def _ask(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, yes: bool) 
         raise click.Abort
 
 
-async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count: RunCount) -> Changed:
-    changed = Changed(failed={})
+class _InterruptedByUserError(Exception):
+    """Ctrl-C was typed; what was under way by then has been done."""
+
+
+async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count: RunCount, changed: Changed) -> None:
+    is_interrupted = False
+
+    def interrupt() -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+
+    def tell_and_go_on() -> None:
+        tell()
+        if is_interrupted:
+            raise _InterruptedByUserError
+
     async with talking(target) as engine:
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # only the main thread hears signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
         with _progress(bulk, count, changed) as tell:
-            await change_all(engine, bulk, chosen, changed, tell)
-    return changed
+            await change_all(engine, bulk, chosen, changed, tell_and_go_on)
 
 
 @contextmanager
 def _progress(bulk: Bulk, count: RunCount, changed: Changed) -> Generator[Callable[[], None]]:
-    """Tell a terminal how many runs were changed."""
-    is_shown, has_told = sys.stderr.isatty(), False
+    """Tell a terminal how many runs were changed; and anything else now and then, a line each."""
+    is_shown, has_told, told_at = sys.stderr.isatty(), False, monotonic()
 
     def tell() -> None:
-        nonlocal has_told
+        nonlocal has_told, told_at
+        failures = f", {len(changed.failed):,} failed" if changed.failed else ""
         if is_shown:
-            failures = f", {len(changed.failed):,} failed" if changed.failed else ""
-            click.echo(f"\r{bulk.done} {changed.done:,} of {count} runs{failures}", nl=False, err=True)
+            click.echo(f"\r{bulk.told(f'{changed.done:,} of {_some(str(count))}')}{failures}", nl=False, err=True)
             has_told = True
+        elif monotonic() - told_at >= TOLD_EVERY:
+            click.echo(f"{bulk.told(f'{changed.done:,} of {_some(str(count))}')}{failures}", err=True)
+            told_at = monotonic()
 
     try:
         yield tell
@@ -165,7 +196,7 @@ def _report(bulk: Bulk, changed: Changed, *, as_json: bool) -> None:
     if as_json:
         print_json({"done": changed.done, "failed": changed.failed})
     else:
-        click.echo(f"{bulk.done} {_some(f'{changed.done:,}')}")
+        click.echo(bulk.told(_some(f"{changed.done:,}")))
         for run_id, problem in list(changed.failed.items())[:TOLD]:
             click.echo(f"  not {one_line(run_id)}: {one_line(problem)}", err=True)
         if len(changed.failed) > TOLD:

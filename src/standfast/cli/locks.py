@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import difflib
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from standfast.cli.output import json_option, print_explanation, print_json, print_table
 from standfast.cli.target import NOT_THERE, Target, confirm, end, key_arguments, key_of, target_options, yes_option
-from standfast.locks.inspect import LISTED, MOST_LISTED, length, one_line, stored_records
+from standfast.locks.inspect import LISTED, MOST_LISTED, explain, length, one_line, stored_records
+from standfast.locks.survey import read_lines
 from standfast.scope import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import standfast as sf
     from standfast.keys import Key
     from standfast.locks.inspect import ExplainedHolder, Explanation, LineSummary
 
+
+NEAR: Final = 3
+"""How many names are told that are like one under which nothing is stored."""
 
 # --- ``standfast locks explain``: who holds a key, who waits for it, and how long it may take ----------------------
 
@@ -36,16 +42,39 @@ def explain_lock(target: Target, words: tuple[str, ...], family: str | None, lim
 
     Nothing is changed by looking. The same answer as lock.explain() in Python.
     """
-    told = asyncio.run(_explain(target, key_of(words, family), limit))
+    told, near = asyncio.run(_explain(target, key_of(words, family), limit))
     if as_json:
         print_json(told.as_json())
     else:
         print_explanation(told.as_text())
+    _tell_near(near)
 
 
-async def _explain(target: Target, key: Key | str, limit: int) -> Explanation:
+async def _explain(target: Target, key: Key | str, limit: int) -> tuple[Explanation, Sequence[str] | None]:
     async with target.opened() as space:
-        return await space.explain(key, limit=limit)
+        address, near = await _find(space, key)
+        return await explain(space, address, limit=limit), near
+
+
+async def _find(space: sf.Space, key: Key | str) -> tuple[tuple[str, ...], Sequence[str] | None]:
+    """Return where the line of a key lies, or the one that lists show by that name; and, if none is in use, its likes.
+
+    Lines of requests, limits and schedules have no key of their own: lists name them in words.
+    """
+    address = address_of(key)
+    seen = await space.read(place := space.key("line", *address))
+    if seen.version(place):
+        return address, None
+    names = {line.key: line.address for line in (await read_lines(space)).lines}
+    name = str(key)
+    return names.get(name, address), None if name in names else difflib.get_close_matches(name, names, NEAR)
+
+
+def _tell_near(near: Sequence[str] | None) -> None:
+    """Say that nothing is stored under a name, and which names are like it."""
+    if near is not None:
+        likes = f"; like it: {', '.join(map(one_line, near))}" if near else ""
+        click.echo(f"nothing is stored under this name{likes}", err=True)
 
 
 # --- ``standfast locks inspect``: the records of a line, as they are stored ----------------------------------------
@@ -64,7 +93,7 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
 
     For reports of trouble. To find out who holds a key, use explain. Nothing is changed by looking.
     """
-    records = asyncio.run(_read(target, key_of(words, family), limit))
+    records, near = asyncio.run(_read(target, key_of(words, family), limit))
     if as_json:
         print_json({"records": records})
         return
@@ -72,11 +101,13 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
         _print(record)
     if not records:
         click.echo("nothing is stored: it is not held, and nothing waits for it")
+        _tell_near(near)
 
 
-async def _read(target: Target, key: Key | str, limit: int) -> list[dict[str, Any]]:
+async def _read(target: Target, key: Key | str, limit: int) -> tuple[list[dict[str, Any]], Sequence[str] | None]:
     async with target.opened() as space:
-        return await stored_records(space, address_of(key), limit=limit)
+        address, near = await _find(space, key)
+        return await stored_records(space, address, limit=limit), near
 
 
 def _print(record: dict[str, Any]) -> None:
@@ -147,13 +178,28 @@ def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, 
 
 async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> None:
     async with target.opened() as space:
-        told = await space.explain(key, limit=0)
+        address, near = await _find(space, key)
+        told = await explain(space, address, limit=0)
+        _refuse_ended_elsewhere(address, told.key)
+        if not told.holders:
+            _tell_near(near)
         chosen = _choose(told, options)
         owners = ", ".join(one_line(holder.owner) for holder in chosen)
         confirm(f"Release {one_line(told.key)} by force, held by {owners}?", yes=options["yes"])
         lock = space.mutex(key)
         released = [holder for holder in chosen if await lock.force_release(holder.entry)]
     _report(told.key, released, as_json=options["as_json"])
+
+
+def _refuse_ended_elsewhere(address: tuple[str, ...], name: str) -> None:
+    """Refuse to evict what a request or a run holds as such: it is asked to stop, and leaves its line itself."""
+    command = {"request": "standfast requests cancel", "limit": "standfast runs cancel"}.get(address[0])
+    if command is not None:
+        end(
+            f"{one_line(name)} is no lock: a {'request' if address[0] == 'request' else 'run'} holds it",
+            NOT_THERE,
+            f"See which with: standfast locks explain. Ask it to stop with: {command}",
+        )
 
 
 def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHolder]:

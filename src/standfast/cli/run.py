@@ -24,6 +24,7 @@ from standfast.cli.target import (
     NOT_FOUND,
     NOT_FREE,
     NOT_RUN,
+    NOT_TYPED,
     SIGNALLED,
     Target,
     complete_key,
@@ -34,7 +35,14 @@ from standfast.cli.target import (
     target_options,
 )
 from standfast.durations import seconds, typed
-from standfast.errors import HoldTimeoutError, StandfastError, WithdrawnError, WouldWaitError
+from standfast.errors import (
+    HoldTimeoutError,
+    InvalidArgumentError,
+    LeaseTooShortError,
+    StandfastError,
+    WithdrawnError,
+    WouldWaitError,
+)
 from standfast.keys import Key
 from standfast.locks.entry import owner_of_task
 from standfast.locks.inspect import one_line
@@ -294,6 +302,7 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     command: tuple[str, ...] = options["command"]
     _refuse_unusable(options)
+    _refuse_blank(words)
     _find(command[0])
     key = key_of(words, family)
     try:
@@ -301,6 +310,8 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
         code = asyncio.run(run_job(context.ensure_object(Target), job))
     except (HoldTimeoutError, WouldWaitError, WithdrawnError) as problem:
         fail(problem, NOT_FREE)
+    except (InvalidArgumentError, LeaseTooShortError) as problem:
+        fail(problem, NOT_TYPED)
     except StandfastError as problem:
         fail(problem, NOT_RUN)
     context.exit(code)
@@ -313,6 +324,13 @@ def _refuse_unusable(options: dict[str, Any]) -> None:
         raise click.UsageError("--no-wait does not wait at all, so --timeout means nothing; choose one.")
     if options["weight"] > 1 and not options["permits"]:
         raise click.UsageError("--weight takes several permits; say how many there are with --permits.")
+
+
+def _refuse_blank(words: tuple[str, ...]) -> None:
+    """Refuse a key that is empty, as of a variable that is not set: all scripts with that mistake would share it."""
+    for word in words:
+        if not word.strip() or "\n" in word or "\r" in word:
+            raise click.UsageError("The key of --lock is empty, blank or more than a line; is a variable not set?")
 
 
 def _find(name: str) -> None:

@@ -23,9 +23,9 @@ import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
 from standfast.cli.output import configure_log, log_options, print_table
-from standfast.cli.target import FAILED, NOT_LOADED, Target, Wanted, end, load, made
+from standfast.cli.target import FAILED, NOT_LOADED, Target, Wanted, end, grace_of, load, made
 from standfast.cli.worker import listen_at, listen_option, watch
-from standfast.durations import seconds, typed
+from standfast.durations import typed
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.request import Principal
 from standfast.log_hook import as_logfmt
@@ -100,7 +100,7 @@ def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> N
         raise click.UsageError("The application says which store it works on, so --store means nothing here.")
     if given["uds"] and (given["host"] is not None or given["port"] is not None):
         raise click.UsageError("--uds is another place to listen than --host and --port; give one of them.")
-    grace = seconds(typed(given["grace"]), what="grace")
+    grace = grace_of(given["grace"])
     edge = _edge(given)
     found = load(name, app_dir, APP)
     given["has_log"] = configure_log(given["log_format"], given["log_level"])

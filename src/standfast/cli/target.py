@@ -165,6 +165,14 @@ def carried_out(work: Coroutine[Any, Any, T]) -> T:
         fail(problem, NOT_TYPED)
 
 
+def grace_of(text: str) -> float:
+    """Return the seconds that ``--grace`` says."""
+    try:
+        return seconds(typed(text), what="grace")
+    except InvalidArgumentError as problem:
+        fail(problem, NOT_TYPED)
+
+
 def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
     """End the command with an error: what happened, and what to do next."""
     end(str(problem), code, advice_of(problem))

@@ -17,9 +17,8 @@ from msgspec.structs import asdict
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.runs import talking
 from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
-from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
+from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, grace_of, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
-from standfast.durations import seconds, typed
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
 from standfast.locks.inspect import length, moment, one_line
@@ -323,7 +322,7 @@ def worker(  # noqa: PLR0913 -- the options of the command
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
-    limit = seconds(typed(grace), what="grace")
+    limit = grace_of(grace)
     place = listen_at(listen)
     if processes > 1:
         supervised = _supervise(command_of(context), processes, place, as_json=as_json, quiet=quiet)

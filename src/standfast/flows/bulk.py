@@ -52,12 +52,18 @@ class Bulk(Struct, frozen=True):
         done: That in the past: "cancelled".
         statuses: Which runs it can be done to at all.
         change: What is done to one.
+        sentence: What is told of some that it was done to, with ``{}`` for them; empty: the verb in the past, and them.
     """
 
     verb: str
     done: str
     statuses: frozenset[str]
     change: Change
+    sentence: str = ""
+
+    def told(self, runs: str) -> str:
+        """Return what is told of some runs: "asked 12 runs to stop"."""
+        return (self.sentence or f"{self.done} {{}}").format(runs)
 
 
 def cancel_many(reason: str, *, force: bool = False) -> Bulk:
@@ -68,7 +74,7 @@ def cancel_many(reason: str, *, force: bool = False) -> Bulk:
         await engine.cancel(run.id, reason, force=force)
         return 1
 
-    return Bulk("cancel", "cancelled", STATUSES - ENDED, change)
+    return Bulk("cancel", "cancelled", STATUSES - ENDED, change, "ended {}" if force else "asked {} to stop")
 
 
 def retry_many(*, step: str | None = None) -> Bulk:

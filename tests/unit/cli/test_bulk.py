@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 import standfast as sf
-from standfast.cli import bulk
+from standfast.cli import application, bulk
 from standfast.errors import RunFailedError
 
 if TYPE_CHECKING:
@@ -150,3 +154,32 @@ async def test_one_run_is_purged_by_its_id(engine: sf.Engine, ask: Ask) -> None:
     forced = await ask("runs", "purge", "w0", "--yes", "--force")
     assert (done.stdout, refused.exit_code, forced.exit_code) == ("purged f0: 1 run\n", 3, 0)
     assert set(await statuses(engine)) == {"f1", "f2", "w1"}
+
+
+def test_an_interrupted_change_says_how_far_it_came(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was under way is done, and recorded so; the same command does the rest."""
+    cancel = sf.Engine.cancel
+
+    async def interrupted(engine: sf.Engine, *given: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return await cancel(engine, *given, **options)
+
+    asyncio.run(_start_many(url, 25))
+    command = ("runs", "cancel", "--workflow", "waits", "--yes")
+    environment = {"STANDFAST_STORE": url, "STANDFAST_ACTOR": "ann"}
+    with monkeypatch.context() as patched:
+        patched.setattr(sf.Engine, "cancel", interrupted)
+        first = CliRunner().invoke(application, command, env=environment, prog_name="standfast")
+    second = CliRunner().invoke(application, command, env=environment, prog_name="standfast")
+    told = CliRunner().invoke(application, ("audit", "--json"), env=environment, prog_name="standfast")
+
+    assert first.exit_code == 130
+    assert "interrupted: asked 20 of 25 runs to stop" in first.stderr
+    assert (second.exit_code, second.stdout) == (0, "asked 5 runs to stop\n")
+    assert "unknown" not in told.stdout
+
+
+async def _start_many(url: str, number: int) -> None:
+    async with sf.Engine(url, workflows=[waits], drive=False) as engine:
+        for index in range(number):
+            await engine.start(waits, id=f"w{index}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import standfast as sf
 from standfast.cli import application, output
@@ -276,3 +280,58 @@ async def test_top_without_its_extra_names_it(ask: Ask, space: sf.Space, monkeyp
     assert (no_terminal.exit_code, missing.exit_code) == (2, 4)
     assert "--once" in no_terminal.stderr
     assert "pip install 'standfast[top]'" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--lock", "", "--", "true"),
+        ("run", "--lock", " ", "--", "true"),
+        ("run", "--lock", "a\nb", "--", "true"),
+        ("run", "--lock", "k", "--mode", "bogus", "--", "true"),
+        ("run", "--lock", "k", "--timeout", "banana", "--", "true"),
+        ("run", "--lock", "k", "--lease", "0s", "--", "true"),
+        ("worker", "tests.unit.cli.test_cli:nothing", "--grace", "-1s"),
+        ("serve", "tests.unit.cli.test_cli:nothing", "--grace", "-1s"),
+    ],
+)
+def test_what_is_not_typed_as_it_should_be_ends_with_two(url: str, command: tuple[str, ...]) -> None:
+    """Nothing is done: a script with a variable that is not set holds no lock that others share by mistake."""
+    told = CliRunner().invoke(application, command, env={"STANDFAST_STORE": url}, prog_name="standfast")
+    assert told.exit_code == 2
+
+
+async def test_a_reader_that_has_seen_enough_is_no_error(url: str, space: sf.Space) -> None:
+    """As ``head`` does it: the pipe is closed before all is written."""
+    async with space.mutex("stock").hold():
+        read, write = os.pipe()
+        os.close(read)
+        command = (sys.executable, "-m", "standfast", "locks", "list", "--store", url)
+        listing = await asyncio.create_subprocess_exec(*command, stdout=write, stderr=asyncio.subprocess.PIPE)
+        os.close(write)
+        _, problem = await listing.communicate()
+
+    assert (listing.returncode, problem) == (0, b"")
+
+
+@sf.workflow(name="fulfil", concurrency=sf.Limit(1))
+async def fulfils(ctx: sf.Context) -> None:
+    """Wait, with a place in a limit."""
+    await ctx.wait_signal("go")
+
+
+async def test_locks_are_explained_by_the_names_that_lists_show(ask: Ask, url: str) -> None:
+    """Of limits too, which have no key of their own; what a run holds as such is not released as a lock."""
+    async with sf.Engine(url, workflows=[fulfils]) as engine:
+        await engine.start(fulfils, id="r1")
+        name = json.loads((await ask("locks", "list", "--json")).stdout)["lines"][0]["key"]
+        told = await ask("locks", "explain", name)
+        records = json.loads((await ask("locks", "inspect", name, "--json")).stdout)["records"]
+        refused = await ask("locks", "release", name, "--yes")
+        unknown = await ask("locks", "explain", name[:-1])
+
+    assert name == "limit of fulfil"
+    assert "r1" in told.stdout
+    assert records
+    assert (refused.exit_code, "standfast runs cancel" in refused.stderr) == (3, True)
+    assert unknown.stderr == "nothing is stored under this name; like it: limit of fulfil\n"
