@@ -50,6 +50,7 @@ _PAIRS: Final = re.compile(r"[&;]")
 _MARKS: Final = re.compile(r"[/:@]")
 _PAIR_IN_TEXT: Final = re.compile(
     r"((?:password|passwd|passphrase|pwd|secret|token|api_?key|credentials?)[\w-]{0,40}[\"']?\s{0,3}[=:]\s{0,3})"
+    r"(?!\*{3}(?:[\s\"',;&]|$))"  # masked already: what ends it, such as the quote around a message, stays
     r"(\"[^\"]*\"?|'[^']*'?|[^\s,;&]+)",
     re.IGNORECASE,
 )

@@ -159,3 +159,10 @@ def test_masking_a_message_twice_is_masking_it_once(text: str) -> None:
     once = mask_message(text)
     assert mask_message(once) == once
     assert len(once.encode()) <= 8_000
+
+
+def test_what_stands_behind_a_masked_secret_is_left_as_it_is() -> None:
+    """A log line is put together from parts that are masked, and masked again as a whole: its quotes stay."""
+    line = 'message="first time token=***" place="tr.py:13"'
+    assert mask_text(line) == line
+    assert CANARY not in mask_text(f"token=***{CANARY}")

@@ -63,8 +63,8 @@ def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"schedules": [_data(each, now) for each in listed], "more": len(found) > limit})
     elif listed:
-        titles = ("SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "STARTED", "SKIPPED", "STATE")
-        print_table(titles, [_row(each, now) for each in listed])
+        titles = ("SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "STARTED", "SKIPPED", "MISSED", "STATE")
+        print_table(titles, [row_of(each, now) for each in listed])
         if len(found) > limit:
             click.echo(f"and {len(found) - limit:,} more; list them with --limit {len(found)}")
     else:
@@ -82,14 +82,16 @@ def _data(info: ScheduleInfo, now: Instant) -> dict[str, Any]:
     return told | {"when": info.when, "is_late": info.is_late(now)}
 
 
-def _row(info: ScheduleInfo, now: Instant) -> tuple[str, ...]:
+def row_of(info: ScheduleInfo, now: Instant) -> tuple[str, ...]:
+    """Return a schedule as a row of the list."""
     return (
         one_line(info.id),
         one_line(info.workflow),
         one_line(info.when),
         "" if info.next_at is None else moment(info.next_at),
         f"{info.started:,}",
-        f"{info.skipped + info.refused + info.missed:,}{'+' if info.more_missed else ''}",
+        f"{info.skipped + info.refused:,}",
+        f"{info.missed:,}{'+' if info.more_missed else ''}",
         _state(info, now),
     )
 

@@ -131,7 +131,8 @@ def _workers(seen: Overview) -> str:
     dead = len(seen.workers) - len(alive)
     driven = sum(worker.runs for worker in alive)
     more = f", {dead:,} dead" if dead else ""
-    return f"{len(alive):,}{more}, driving {driven:,} runs; the one longest not heard of: {length(oldest)} ago"
+    some_runs = "1 run" if driven == 1 else f"{driven:,} runs"
+    return f"{len(alive):,}{more}, driving {some_runs}; the one longest not heard of: {length(oldest)} ago"
 
 
 def _runs(seen: Overview, statuses: tuple[str, ...]) -> str:

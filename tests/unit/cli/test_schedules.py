@@ -6,8 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 import standfast as sf
+from standfast.cli import schedules
 from standfast.clock import Instant
 from standfast.workflows.schedules.schedules import LATE
 
@@ -50,6 +52,12 @@ async def test_schedules_are_listed_in_words(ask: Ask) -> None:
     assert "At 09:00 on Monday through Friday" in rows[0]
     assert "Every hour" in rows[1]
     assert all(row.endswith("on time") for row in rows)
+
+
+async def test_ticks_that_were_missed_are_listed_apart_from_those_that_were_skipped(engine: sf.Engine) -> None:
+    """As ``show`` tells them: what was skipped was decided, what was missed was not noticed in time."""
+    info = structs.replace(await engine.schedules.get("often"), started=7, skipped=1, refused=2, missed=20)
+    assert schedules.row_of(info, Instant(0))[4:7] == ("7", "3", "20")
 
 
 async def test_a_schedule_that_no_worker_fires_is_late(engine: sf.Engine) -> None:
