@@ -28,6 +28,7 @@ from standfast.errors import (
     WaitsForItselfError,
     WouldWaitError,
 )
+from standfast.flows.arbiter.protocol import unavailable
 from standfast.flows.deadlock import LONGEST, BlockedRequest, DeadlockSearch
 from standfast.flows.declaration import ActionLimit
 from standfast.flows.request import Call, Principal, RequestExplanation, partition_of
@@ -496,7 +497,7 @@ class RequestPermits:
                 raise
             raise QueueTimeoutError(slot.label, ttl or 0.0) from None
         except StoreError as problem:
-            raise ArbiterUnavailableError(str(problem)) from problem
+            raise unavailable(problem) from problem
 
     def give_back(self) -> None:
         """Let the next ones in."""
@@ -512,7 +513,7 @@ async def _try_take(permits: AnyPermits) -> tuple[bool, Permit]:
     try:
         return await permits.try_take()
     except StoreError as problem:
-        raise ArbiterUnavailableError(str(problem)) from problem
+        raise unavailable(problem) from problem
 
 
 def check_may_wait(slot: LimitSlot, waiting: int) -> None:

@@ -31,7 +31,7 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
-from standfast.flows.arbiter.protocol import JoinsError
+from standfast.flows.arbiter.protocol import JoinsError, unavailable
 from standfast.flows.collect import add
 from standfast.flows.deadlock import ChainSigner
 from standfast.flows.durable import workflow_of
@@ -641,7 +641,7 @@ class Dispatcher:
             admitting.server.log_refusal(arrival, problem)
             raise
         except (StoreError, LeaseTooShortError) as problem:
-            raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
+            raise unavailable(problem) from problem
         except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
             raise ArbiterUnavailableError("this server is closing") from problem
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from uvicorn import Config
+    from uvicorn._types import ASGISendEvent
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
@@ -349,6 +350,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if asked["scheme"] == "https":
             scope["scheme"] = "wss"
         await super().run_asgi()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Pass a message on. A refusal is an answer, too: uvicorn takes it for a handshake that was forgotten."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count one less."""

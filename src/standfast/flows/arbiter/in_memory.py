@@ -34,6 +34,7 @@ from standfast.flows.arbiter.protocol import (
     Stop,
     Superseded,
     handed_over,
+    unavailable,
 )
 from standfast.flows.shares import is_spent
 from standfast.locks.entry import AcquireRequest, LockSpec, Rules
@@ -438,7 +439,7 @@ class LocalTurnContext(Struct, eq=False):
             if was_stopped and isinstance(error, asyncio.CancelledError):
                 raise (turn.problem or ending_of(ask.id, turn.stop)) from None
             if isinstance(error, StoreError):
-                raise ArbiterUnavailableError(str(error)) from error
+                raise unavailable(error) from error
             raise
         return turn
 
@@ -583,7 +584,7 @@ def _raise(keeping: asyncio.Task[None], app: str) -> None:
     if isinstance(problem, WouldWaitError | HoldTimeoutError):
         raise NotTheSoleServerError(app, ", ".join(problem.holders)) from None
     if isinstance(problem, StandfastError):
-        raise ArbiterUnavailableError(str(problem)) from problem
+        raise unavailable(problem) from problem
     if problem is not None:
         raise problem
 

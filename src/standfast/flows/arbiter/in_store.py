@@ -24,7 +24,15 @@ from standfast.errors import (
     WorkflowConcurrencyLimitExceededError,
 )
 from standfast.flows.arbiter.entries import LINE_SPEC, StopMessages, Supersession, TurnAcquisition, reap_lines_forever
-from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, LineStatus, RequestEntry, Stop, Superseded
+from standfast.flows.arbiter.protocol import (
+    KIND,
+    SUPERSEDED_BY,
+    LineStatus,
+    RequestEntry,
+    Stop,
+    Superseded,
+    unavailable,
+)
 from standfast.locks.entry import ExtraChanges, Left, LineEntries, RunGrant, release, release_with, undo_cancellation
 from standfast.locks.inspect import LISTED, ExplainedWaiter, explain
 from standfast.space import lines_of
@@ -326,10 +334,10 @@ class SharedTurnContext:
             try:
                 await turn.look_for_word()
             except StandfastError as unknown:
-                raise ArbiterUnavailableError(str(unknown)) from error
+                raise unavailable(unknown) from error
             raise ending_of(turn.ask.id, turn.stop or Stop(reason=OPERATOR, cancelled_by="operator")) from None
         if isinstance(error, StoreError | LeaseTooShortError):
-            raise ArbiterUnavailableError(str(error)) from error
+            raise unavailable(error) from error
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -423,7 +431,7 @@ class SharedArbiter:
         try:
             await watch.__aenter__()
         except StoreError as problem:
-            raise ArbiterUnavailableError(str(problem)) from problem
+            raise unavailable(problem) from problem
         self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
         self.own(reap_lines_forever(self.space, self.lines))
         return self
@@ -465,7 +473,7 @@ class SharedArbiter:
         except WorkflowConcurrencyLimitExceededError as full:
             raise await self._refusal(ask, full) from None
         except StoreError as problem:
-            raise ArbiterUnavailableError(str(problem)) from problem
+            raise unavailable(problem) from problem
         if ask.rules.supersedes != "none":
             self.own(Supersession(self, ask).run())
         return begun

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from standfast.clock import Instant
+from standfast.errors import ArbiterUnavailableError, StoreError
 from standfast.flows.request import label_of
 from standfast.locks.entry import ExtraChanges
 from standfast.policies import Join, Latest, Queue, Reject, Restart
@@ -37,6 +38,13 @@ T = TypeVar("T")
 
 Address: TypeAlias = tuple[str, ...]
 """Where the line of a key lies; it begins with :data:`KIND`. The tenant is a part of it."""
+
+
+def unavailable(problem: Exception) -> ArbiterUnavailableError:
+    """Return what callers are told if turns cannot be decided. Where the store lies is not told."""
+    kind = type(problem).__name__
+    return ArbiterUnavailableError(f"the store fails ({kind})" if isinstance(problem, StoreError) else str(problem))
+
 
 KIND: Final = "request"
 """The kind of such a line, and the first part of its address."""
