@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot
 
 
-def leaving_in_any_case(extra_changes: ExtraChanges[int] | None) -> ExtraChanges[Answer]:
+leaving = shared_turn._leaving
+
+
+def leaving_in_any_case(extra_changes: ExtraChanges[int] | None, following: SharedTurn | None) -> ExtraChanges[Answer]:
     """Commit the end of a request, whoever has the turn by now."""
+    right = leaving(extra_changes, following)
 
     def decide(_: Any, seen: Snapshot) -> Any:
         return () if extra_changes is None else extra_changes.decide(0, seen)
 
-    return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
+    return ExtraChanges(right.keys, decide, right.on_grant)
 
 
 async def update_without_guard(turn: SharedTurn, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:

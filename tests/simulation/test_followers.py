@@ -66,6 +66,7 @@ OTHERS: Final = {
     "flows StopMessages.watch": "tests/simulation/test_requests.py",
     "flows SharedArbiter.__aenter__": "tests/simulation/test_requests.py",
     "flows RequestServer.listen": "tests/simulation/test_flows.py",
+    "flows reap_lines_forever": "tests/simulation/test_flows.py",
     "locks Lines.listen": "tests/simulation/test_locks.py",
     "locks RateLimiter.acquire": "tests/simulation/test_locks.py",
     "workflows Worker.start": "tests/simulation/test_workflows.py",
