@@ -87,7 +87,8 @@ def test_the_order_of_the_readme_is_charged_once(start: Start, tmp_path: Path) -
     first.kill()
 
     said, _ = start(sys.executable, "order.py").communicate(timeout=30)
-    assert said == "receipt for tea\n"
+    # A slow machine has killed it before it was suspended: then it is said that its worker died.
+    assert re.fullmatch(r"(event=worker-died .* runs=1\n)?receipt for tea\n", said)
 
 
 @pytest.mark.heavy
