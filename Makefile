@@ -46,7 +46,7 @@ test: $(DEV)/.ready fetch-services ## run the tests, servers included, in a few 
 
 .PHONY: test-thorough
 test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out on servers: every contract, kills and faults
-	@$(PYTEST) --numprocesses 4 --dist worksteal -m thorough $(ARGS)
+	@$(PYTEST) --numprocesses 6 --dist worksteal -m thorough $(ARGS)
 
 .PHONY: test-newest
 test-newest: $(DEV)/.ready # the tests that need no server on the newest other Python found
