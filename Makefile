@@ -15,7 +15,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 DEV := .venv
 DEMO := .cache/envs/demo
 DOCS := .cache/envs/docs
-PYTEST := $(DEV)/bin/python -m pytest --numprocesses 3
+PYTEST := $(DEV)/bin/python -m pytest --numprocesses 4
 COMPILE := tools/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
 
 # $(call environment,folder,pins): a fresh environment with exactly the pinned packages and this project.
