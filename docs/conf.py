@@ -45,7 +45,7 @@ autodoc_default_options = {"show-inheritance": True}
 # Names of the standard library are not looked up: the build needs no network and gives the same result everywhere.
 nitpick_ignore_regex = [
     (r"py:.*", rf"_?({'|'.join(sorted(sys.stdlib_module_names))})(\..*)?"),
-    (r"py:.*", r"(apsw|asyncpg|msgspec|prometheus_client|pytest|_pytest|hypothesis|starlette)\..*"),
+    (r"py:.*", r"(apsw|asyncpg|msgspec|opentelemetry|prometheus_client|pytest|_pytest|hypothesis|starlette)\..*"),
     (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
