@@ -42,11 +42,15 @@ demo: $(DEMO)/.ready ## watch tasks, processes and a support chat at work, under
 
 .PHONY: test
 test: $(DEV)/.ready fetch-services ## run the tests, servers included, in a few minutes; ARGS="-k keys" narrows them down
-	@$(PYTEST) --dist worksteal -m "not thorough" $(ARGS)
+	@$(PYTEST) --dist worksteal -m "not thorough and not exhaustive" $(ARGS)
 
 .PHONY: test-thorough
-test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out on servers: every contract, kills and faults
-	@$(PYTEST) --numprocesses 6 --dist worksteal -m thorough $(ARGS)
+test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out on servers: kills, faults, failovers
+	@$(PYTEST) --dist worksteal -m thorough $(ARGS)
+
+.PHONY: test-exhaustive
+test-exhaustive: $(DEV)/.ready fetch-services ## run what both leave out: the whole of every contract on every server
+	@$(PYTEST) --dist worksteal -m exhaustive $(ARGS)
 
 .PHONY: test-newest
 test-newest: $(DEV)/.ready # the tests that need no server on the newest other Python found

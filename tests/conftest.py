@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.selection import is_thorough
+from tests.selection import is_exhaustive, is_thorough
 from tests.sizes import PROVE, size, tallies
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what ``make test`` leaves out; give heavy tests more than 60 seconds, and at full size every test."""
     for item in items:
         if is_thorough(item):
-            item.add_marker(pytest.mark.thorough)
+            item.add_marker(pytest.mark.exhaustive if is_exhaustive(item) else pytest.mark.thorough)
         if "mongodb" in item.nodeid:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
         if PROVE or (item.get_closest_marker("heavy") and not item.get_closest_marker("timeout")):

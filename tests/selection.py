@@ -1,7 +1,9 @@
 """What ``make test`` leaves out: the one place that decides, the same on every machine.
 
-``make test`` runs everything on memory and SQLite and, on each server, the essentials of every contract. The rest has
-the mark ``thorough``: ``make test-thorough`` runs just that, ``.ci/run`` runs both, ``make prove`` both at full size.
+``make test`` runs everything on memory and SQLite and, on each server, the essentials of every contract. The next has
+the mark ``thorough``: ``make test-thorough`` runs kills, faults, one failover of each set-up, and whole contracts on
+PostgreSQL and Redis; ``.ci/run`` runs both. The rest has the mark ``exhaustive``: ``make test-exhaustive`` runs whole
+contracts on every other server and all failovers. ``make prove`` runs all three at full size.
 Plain ``pytest tests/conformance/test_mysql.py`` leaves nothing out.
 """
 
@@ -32,6 +34,12 @@ SECOND_WAYS: Final = frozenset(
     {"TestPooledLocks", "TestPooledRunLocks", "TestPooledStore", "TestPooledWorkflows", "TestRedis7"}
 )
 """Contracts on a server that is tried directly, or in a newer version, as well."""
+
+WHOLE: Final = tuple(f"tests/conformance/test_{name}.py" for name in ["postgresql", "redis", "dispatch"])
+"""Servers, a relational one and another, that every change passes the whole contracts on."""
+
+FIRST_STORM: Final = "killed, and comes back"
+"""The failover that every change passes on each replicated set-up: the old primary comes back, and must not count."""
 
 DISPATCH: Final = "tests/conformance/test_dispatch.py"
 """What requests go through; on servers the contracts of arbiters, policies and ticks show what it stands on."""
@@ -145,11 +153,23 @@ def is_thorough(item: pytest.Item) -> bool:
     if item.nodeid.startswith((*STRIKES, DISPATCH)):
         return item.nodeid != TOUR
     found: type | None = getattr(item, "cls", None)
-    return found is not None and _is_beyond_essentials(found, item)
+    return found is not None and _is_beyond_essentials(found, item, seconds=True)
 
 
-def _is_beyond_essentials(found: type, item: pytest.Item) -> bool:
-    if found.__name__ in SECOND_WAYS:
+def is_exhaustive(item: pytest.Item) -> bool:
+    """Return True if ``make test-thorough``, too, leaves out a test that :func:`is_thorough`."""
+    if item.nodeid.startswith("tests/integration/failover/test_storms.py"):
+        return FIRST_STORM not in item.nodeid
+    found: type | None = getattr(item, "cls", None)
+    if found is None or item.get_closest_marker("services") is None:
+        return False
+    if found.__name__ in SECOND_WAYS or not item.nodeid.startswith(WHOLE):
+        return _is_beyond_essentials(found, item, seconds=False)
+    return False
+
+
+def _is_beyond_essentials(found: type, item: pytest.Item, *, seconds: bool) -> bool:
+    if seconds and found.__name__ in SECOND_WAYS:
         return True
     if (
         issubclass(found, LockConformance)

@@ -42,7 +42,7 @@ class TestModestStore(Modest, StoreConformance):
     """The store contract."""
 
 
-@pytest.mark.thorough  # it goes by the time of the machine, and waits a lot
+@pytest.mark.exhaustive  # it goes by the time of the machine, and waits a lot
 class TestModestLocks(Modest, LockConformance):
     """The promises of durable locks."""
 
