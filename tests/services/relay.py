@@ -132,10 +132,13 @@ class Relay:
         self._loop.close()
 
     async def _stop(self) -> None:
+        # What was accepted a moment ago has a task that is not known here yet; and asyncio drops it, unclosed, if the
+        # server is closed before that task has run.
+        self._loop.remove_reader(self._listening)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await self._cut()
+            await asyncio.wait(others, timeout=0.05)
         self._server.close()
-        await self._cut()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
         for _ in range(3):  # transports close their sockets on later turns of the loop
             await asyncio.sleep(0)
 
