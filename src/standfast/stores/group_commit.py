@@ -109,6 +109,11 @@ if TYPE_CHECKING:
 
 TRIES: Final = 5
 FIRST_PAUSE: Final = 0.01
+SETTLED_WITHIN: Final = 2.0
+"""Seconds after which a lost commit is not asked for again: or as long as the commit itself took, if that is longer.
+
+So a caller hears of a server that takes connections and does not answer after about three times its ``?timeout=``.
+"""
 REMEMBERED: Final = 1_000
 
 
@@ -132,7 +137,9 @@ class AttemptSettler:
 
         With ``unknown`` the batch has been tried already and its outcome is not known.
         """
+        loop = asyncio.get_running_loop()
         for _ in range(TRIES):
+            sent = loop.time()
             if unknown is None:
                 try:
                     return await self._backend.apply(batch)
@@ -141,7 +148,8 @@ class AttemptSettler:
             self.pending = batch.attempt
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=batch.attempt, problem=unknown.problem))
-            applied = await self._settle_with_patience(batch.attempt, unknown)
+            lost = loop.time()
+            applied = await self._settle_until(lost + max(SETTLED_WITHIN, lost - sent), batch.attempt, unknown)
             if applied is not None:
                 return applied
             batch, unknown = anew(), None
@@ -175,12 +183,15 @@ class AttemptSettler:
             self._hooks.emit(OutcomeSettled(at=now, store=self._backend.name, attempt=attempt, written=written))
         return applied
 
-    async def _settle_with_patience(self, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
+    async def _settle_until(self, deadline: float, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
+        loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
         for _ in range(TRIES):
             try:
                 return await self.settle(attempt)
             except StoreError:
+                if loop.time() >= deadline:
+                    break
                 await asyncio.sleep(self._random.uniform(pause / 2, pause))
                 pause *= 3
         raise OutcomeUnknownError(unknown.store, unknown.problem, attempt) from unknown

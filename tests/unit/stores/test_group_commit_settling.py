@@ -12,6 +12,7 @@ from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import MemoryBackend, MemoryRecords
+from standfast.testing import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +26,9 @@ K = RecordKey("ns", "k")
 class _Unsteady:
     """A backend in memory whose answers get lost as the test says."""
 
-    def __init__(self, *, lands: bool, now: bool = False, deaf: int = 0) -> None:
+    def __init__(self, *, lands: bool, now: bool = False, deaf: int = 0, silent: float = 0.0) -> None:
         self.inner: Final = MemoryBackend(MemoryRecords())
-        self.lands, self.now, self.deaf = lands, now, deaf
+        self.lands, self.now, self.deaf, self.silent = lands, now, deaf, silent
         self.lost: list[RiderBatch] = []
 
     @property
@@ -42,6 +43,7 @@ class _Unsteady:
         return self._lose_once(batch) if self.now else None
 
     async def apply(self, batch: RiderBatch) -> Applied:
+        await asyncio.sleep(self.silent)
         return self._lose_once(batch)
 
     def _lose_once(self, batch: RiderBatch) -> Applied:
@@ -57,6 +59,7 @@ class _Unsteady:
     async def settle(self, attempt: str) -> Applied | None:
         if self.deaf:
             self.deaf -= 1
+            await asyncio.sleep(self.silent)
             raise StoreUnavailableError(self.name, "no answer")
         return await self.inner.settle(attempt)
 
@@ -122,6 +125,19 @@ async def test_an_outcome_that_cannot_be_found_out_is_an_error_that_can_be_settl
     assert isinstance(verdict, Commit)
     assert await store.settle(caught.value.attempt) == verdict
     await store.aclose()
+
+
+@pytest.mark.parametrize(("silent", "most"), [(0.0, 1.3), (1.0, 4.1), (5.0, 10.0)])
+def test_a_server_that_never_answers_is_not_asked_for_ever(silent: float, most: float) -> None:
+    """The caller hears of it after two or three times what one answer may take."""
+
+    async def take() -> float:
+        store = GroupedStore(_Unsteady(lands=True, deaf=1_000, silent=silent))
+        with pytest.raises(OutcomeUnknownError):
+            await store.commit(Put(K, b"v"))
+        return asyncio.get_running_loop().time()
+
+    assert simulate(1, take) <= most
 
 
 async def test_nothing_new_is_written_before_an_open_attempt_is_settled() -> None:
