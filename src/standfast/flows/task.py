@@ -139,7 +139,8 @@ class DispatcherBackend(Struct, eq=False):
         try:
             if tracing is None or self._keeps:  # a durable request is a run, and is traced as one
                 return await action.call(request, inputs)
-            with tracing.request(read_stored(arrival.trace), self._id, f"{arrival.flow}.{arrival.action}"):
+            caller = read_stored(arrival.trace) if arrival.trace else None
+            with tracing.request(caller, self._id, f"{arrival.flow}.{arrival.action}"):
                 return await action.call(request, inputs)
         finally:
             if token is not None:

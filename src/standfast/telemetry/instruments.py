@@ -7,7 +7,7 @@ counting costs well under a microsecond; what exports them reads them when it is
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from msgspec import Struct
@@ -209,17 +209,21 @@ class HistogramValues:
             counts[-1] += value
 
     def observe_all(self, labels: Labels, values: Iterable[float]) -> None:
-        """Take note of several values."""
-        bounds = self._bounds
+        """Take note of several values: sorted, they are counted by bounds, and not one by one."""
+        ordered, before = sorted(values), 0
         with self._lock:
             counts = self.values.get(labels)
             if counts is None:
                 counts = self._another(labels)
-            total = 0.0
-            for value in values:
-                counts[bisect_left(bounds, value)] += 1
-                total += value
-            counts[-1] += total
+            for place, bound in enumerate(self._bounds):
+                until = bisect_right(ordered, bound, before)
+                counts[place] += until - before
+                before = until
+                if before == len(ordered):
+                    break
+            else:
+                counts[len(self._bounds)] += len(ordered) - before
+            counts[-1] += sum(ordered)
 
     def _another(self, labels: Labels) -> list[float]:
         if len(self.values) >= MOST_LABELS:

@@ -10,6 +10,7 @@ outcomes, backends. Keys, ids of runs, tenants and users are never among them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from standfast import events as told
@@ -19,7 +20,7 @@ from standfast.telemetry.instruments import INSTRUMENTS, CounterValues, Histogra
 from standfast.workflows.records import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from standfast.clock import Instant
     from standfast.events import Event
@@ -282,13 +283,13 @@ class Tallies:
         self._add_up_moves()
 
     def _add_up_steps(self) -> None:
-        found: defaultdict[tuple[str, str, bool], list[float]] = defaultdict(list)
+        found: defaultdict[tuple[str, str, bool], list[int]] = defaultdict(list)
         for workflow, name, failed, took in _taken(self._steps):
-            found[workflow, name, failed].append(took / MICROSECONDS)
+            found[workflow, name, failed].append(took)
         count, observe_all = self._counters[of.STEPS].add, self._histograms[of.STEP_DURATION].observe_all
-        for (workflow, name, failed), seconds in found.items():
-            count((workflow, name, "failed" if failed else "completed"), len(seconds))
-            observe_all((workflow, name), seconds)
+        for (workflow, name, failed), times in found.items():
+            count((workflow, name, "failed" if failed else "completed"), len(times))
+            observe_all((workflow, name), [took / MICROSECONDS for took in times])
 
     def _add_up_moves(self) -> None:
         started, suspended, ended = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
@@ -325,13 +326,13 @@ class Tallies:
             self._histograms[instrument].observe_all((workflow,), seconds)
 
 
-def _taken(waiting: deque[T]) -> Iterator[T]:
+def _taken(waiting: deque[T]) -> list[T]:
     """Take out what waits, each once, also if another thread does the same."""
-    for _ in range(len(waiting)):
-        try:
-            yield waiting.popleft()
-        except IndexError:
-            return
+    found: list[T] = []
+    with suppress(IndexError):
+        for _ in range(len(waiting)):
+            found.append(waiting.popleft())  # noqa: PERF401 -- what was taken counts, whatever another thread takes
+    return found
 
 
 def _family(event: told.LockEvent) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Spans for a receiver of OTLP, over HTTP: encoded here, straight from what happened.
 
 OpenTelemetry's own exporter makes a span, then a message of it, then bytes: about 20 µs for each. The spans of a run
-are known from its history, so their bytes are made of that at once, in a thread, many at a time.
+are known from its history, so their bytes are made of that at once, many at a time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from http import HTTPStatus
+from random import randbytes
 from typing import TYPE_CHECKING, Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidArgumentError
@@ -32,15 +35,18 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.sdk.trace import Span
     from opentelemetry.trace import SpanContext, SpanKind, TraceState
 
 PATH: Final = "/v1/traces"
 BATCH: Final = 2_048
 """How many things are sent together at the most: runs, requests, spans of the code."""
 
-SLICE: Final = 256
-"""After how many of them other threads have their turn."""
+SLICE: Final = 128
+"""How many requests are encoded at once: it takes some 100 µs."""
+
+TURN: Final = 256
+"""After how many runs and spans other threads have their turn."""
 
 TRIES: Final = 5
 _RETRIED: Final = frozenset({408, 429, 502, 503, 504})
@@ -91,6 +97,7 @@ class OtlpSpans(SpanProcessor):
             "content-type": "application/x-protobuf",
         }
         self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
+        self._slice, self._batch = min(SLICE, most_waiting + 1), min(BATCH, most_waiting + 1)
         self._begin_anew()
         again = weakref.WeakMethod(self._begin_anew)
         os.register_at_fork(after_in_child=lambda: (made := again()) and made())
@@ -98,11 +105,14 @@ class OtlpSpans(SpanProcessor):
 
     def _begin_anew(self) -> None:
         """Begin without a thread and without spans: also in a process that was forked, where no thread goes on."""
-        self._waiting: deque[RunPiece | RequestFacts | ReadableSpan] = deque()
+        self._waiting: deque[RunPiece | ReadableSpan] = deque()
+        self._requests: deque[RequestFacts] = deque()
         self._wanted, self._idle = threading.Event(), threading.Condition()
         self._connection: http.client.HTTPConnection | None = None
         self._thread: threading.Thread | None = None
-        self._is_sending, self._closing = False, threading.Event()
+        self._is_sending, self._is_taking, self._rounds = False, False, 0
+        self._spans, self._encoded, self._encoding = SpanGroups(), 0, threading.Lock()
+        self._closing = threading.Event()
         self.dropped, self._problem = 0, _TOO_SLOW
 
     def __repr__(self) -> str:
@@ -112,15 +122,50 @@ class OtlpSpans(SpanProcessor):
 
     def take(self, told: RunPiece | RequestFacts | ReadableSpan) -> None:
         """Send the spans of a piece of a run or of a request, or a span, a moment later."""
-        waiting = self._waiting
-        if len(waiting) >= self._most or self._closing.is_set():
-            self.dropped += 1
+        if isinstance(told, RequestFacts):
+            self._requests.append(told)
+            if len(self._requests) < self._slice and self._is_taking:
+                return
+        else:
+            self._waiting.append(told)
+            if len(self._waiting) < self._batch and self._is_taking:
+                return
+        if self._number > self._most or self._closing.is_set():
+            with suppress(IndexError):
+                (self._requests if isinstance(told, RequestFacts) else self._waiting).pop()
+                self.dropped += 1
             return
-        waiting.append(told)
+        self._is_taking = True
         if self._thread is None:
             self._begin()
-        if len(waiting) >= BATCH and not self._wanted.is_set():
+        if len(self._requests) >= self._slice:
+            self._encode_requests()
+        if self._number >= BATCH and not self._wanted.is_set():
             self._wanted.set()
+
+    @property
+    def _number(self) -> int:
+        """How much waits to be sent."""
+        return len(self._waiting) + len(self._requests) + self._encoded
+
+    def _encode_requests(self) -> None:
+        """Make the bytes of requests that wait.
+
+        Whoever brings the last of a slice does it. A thread that did it beside would take the interpreter away from the
+        loop at each of its system calls, several a request, which costs more than the encoding. Runs are encoded by the
+        thread: their loop waits for the disk, and leaves it the interpreter.
+        """
+        waiting = self._requests
+        with self._encoding:
+            some = [waiting.popleft() for _ in range(len(waiting))]
+            self._encoder.add_requests(some, self._spans)
+            self._encoded += len(some)
+
+    def _add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
+        try:
+            self._encoder.add(told, spans)
+        except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
+            _LOG.exception("event=span-not-encoded")
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Do nothing: a span is sent when it has ended."""
@@ -133,8 +178,9 @@ class OtlpSpans(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait until all that was taken is sent, or dropped; return False if that takes longer."""
         with self._idle:
+            asked = self._rounds + (2 if self._is_sending else 1)  # one that is under way may have left some out
             self._wanted.set()
-            is_done = lambda: self._thread is None or not (self._waiting or self._is_sending)  # noqa: E731 -- in one place
+            is_done = lambda: self._thread is None or self._rounds >= asked  # noqa: E731 -- in one place
             return self._idle.wait_for(is_done, timeout_millis / 1_000)
 
     def shutdown(self) -> None:
@@ -142,6 +188,7 @@ class OtlpSpans(SpanProcessor):
         if self._closing.is_set():
             return
         self.force_flush()
+        self._is_taking = False
         self._closing.set()
         self._wanted.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -159,32 +206,37 @@ class OtlpSpans(SpanProcessor):
         while not self._closing.is_set():
             self._wanted.wait(self._every)
             self._wanted.clear()
-            while self._waiting and not self._closing.is_set():
+            with self._idle:
                 self._is_sending = True
-                self._send_some()
+            left = self._number  # what comes meanwhile waits for the next round
+            while left > 0 and not self._closing.is_set():
+                left -= self._send_some()
             if self.dropped > reported:
                 _LOG.warning("event=spans-dropped since-start=%s why=%s", self.dropped, self._problem)
                 reported, self._problem = self.dropped, _TOO_SLOW
             with self._idle:
                 self._is_sending = False
+                self._rounds += 1
                 self._idle.notify_all()
         if self._connection is not None:
             self._connection.close()
 
-    def _send_some(self) -> None:
-        waiting, spans, count = self._waiting, SpanGroups(), 0
+    def _send_some(self) -> int:
+        """Send what waits, a batch at the most; return how much that was."""
+        self._encode_requests()
+        with self._encoding:
+            requests, count = self._spans, self._encoded
+            self._spans, self._encoded = SpanGroups(), 0
+        waiting, spans = self._waiting, SpanGroups()
         while waiting and count < BATCH:
-            told = waiting.popleft()
+            self._add(waiting.popleft(), spans)
             count += 1
-            try:
-                self._encoder.add(told, spans)
-            except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
-                _LOG.exception("event=span-not-encoded")
-            if count % SLICE == 0:
+            if count % TURN == 0:
                 time.sleep(0)
-        body = self._encoder.message(spans)
+        body = self._encoder.message(requests) + self._encoder.message(spans)
         if body and (problem := self._sent(body)):
             self.dropped, self._problem = self.dropped + count, problem
+        return max(1, count)
 
     def _sent(self, body: bytes) -> str:
         """Send a message; return why it was not taken, or nothing."""
@@ -303,7 +355,10 @@ _SHORT: Final = 128
 
 def _short(name: bytes, value: str) -> bytes:
     """Return an attribute of a span whose value is a text, as a rule a short one; the name is encoded already."""
-    text = value.encode("utf-8", "replace")
+    return _short_of(name, value.encode("utf-8", "replace"))
+
+
+def _short_of(name: bytes, text: bytes) -> bytes:
     size, whole = len(text), len(name) + len(text) + 4
     if whole < _SHORT:
         return b"".join((b"\x4a", _SIZES[whole], name, b"\x12", _SIZES[size + 2], b"\x0a", _SIZES[size], text))
@@ -371,15 +426,15 @@ class SpanEncoder:
 
     def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
         """Add the bytes of all spans of something, by their resource and scope."""
-        if isinstance(told, RunPiece):
+        if type(told) is RequestFacts:
+            spans.of(told.source.resource).append(self._of_request(told))
+        elif isinstance(told, RunPiece):
             known = told.trace.native
             pieces = PieceSpans(told, known.resource)
             found = spans.of(known.resource)
             trace = b"\x0a\x10" + told.trace.trace_id.to_bytes(16) + _state(known.state)
             for span_id, facts in pieces.all():
                 found.append(self._of_facts(trace, span_id, facts))
-        elif isinstance(told, RequestFacts):
-            spans.of(told.resource).append(self._of_request(told))
         elif isinstance(told, LateSpan) and told.is_late:
             context, late = told.told
             found = spans.of(late.resource)
@@ -388,8 +443,38 @@ class SpanEncoder:
             else:
                 trace = b"\x0a\x10" + context.trace_id.to_bytes(16) + _state(context.trace_state)
                 found.append(self._of_facts(trace, context.span_id, late))
-        else:
+        elif isinstance(told, ReadableSpan):
             spans.of(told.resource, told.instrumentation_scope).append(self._of_span(told))
+
+    def add_requests(self, told: Sequence[RequestFacts], spans: SpanGroups) -> None:
+        """Add the bytes of requests: those that begin their traces, nearly all, one after another without a call."""
+        ids, place = randbytes(24 * len(told)), 0  # noqa: S311 -- random as OpenTelemetry's own are
+        source, action, size, about, head, named = None, "", -1, b"", b"", b""
+        found: list[bytes] = []
+        for each in told:
+            if each.source is not source:
+                source, found = each.source, spans.of(each.source.resource)
+            if each.own is not None or each.error or type(each.source.ids) is not RandomIdGenerator:
+                found.append(self._of_request(each))
+                continue
+            request_id = each.request_id.encode("utf-8", "replace")
+            if each.action != action or len(request_id) != size:
+                action, size = each.action, len(request_id)
+                about, said = self._about_request(each), _short_of(_REQUEST_ID, request_id)
+                whole = 28 + len(said) + len(about) + _TIMES.size + len(_PLAIN_END)
+                head, named = b"\x12" + _varint(whole) + b"\x0a\x10", said[: len(said) - size]
+            began, ended = each.began, each.ended
+            times = _TIMES.pack(_START, (began if began < ended else ended) * 1_000, _END, ended * 1_000)  # noqa: FURB136 -- no call
+            trace_id, span_id = ids[place : place + 16], ids[place + 16 : place + 24]
+            place += 24
+            found.append(b"".join((head, trace_id, b"\x12\x08", span_id, named, request_id, about, times, _PLAIN_END)))
+
+    def _about_request(self, request: RequestFacts) -> bytes:
+        about = self._kept.get((request.action, -1))
+        if about is None:
+            named = _name(request.name, request.kind) + _attribute("standfast.action", request.action)
+            about = self._keep((request.action, -1), named)
+        return about
 
     def message(self, spans: SpanGroups) -> bytes:
         """Return all of them as a request of a collector."""
@@ -447,31 +532,27 @@ class SpanEncoder:
 
     def _of_request(self, request: RequestFacts) -> bytes:
         """Return the span of a request."""
-        action, began, ended = request.action, request.began, request.ended
-        about = self._kept.get((action, -1))
-        if about is None:
-            named = _name(request.name, request.kind) + _attribute("standfast.action", action)
-            about = self._keep((action, -1), named)
-        own, parent = request.own, request.parent
+        began, ended, own = request.began, request.ended, request.own
+        times = _TIMES.pack(_START, min(ended, began) * 1_000, _END, ended * 1_000)
         if own is None:
             ids = request.source.ids
-            trace_id, span_id = ids.generate_trace_id(), ids.generate_span_id()
+            above, trace_id, span_id = b"", ids.generate_trace_id(), ids.generate_span_id()
         else:
-            trace_id, span_id = own.trace_id, own.span_id
-        parts = (
+            parent, trace_id, span_id = request.parent, own.trace_id, own.span_id
+            above = b"" if parent is None else _state(own.trace_state) + b"\x22\x08" + parent.span_id.to_bytes(8)
+        ends = _status(2, request.error) + _FLAGS if request.error else _PLAIN_END
+        said = (
             b"\x0a\x10",
             trace_id.to_bytes(16),
             b"\x12\x08",
             span_id.to_bytes(8),
-            b""
-            if own is None or parent is None
-            else _state(own.trace_state) + b"\x22\x08" + parent.span_id.to_bytes(8),
+            above,
             _short(_REQUEST_ID, request.request_id),
-            about,
-            _TIMES.pack(_START, (min(ended, began)) * 1_000, _END, ended * 1_000),
-            _status(2, request.error) + _FLAGS if request.error else _PLAIN_END,
+            self._about_request(request),
+            times,
+            ends,
         )
-        return _field(b"\x12", b"".join(parts))
+        return _field(b"\x12", b"".join(said))
 
     def _of_span(self, span: ReadableSpan) -> bytes:
         """Return a span of the code, made through OpenTelemetry."""

@@ -29,6 +29,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
     from typing import TypeAlias
 
     from opentelemetry.sdk.resources import Resource
@@ -45,6 +46,12 @@ _UNSET: Final = otel.Status()
 _NOWHERE: Final = otel_context.Context()
 _SAMPLED, _NOT_SAMPLED = otel.TraceFlags(SAMPLED), otel.TraceFlags(0)
 _INTERNAL, _CONSUMER, _SERVER = otel.SpanKind.INTERNAL, otel.SpanKind.CONSUMER, otel.SpanKind.SERVER
+_CURRENT: Final[ContextVar[otel_context.Context] | None] = getattr(
+    vars(otel_context)["_RUNTIME_CONTEXT"], "_current_context", None
+)
+"""Where OpenTelemetry keeps its context; None: it was told to keep it elsewhere."""
+
+_now: Final = SYSTEM_CLOCK.wall
 _SPAN_KEY: Final = next(iter(otel.set_span_in_context(otel.INVALID_SPAN, otel_context.Context())))
 
 _ATTEMPTS: Final = frozenset({"step", "tried", "transaction"})
@@ -93,10 +100,10 @@ class TracingHook:
         self.samples_all: Final = provider.sampler in (ALWAYS_ON, DEFAULT_ON)  # which need not be asked
         self._tracer: Final = provider.get_tracer("standfast")
         # Spans with ids of our own cannot be begun through the API, so they are handed over when they have ended.
-        self._processor: Final[Any] = vars(provider)["_active_span_processor"]
-        self.export: Final[Callable[[ReadableSpan], None]] = self._processor.on_end
-        self._processors: object = None
-        self._whole: Callable[[RunPiece | RequestFacts], None] | None = None
+        self.processor: Final[Any] = vars(provider)["_active_span_processor"]
+        self.export: Final[Callable[[ReadableSpan], None]] = self.processor.on_end
+        self.processors: object = None
+        self.taken: Callable[[RunPiece | RequestFacts], None] | None = None
         self.ids: Final = provider.id_generator
 
     def __repr__(self) -> str:
@@ -136,7 +143,7 @@ class TracingHook:
 
     def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:
         """Trace a request as a span of its own, below the caller's or below what is current."""
-        return _RequestContext(self, otel_context.get_current(), caller, request_id, action)
+        return _RequestContext(self, caller, request_id, action)
 
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
@@ -152,11 +159,11 @@ class TracingHook:
     @property
     def whole(self) -> Callable[[RunPiece | RequestFacts], None] | None:
         """What takes runs and requests as they are, if that is all that spans go to; see :mod:`telemetry.otlp`."""
-        processors = self._processor._span_processors  # noqa: SLF001 -- a processor may be added at any time
-        if processors is not self._processors:
-            self._processors = processors
-            self._whole = getattr(processors[0], "take", None) if len(processors) == 1 else None
-        return self._whole
+        processors = self.processor._span_processors  # noqa: SLF001 -- a processor may be added at any time
+        if processors is not self.processors:
+            self.processors = processors
+            self.taken = getattr(processors[0], "take", None) if len(processors) == 1 else None
+        return self.taken
 
     # --- spans ---------------------------------------------------------------------------------------------------
 
@@ -378,32 +385,35 @@ class _RequestContext(otel_context.Context):
 
     __slots__ = ("_above", "_action", "_began", "_caller", "_hook", "_own", "_parent", "_request_id", "_token")
 
-    def __init__(
-        self, hook: TracingHook, around: otel_context.Context, caller: TraceContext | None, request_id: str, action: str
-    ) -> None:
-        if around:
+    def __init__(self, hook: TracingHook, caller: TraceContext | None, request_id: str, action: str) -> None:
+        around = otel_context.get_current() if _CURRENT is None else _CURRENT.get()
+        self._above: Any = None
+        if around or type(around) is not otel_context.Context:  # one of ours may be empty, and has a span all the same
             super().__init__(around)
+            self._above = around.get(_SPAN_KEY)
         self._hook, self._caller, self._request_id, self._action = hook, caller, request_id, action
-        self._above: Any = around.get(_SPAN_KEY)
         self._own: otel.SpanContext | None = None
         self._parent: otel.SpanContext | None = None
 
     def __enter__(self) -> None:
         """Let spans that are begun meanwhile belong to the request."""
-        self._token: Any = otel_context.attach(self)
-        self._began = SYSTEM_CLOCK.wall()
+        self._token: Any = otel_context.attach(self) if _CURRENT is None else _CURRENT.set(self)
+        self._began = _now()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Export the span, if its trace is sampled."""
-        otel_context.detach(self._token)
+        ended = _now()
+        if _CURRENT is None:
+            otel_context.detach(self._token)
+        else:
+            _CURRENT.reset(self._token)
         hook, own = self._hook, self._own
-        take = hook.whole
-        begins_here = self._caller is None and self._above is None
-        if own is None and (take is None or not begins_here or not hook.samples_all):
+        take = hook.taken if hook.processor._span_processors is hook.processors else hook.whole  # noqa: SLF001 -- see whole
+        if own is None and not (self._caller is None and self._above is None and take is not None and hook.samples_all):
             own = self._identified()  # else whatever takes it makes them
         if own is not None and not own.trace_flags.sampled:
             return
-        error, ended = "" if kind is None else kind.__name__, SYSTEM_CLOCK.wall()
+        error = "" if kind is None else kind.__name__
         facts = RequestFacts(hook, self._action, self._request_id, self._began, ended, error, own, self._parent)
         if take is not None:
             take(facts)
