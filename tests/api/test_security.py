@@ -49,7 +49,7 @@ SCRIPTS = {
     "stores/redis/lua/sweep.lua": "a42f0dbffe7d113e8a91c94a04e044aa875f1c4889e3f4cc913b65779bae66fd",
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
-    "web/chat/page/chat.js": "be4bd22bcfc56b860bc223e332d4ade72b37cd919865a166712df7388a900dac",
+    "web/chat/page/chat.js": "dddb682e9d868edbe69df2d5c984057cfd6c55e41f18c06b08d0c440e7049d0e",
     "web/dashboard/static/dashboard.js": "ab8a20c7cf1b1cd7197e019a2fef1fd0c1bd9a71ca3e0a85b23bd7c40f23bc81",
 }
 

@@ -128,6 +128,34 @@ async def test_a_line_that_is_cut_in_the_middle_of_an_answer_loses_nothing(
     assert echo.kept == ["one", "two"]
 
 
+async def test_an_answer_that_begins_again_replaces_what_was_shown(chromium: Browser) -> None:
+    """What an attempt told that failed is not shown in front of what the next one tells."""
+    flow, attempts = sf.Flow("again"), asyncio.Event()
+
+    @flow.action
+    async def append_message(request: sf.Request, text: str) -> None:
+        del request, text
+
+    @flow.action(concurrency="queue", durable=True, retry=sf.Retry(attempts=2, delay=0.01))
+    async def respond(request: sf.Request, text: str) -> None:
+        request.emit(f"half of {text}")
+        request.emit("a tool", name="tool")
+        if request.attempt == 1:
+            await attempts.wait()
+            raise ValueError("it breaks in the middle")
+        request.emit(" and the rest")
+
+    async with served(App("memory://", flows=[flow], chats=[Chat(flow)])) as line:
+        tab = await chromium.tab(line.page("again"))
+        await tab.until(CONNECTED)
+        await tab.write("tea")
+        await tab.until("document.querySelector('.answer .aside')")
+        attempts.set()
+        await tab.until(completed(1))
+        assert await tab.texts(".answer .words") == ["half of tea and the rest"]
+        assert await tab.texts(".answer .aside") == ["tool: a tool"]
+
+
 async def test_markup_in_a_message_stays_text(chromium: Browser, echo: Echo, line: Line) -> None:
     """Neither a message nor an answer becomes part of the page."""
     echo.go_on()

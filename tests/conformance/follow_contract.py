@@ -96,6 +96,23 @@ class FollowContract:
         assert (stage.begun, stage.calls) == (["a", "a", "a"], ["a"])
         assert await names_of(pair[0]) == ["a"]
 
+    async def test_a_follower_is_told_that_a_durable_request_begins_again(self, pair: Pair, stage: Stage) -> None:
+        """What the first attempt told stays; an event before what the next one tells says that it is told anew."""
+        stage.failures["a"] = 2
+        handle = await pair[0].dispatch(arrival("retried", "a", durable=True))
+
+        told = [(event.number, event.name, event.data) for event in await all_of(handle)]
+
+        began, again = ("message", {"began": "a"}), "request.restarted"
+        assert told == [
+            (1, *began),
+            (2, again, {"attempt": 2}),
+            (3, *began),
+            (4, again, {"attempt": 3}),
+            (5, *began),
+            (6, "request.ended", {"status": "completed", "result": "did a"}),
+        ]
+
     async def test_what_is_done_to_a_session_meanwhile_is_kept(self, pair: Pair, stage: Stage) -> None:
         """A long request does not undo what a short one has appended while it ran."""
         stage.hold("long")

@@ -27,7 +27,7 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.flows.collect import in_order, newest_key, newest_put, run_with_newer
-from standfast.flows.events import EventJournal, last_number
+from standfast.flows.events import RESTARTED, EventJournal, last_number
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
 from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, name_of, session_key
@@ -337,6 +337,8 @@ class DurableExecution:
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
         journal = EventJournal(server.space, self.keys, self._outcomes.commit, server.now, self._outcomes.kept, last)
+        if last:
+            journal.emit(RESTARTED, {"attempt": attempt})
         arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
         calls = self._doing = DispatcherBackend(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
@@ -366,7 +368,9 @@ class DurableExecution:
             await journal.flush()
             failure = describe(problem, self._server.known)
             await self._outcomes.finish(ended(record, "failed", self._server.now(), failure=failure), ())
-        elif self._outcomes.turn is not None:
+            return problem
+        await journal.close()  # the next attempt goes on after the last event of this one
+        if self._outcomes.turn is not None:
             self._outcomes.turn.keep()
         return problem
 

@@ -251,6 +251,9 @@ async def last_number(scope: Scope, keys: RequestKeys) -> int:
 END: Final = "request.ended"
 """The name of the last event."""
 
+RESTARTED: Final = "request.restarted"
+"""The name of the event that comes first when the action is begun again: what it told before, it may tell anew."""
+
 DROPPED: Final = "request.events_dropped"
 """The name of the event that stands for those that are gone."""
 

@@ -328,8 +328,9 @@ class EmittedEvent(Struct, frozen=True):
 
     Attributes:
         number: 1, 2, 3 and so on, without gaps: a follower that has seen one asks for those after it.
-        name: What it is: ``"message"`` unless the action said otherwise. The last one is ``"request.ended"``; names
-            that begin like this are the dispatcher's.
+        name: What it is: ``"message"`` unless the action said otherwise. The last one is ``"request.ended"``; after
+            ``"request.restarted"`` the action begins again, and tells anew what came before. Names that begin like
+            this are the dispatcher's.
         data: JSON-shaped data.
     """
 

@@ -130,7 +130,8 @@ const heard = {
     item.dataset.heard = frame.number;
     keepingAtTheEnd(() => {
       runs(item, frame.request);
-      if (frame.name === "message" && typeof frame.data === "string") part(item, "words").textContent += frame.data;
+      if (frame.name === "request.restarted") restart(item);
+      else if (frame.name === "message" && typeof frame.data === "string") part(item, "words").textContent += frame.data;
       else item.insertBefore(make("p", "aside", `${frame.name}: ${shown(frame.data)}`), part(item, "words"));
     });
   },
@@ -165,6 +166,12 @@ const heard = {
     send({ type: "pong" });
   },
 };
+
+function restart(item) {
+  // the action tells all of it anew
+  part(item, "words").textContent = "";
+  for (const old of item.querySelectorAll(":scope > .aside")) old.remove();
+}
 
 function shown(data) {
   return typeof data === "string" ? data : JSON.stringify(data, null, 1);
