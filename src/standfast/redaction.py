@@ -41,6 +41,7 @@ _HOSTS: Final = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][\w.-]{0,40}", re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[\w.,:/-]{0,64}", re.ASCII)
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"<>]+")
+_MASKED_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[\w.%+-]*:\*{3}\Z", re.ASCII)
 _GAP: Final = re.compile(r"[\s'\"]")
 _CREDENTIALS: Final = re.compile(r"[@=]")
 _BEFORE_QUERY: Final = re.compile(r"[?#]")
@@ -101,7 +102,7 @@ def _mask_password(text: str) -> str:
     """Mask the name and password at the end of what stands before an ``@``, if there is a password."""
     start = max((gap.end() for gap in _GAP.finditer(text)), default=0)
     colon = text.find(":", start)
-    if colon < 0 or colon == len(text) - 1:
+    if colon < 0 or colon == len(text) - 1 or _MASKED_URL.search(text, start):
         return text
     return text[: max(start, text.rfind("/", start, colon) + 1)] + MASK
 

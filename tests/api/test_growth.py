@@ -65,6 +65,7 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "redaction._HOSTS": ("a", ":", ",", "a:1,", "[::1]", "[:"),
     "redaction._MARKS": ("a", ":@", "/"),
     "redaction._PAIRS": ("a", "&", ";a"),
+    "redaction._MASKED_URL": ("a", "a:", "a://", "a://a", "a://:", "a+.-", ":**"),
     "redaction._PAIR_IN_TEXT": ("secret", "token_", "secret=", "password = '", "pwd   ", "apikey-"),
     "redaction._PATH": ("a", "/"),
     "redaction._PLAIN_NAME": ("a", "a."),

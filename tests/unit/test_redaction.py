@@ -166,3 +166,12 @@ def test_what_stands_behind_a_masked_secret_is_left_as_it_is() -> None:
     line = 'message="first time token=***" place="tr.py:13"'
     assert mask_text(line) == line
     assert CANARY not in mask_text(f"token=***{CANARY}")
+
+
+@pytest.mark.parametrize("text", ["{}", 'event=slow-commit store="{}"', "cannot reach {}: no answer"])
+def test_an_address_that_is_masked_keeps_its_scheme_and_user(text: str) -> None:
+    """What is left of it says which store it is, however often it is masked; the second one in a text, too."""
+    for url in ("mysql://app:***@db1:3306,db2:3306/prod?timeout=1s", "redis://:***@h:6379/0"):
+        line = f"{text.format(url)} and {url}"
+        assert mask_text(line) == line
+        assert CANARY not in mask_text(line.replace("***@", f"***{CANARY}@"))

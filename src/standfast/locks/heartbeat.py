@@ -347,7 +347,7 @@ class Heartbeat:
         presence.is_told = True
         if self._presences.get(presence.lease) is presence:
             del self._presences[presence.lease]
-        self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
+        self._hooks.emit(PresenceLost(at=self._clock.wall(), store=str(self._scope.store), presence=presence.name))
         self._lost(presence)
 
     # --- renewal, on the heartbeat's own loop --------------------------------------------------------------------
@@ -382,7 +382,7 @@ class Heartbeat:
             self._hooks.emit(
                 PresenceNotRenewed(
                     at=self._clock.wall(),
-                    store=repr(store),
+                    store=str(store),
                     presence=presence.name,
                     problem=presence.problem,
                     left=presence.left(),

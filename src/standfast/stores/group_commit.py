@@ -614,6 +614,9 @@ class GroupedStore:
     def __repr__(self) -> str:
         return f"<GroupedStore {self._backend.name}>"
 
+    def __str__(self) -> str:
+        return self._backend.name
+
     @property
     def capabilities(self) -> Capabilities:
         """What this store can do."""

@@ -27,7 +27,7 @@ async def test_a_slow_transaction_is_told_with_the_number_of_its_riders(
         await space.commit(Put(space.key("note"), b""))
 
     assert [(event.store, event.riders) for event in told if isinstance(event, SlowCommit)] == [
-        (f"sqlite://{tmp_path}/h.db", 1)
+        (f"sqlite:///{tmp_path}/h.db", 1)
     ]
 
 

@@ -133,7 +133,7 @@ class Upkeep:
     def __init__(self, file: SharedFile, database: Database, options: SqliteOptions, hooks: Hooks) -> None:
         self._file, self._database, self._options = file, database, options
         self._hooks: Final = hooks
-        self._name: Final = f"sqlite://{file.path}"
+        self._name: Final = f"sqlite:///{file.path}"
         self._lane: Final = Lane("sqlite-upkeep")
         self._section: Final = file.new_section()
         self._connection: SqliteConnection | None = None
@@ -249,7 +249,7 @@ class Upkeep:
 
 def tell_clock_step(step: ClockStep, file: SharedFile, hooks: Hooks) -> None:
     """Tell that the store's time and the time of day differ, and when they will not any more."""
-    at, store = SYSTEM_CLOCK.wall(), f"sqlite://{file.path}"
+    at, store = SYSTEM_CLOCK.wall(), f"sqlite:///{file.path}"
     hooks.emit(ClockStepped(at=at, store=store, seconds=step.seconds, settles_in=step.settles_in))
 
 
@@ -333,7 +333,7 @@ class SqliteBackend:
     @property
     def name(self) -> str:
         """The database's URL."""
-        return f"sqlite://{self._file.path}"
+        return f"sqlite:///{self._file.path}"
 
     def size(self) -> StoreSize:
         """Return how large the file is."""
