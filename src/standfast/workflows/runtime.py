@@ -235,7 +235,10 @@ MOST_DUE: Final = 250
 """How many waits that are due end in one turn of the event loop."""
 
 TRY_AGAIN_AFTER: Final = 60.0
-"""Seconds after which a worker tries a run again whose code did not fit."""
+"""Seconds after which a worker tries a run again whose code did not fit; then after twice as long, and so on."""
+
+TRY_AGAIN_AT_LEAST: Final = 3_600.0
+"""The longest pause between two such attempts, in seconds."""
 
 
 @final
@@ -295,7 +298,7 @@ class Runtime:
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
         self.kept_elsewhere: Final[set[str]] = set()  # workflows whose runs others delete: those of requests
-        self._mismatched: Final[dict[str, Instant]] = {}
+        self._mismatched: Final[dict[str, tuple[Instant, float]]] = {}  # since when, and for how long
         self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
         self.child_starts: Final = ChildStarts(self)
@@ -560,7 +563,8 @@ class Runtime:
 
     def leave_mismatched(self, run_id: str) -> None:
         """Leave a run alone for a while, because the code here does not fit its history."""
-        self._mismatched[run_id] = self.clock.elapsed()
+        _, pause = self._mismatched.get(run_id, (None, TRY_AGAIN_AFTER / 2))
+        self._mismatched[run_id] = self.clock.elapsed(), min(2 * pause, TRY_AGAIN_AT_LEAST)
 
     def try_again(self, run_id: str) -> None:
         """Do not leave a run alone any longer that was found not to fit."""
@@ -568,7 +572,8 @@ class Runtime:
 
     def is_mismatched(self, run_id: str) -> bool:
         """Return True if a run was found not to fit the code here, not long ago."""
-        return _is_recent(self._mismatched, run_id, self.clock.elapsed())
+        found = self._mismatched.get(run_id)
+        return found is not None and seconds_between(found[0], self.clock.elapsed()) <= found[1]
 
     def conflicted(self, run_id: str, position: int) -> bool:
         """Count that a run's record was refused at a position of its history; return True if it was too often there.
@@ -584,6 +589,8 @@ class Runtime:
         """A run is no longer in memory."""
         run_id = activation.keys.id
         self._left.pop(run_id, None)
+        if activation.mismatch is None:
+            self._mismatched.pop(run_id, None)
         if activation.is_stuck or not activation.has_conflicted:
             self._conflicts.pop(run_id, None)
         if self.loaded.get(run_id) is activation:
