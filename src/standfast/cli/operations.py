@@ -31,7 +31,7 @@ from standfast.cli.target import (
 )
 from standfast.cli.worker import ENGINE
 from standfast.durations import typed
-from standfast.locks.inspect import one_line
+from standfast.locks.inspect import counted, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,7 +228,7 @@ def erase_tenant(target: Target, name: str, *, yes: bool, as_json: bool) -> None
     if as_json:
         print_json({"tenant": name, "records": erased})
     else:
-        click.echo(f"erased the tenant {one_line(name)}: {erased:,} records besides those of its runs")
+        click.echo(f"erased the tenant {one_line(name)}: {counted(erased, 'record')} besides those of its runs")
 
 
 async def _erase(target: Target, name: str) -> int:

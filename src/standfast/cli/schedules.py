@@ -22,7 +22,7 @@ from standfast.cli.target import (
     yes_option,
 )
 from standfast.clock import seconds_between
-from standfast.locks.inspect import length, moment, one_line
+from standfast.locks.inspect import counted, length, moment, one_line
 from standfast.workflows.schedules.spec import OVERLAPS
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool
     if info.problem and info.last_skipped_at is not None:
         click.echo(f"problem:  at {moment(info.last_skipped_at)}: {one_line(info.problem)}")
     if info.queued:
-        click.echo(f"queued:   {len(info.queued):,} runs, the first is {one_line(info.queued[0])}")
+        click.echo(f"queued:   {counted(len(info.queued), 'run')}, the first is {one_line(info.queued[0])}")
     title = "would be: " if info.is_paused else "next:     "
     for number, tick in enumerate(upcoming):
         click.echo(f"{title if not number else ' ' * len(title)}{moment(tick)}")
@@ -235,12 +235,12 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
         return
     if not missing:
         end(f"no tick of {one_line(schedule_id)} is to be made up for: {len(ticks):,} have had their run", NOT_THERE)
-    confirm(f"Start {len(missing):,} runs of {one_line(schedule_id)}?", yes=options["yes"])
+    confirm(f"Start {counted(len(missing), 'run')} of {one_line(schedule_id)}?", yes=options["yes"])
     started = carried_out(_backfill(target, schedule_id, start, stop, options["overlap"] or "queue"))
     if options["as_json"]:
         print_json({"schedule": schedule_id, "started": started})
     else:
-        click.echo(f"{len(started):,} runs of {one_line(schedule_id)} are started")
+        click.echo(f"started {counted(len(started), 'run')} of {one_line(schedule_id)}")
 
 
 def _tell_ticks(schedule_id: str, ticks: tuple[Tick, ...], missing: list[Tick], *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from standfast.cli.runs import talking
 from standfast.cli.target import FAILED, NEEDS_A_PERSON, Target, fail, target_options
 from standfast.durations import typed
 from standfast.errors import StoreError
-from standfast.locks.inspect import length, moment, one_line
+from standfast.locks.inspect import counted, length, moment, one_line
 from standfast.redaction import mask_text
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def check_line(seen: Overview) -> str:
     """Return how it is in one line, for a monitor."""
     if not seen.concerns:
         alive = sum(worker.is_alive for worker in seen.workers)
-        return f"OK: {alive} workers, {seen.runs['running']} runs running, {seen.ready} ready"
+        return f"OK: {counted(alive, 'worker')}, {seen.runs['running']} running, {seen.ready} ready"
     return "; ".join(concern.words for concern in seen.concerns)
 
 
@@ -110,7 +110,7 @@ def screen(seen: Overview, target: Target) -> Iterator[str]:
 
 def _store(seen: Overview) -> str:
     size = "" if seen.store.size is None else f", {megabytes(seen.store.size)}"
-    records = "" if seen.store.records is None else f", about {seen.store.records:,} records"
+    records = "" if seen.store.records is None else f", about {counted(seen.store.records, 'record')}"
     address = f" at {one_line(seen.store.address)}" if seen.store.address else ""
     return f"{seen.store.backend}{address}, answers in {seen.store.round_trip * 1000:.3g} ms{size}{records}"
 
@@ -131,8 +131,7 @@ def _workers(seen: Overview) -> str:
     dead = len(seen.workers) - len(alive)
     driven = sum(worker.runs for worker in alive)
     more = f", {dead:,} dead" if dead else ""
-    some_runs = "1 run" if driven == 1 else f"{driven:,} runs"
-    return f"{len(alive):,}{more}, driving {some_runs}; the one longest not heard of: {length(oldest)} ago"
+    return f"{len(alive):,}{more}, driving {counted(driven, 'run')}; the one longest not heard of: {length(oldest)} ago"
 
 
 def _runs(seen: Overview, statuses: tuple[str, ...]) -> str:

@@ -285,6 +285,11 @@ def _life_lines(entry: ExplainedEntry) -> Iterator[str]:
     yield f"  entry {one_line(entry.entry)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: ``"1 run"``, ``"2,000 runs"``."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def one_line(text: str) -> str:
     """Return a text from a store as a terminal may show it: on one line, without control characters."""
     return text if text.isprintable() else ascii(text)

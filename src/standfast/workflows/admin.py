@@ -20,6 +20,7 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.locks.entry import LIMIT
+from standfast.locks.inspect import counted
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.catalog import as_remote, find_declared
 from standfast.workflows.fleet import list_workers
@@ -363,7 +364,7 @@ async def _outcome(runtime: Runtime, run_id: str) -> Looked:
     if state.lease_awaited:
         return Looked(run_id, "held", "a run lock holds it")
     if state.status == "quarantined":
-        problem = f"it is quarantined: {state.deaths} workers died with it; find out why, then retry it"
+        problem = f"it is quarantined: {counted(state.deaths, 'worker')} died with it; find out why, then retry it"
     elif (state.workflow, state.version) not in runtime.workflows:
         problem = f"the workflow {_type(state.workflow, state.version)!r} is not here; start a worker that has it"
     elif runtime.is_mismatched(run_id):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import seconds
 from standfast.errors import StandfastError
-from standfast.locks.inspect import length, one_line
+from standfast.locks.inspect import counted, length, one_line
 from standfast.locks.survey import LineInfo, find_circles, read_lines
 from standfast.stores.encryption import EncryptedStore
 from standfast.stores.group_commit import GroupedStore
@@ -259,7 +259,7 @@ def _of_workers(workers: Collection[WorkerInfo], ready: RunCount) -> Iterable[Co
     if dead:
         left = sum(worker.runs for worker in dead)
         names = tuple(f"{worker.id} ({worker.host}, process {worker.process})" for worker in dead[:EXAMPLES])
-        words = f"{_some(len(dead), 'worker')} died, with {_some(left, 'run')} to be taken over by another one"
+        words = f"{counted(len(dead), 'worker')} died, with {counted(left, 'run')} to be taken over by another one"
         yield Concern("dead-workers", words, len(dead), examples=names, command=("workers",))
 
 
@@ -275,7 +275,7 @@ def _of_ready(
     unknown = {run: state for run, state in waiting.items() if (state.workflow, state.version) not in known}
     if unknown:
         names = sorted({_named(state) for state in unknown.values()})
-        words = f"no worker has the code of {', '.join(names[:EXAMPLES])}: {_some(len(unknown), 'run')} cannot go on"
+        words = f"no worker has the code of {', '.join(names[:EXAMPLES])}: {counted(len(unknown), 'run')} cannot go on"
         yield Concern(
             "no-code", words, len(unknown), not is_all, tuple(unknown)[:EXAMPLES], ("runs", "show", next(iter(unknown)))
         )
@@ -283,7 +283,7 @@ def _of_ready(
     overdue = sorted((run for run, age in ages.items() if age > OVERDUE), key=lambda run: -ages[run])
     if overdue:
         oldest = length(ages[overdue[0]])
-        words = f"{_some(len(overdue), 'run')} waited more than {length(OVERDUE)} for a worker, the first {oldest}"
+        words = f"{counted(len(overdue), 'run')} waited more than {length(OVERDUE)} for a worker, the first {oldest}"
         yield Concern("overdue-runs", words, len(overdue), not is_all, tuple(overdue[:EXAMPLES]), ("workers",))
 
 
@@ -294,7 +294,7 @@ def _of_misfits(states: dict[str, RunState], at: Instant, *, is_all: bool) -> It
         found = sorted(ages, key=lambda run: -ages[run])
         first = states[found[0]]
         words = (
-            f"the code of no worker that tried fits {_some(len(found), 'run')}: {_named(first)}"
+            f"the code of no worker that tried fits {counted(len(found), 'run')}: {_named(first)}"
             f" {one_line(found[0])} waits for {one_line(first.waits_for)}, since {length(ages[found[0]])};"
             " start a worker with its code, or end it with runs cancel --force"
         )
@@ -346,13 +346,13 @@ async def _of_schedules(scope: Scope) -> Iterable[Concern]:
             late.append(name)
     more, found = page.more is not None, list[Concern]()
     if late:
-        words = f"{_some(len(late), 'schedule')} late: no worker fires {'it' if len(late) == 1 else 'them'}"
+        words = f"{counted(len(late), 'schedule')} late: no worker fires {'it' if len(late) == 1 else 'them'}"
         found.append(
             Concern("late-schedules", words, len(late), more, tuple(late[:EXAMPLES]), ("schedules", "show", late[0]))
         )
     if stopped:
         first = next(iter(stopped))
-        words = f"{_some(len(stopped), 'schedule')} paused, as something is not there: {one_line(stopped[first])}"
+        words = f"{counted(len(stopped), 'schedule')} paused, as something is not there: {one_line(stopped[first])}"
         names = tuple(stopped)[:EXAMPLES]
         found.append(Concern("stopped-schedules", words, len(stopped), more, names, ("schedules", "show", first)))
     return found
@@ -365,7 +365,7 @@ async def _of_circles(scope: Scope) -> Iterable[Concern]:
     found = await find_circles(scope)
     if not found.circles:
         return ()
-    words = f"{_some(len(found.circles), 'circle')} of owners wait for each other: {'; '.join(found.circles[0])}"
+    words = f"{counted(len(found.circles), 'circle')} of owners wait for each other: {'; '.join(found.circles[0])}"
     examples = tuple("; ".join(circle) for circle in found.circles[:EXAMPLES])
     return (Concern("circles", one_line(words), len(found.circles), found.more, examples, ("locks", "list")),)
 
@@ -374,7 +374,7 @@ def _of_waits(waits: Collection[LineInfo], longest: float, *, is_all: bool) -> I
     long = [line for line in waits if (line.waited or 0.0) > longest]
     if long:
         first = long[0]
-        many = f"{_some(len(long), 'line')} with a wait of more than {length(longest)}"
+        many = f"{counted(len(long), 'line')} with a wait of more than {length(longest)}"
         words = (
             f"{many}: {one_line(first.key)}, {length(first.waited or 0.0)}, held by {one_line(first.holder) or 'none'}"
         )
@@ -390,10 +390,6 @@ def _look_at(line: LineInfo) -> tuple[str, ...]:
         return ("schedules", "show", line.address[1])
     _, family, *parts = line.address
     return ("locks", "explain", *(("--family", family) if family else ()), *parts)
-
-
-def _some(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _runs(count: RunCount) -> str:

@@ -117,6 +117,6 @@ async def test_a_backfill_is_tried_dry_first(engine: sf.Engine, ask: Ask) -> Non
 
     assert dry.stdout.startswith("5 of 5 ticks would be made up for; nothing was done\n  2026-01-05 09:00:00Z")
     assert (unsure.exit_code, before) == (2, 0)
-    assert done.stdout == "5 runs of daily are started\n"
+    assert done.stdout == "started 5 runs of daily\n"
     assert again.exit_code == 3
     assert "5 have had their run" in again.stderr

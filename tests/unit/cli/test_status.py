@@ -54,7 +54,7 @@ async def test_all_is_well(url: str, ask: Ask) -> None:
     assert lines[0].startswith(f"store:    sqlite at {url}, answers in ")
     assert lines[2].startswith("workers:  1, driving ")
     assert lines[-1] == "nothing needs a person"
-    assert short.stdout.startswith("OK: 1 workers, ")
+    assert short.stdout.startswith("OK: 1 worker, ")
     assert (told["is_well"], told["store"]["is_reachable"], len(told["workers"])) == (True, True, 1)
 
 

@@ -17,7 +17,7 @@ from standfast.errors import ForbiddenError, StandfastError
 from standfast.flows.request_list import cancel_request, read_request
 from standfast.flows.view import is_over, note_operator
 from standfast.keys import undeclared_key
-from standfast.locks.inspect import explain, length, moment, one_line
+from standfast.locks.inspect import counted, explain, length, moment, one_line
 from standfast.redaction import mask_text
 from standfast.web.dashboard import bulk
 from standfast.web.dashboard.access import ACTIONS, PageError, form_token, is_own_form
@@ -233,7 +233,8 @@ async def _preview_fork(view: View, fields: Fields) -> Preview:
     place = next((number for number, each in enumerate(history) if each.id == step), None)
     if place is None:
         raise PageError(404, "No such step", f"The run has recorded no {one_line(step)!r}.")
-    will = f"A new run has what this one recorded before {one_line(step)}: {place} entries."
+    entries = "1 entry" if place == 1 else f"{place:,} entries"
+    will = f"A new run has what this one recorded before {one_line(step)}: {entries}."
     will += " That step and all after it run."
     found = await _about_run(view, fields, will, "This run is left as it is.", is_harmless=True)
     return msgspec.structs.replace(found, fields=(*found.fields, ("step", step)))
@@ -362,7 +363,7 @@ def _do_many(action: str) -> Callable[[View, Engine, Fields], Awaitable[str]]:
 async def _preview_stop(view: View, fields: Fields) -> Preview:
     job_id = _one(fields, "id")
     job = await bulk.read_work(view.engine.space, job_id)
-    will = f"No more runs are {job.done_word}. What was done so far stays done: {job.done:,} runs."
+    will = f"No more runs are {job.done_word}. What was done so far stays done: {counted(job.done, 'run')}."
     own, back = (("id", job_id),), view.url("bulk", id=job_id)
     return Preview(subject="the work", will=(will,), back=back, fields=own, is_harmless=True)
 
@@ -526,7 +527,8 @@ async def _preview_backfill(view: View, fields: Fields) -> Preview:
     missing = [tick for tick in ticks if not tick.is_started]
     if not missing:
         raise PageError(404, "There is nothing to make up for", f"All {len(ticks):,} ticks have had their run.")
-    will = f"{len(missing):,} runs will be started now, the oldest first; they wait for each other."
+    will = f"{counted(len(missing), 'run')} will be started now"
+    will += ", the oldest first; they wait for each other." if len(missing) > 1 else "."
     rest = f"{len(ticks) - len(missing):,} of {len(ticks):,} ticks have had their run already."
     times = ", ".join([*(moment(tick.nominal_at) for tick in missing[:5]), *["..."][: len(missing[5:])]])
     shown = await _about_schedule(
@@ -635,7 +637,7 @@ async def _said_of_limit(view: View, fields: Fields, most: int, lasts: str) -> l
     page = await view.engine.limits(workflow, limit=500)
     found = next((each for each in page.limits if each.key == key), None)
     used, waiting, before = (0, 0, None) if found is None else (found.in_use, found.waiting, found.max)
-    will = [f"{most:,} {'run' if most == 1 else 'runs'} may be unfinished at a time from now on, in all processes."]
+    will = [f"{counted(most, 'run')} may be unfinished at a time from now on, in all processes."]
     begin = max(0, min(waiting, most - used))
     if begin:
         will.append(f"{begin:,} of {waiting:,} waiting {'run begins' if begin == 1 else 'runs begin'} at once.")

@@ -101,7 +101,7 @@ async def now(view: View) -> Response:
         concerns.append((words, list(links.items()), ""))
     for name, each in await list_work(engine.space, MOST_WORK):
         if each.state == "cut off" and seconds_between(each.began_at, told.at) < LATELY:
-            words = f"work on many runs was cut off: {each.seen:,} of {each.count} runs were {each.done_word}"
+            words = f"work on many runs was cut off: {each.seen:,} of {each.count} were {each.done_word}"
             concerns.append((words, [("do the rest", view.url("bulk", id=name))], ""))
     counts = await _measured.setdefault(engine.space, Throughput()).read(engine.space, told.at)
     return view.page(
