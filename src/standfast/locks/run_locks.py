@@ -349,7 +349,10 @@ def listings(
     """
     where, rest = (scope.namespace, scope.tenant), b"%016d\x00\x01" % since + run
     value = LISTING if started_at is None else LISTINGS.encode_own(started_at)
-    listed = {_lane(*where, "runs", status, workflow) + rest: value}
+    key = _lane(*where, "runs", status, workflow) + rest
+    if not tags and started_at is not None and 0 <= since - started_at < NEAR and len(key) <= MAX_KEY_BYTES:
+        return {RecordKey.from_encoded(key): value}  # most of them
+    listed = {key: value}
     if tags:
         tags = tuple(dict.fromkeys(tags[:MOST_TAGS]))
         listed |= {_lane(*where, "tagged", tag, status) + rest: value for tag in tags}
