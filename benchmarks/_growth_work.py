@@ -24,6 +24,7 @@ import standfast as sf
 from benchmarks._workflow_sleepers import all_asleep, multiply, nap, one_sleeper
 from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.request import Call
+from standfast.flows.tenants import TenantLimits
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfRun, Rules
 from standfast.locks.line_records import FEW_HOLDERS, GRANTS, HELD, LIMIT, Grant, Head, LineKeys, head_value
 from standfast.stores.protocol import Put
@@ -213,7 +214,7 @@ async def requests(engine: sf.Engine, count: int) -> None:
     """Measure requests that queue for one session, all at the same time."""
     dispatcher = DISPATCHERS.get(engine)
     if dispatcher is None:
-        dispatcher = DISPATCHERS[engine] = Dispatcher(engine, [FLOW])
+        dispatcher = DISPATCHERS[engine] = Dispatcher(engine, [FLOW], tenants=TenantLimits(waiting=1_000_000))
         await dispatcher.open()
 
     async def ask(user: int) -> None:

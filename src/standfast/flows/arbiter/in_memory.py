@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, final
 
 from msgspec import Struct
@@ -189,9 +190,10 @@ class RequestLine(Generic[E]):
             return Enters()
         if not rules.waits:
             return MustWait(holder)
-        alike = [each for each in (holder, *self.waiters) if each.action == action]
-        if rules.joins and alike:
-            return JoinsRun(alike[0])
+        if rules.joins:
+            alike = next((each for each in chain((holder,), self.waiters) if each.action == action), None)
+            if alike is not None:
+                return JoinsRun(alike)
         superseded = self.superseded_by(action, rules)
         waiting = len(self.waiters) - sum(each is not holder for each in superseded)
         if rules.most_waiting is not None and waiting >= rules.most_waiting:
