@@ -697,7 +697,8 @@ class LocalArbiter:
             raise QueueFullError(ask.label, verdict.waiting, after, *self.holder_of(ask.address))
         if isinstance(verdict, JoinsRun):
             raise JoinsError(verdict.other.who)
-        turn.wait(line.enter(turn), self._clock.wall(), rules.budget)
+        gone = sum(each is not line.holder for each in verdict.superseded)  # their places do not count
+        turn.wait(line.enter(turn) - gone, self._clock.wall(), rules.budget)
         turn.replaced = verdict.superseded
         return turn
 

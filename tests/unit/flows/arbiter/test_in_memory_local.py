@@ -202,3 +202,19 @@ async def test_a_superseded_one_that_cleans_up_with_an_error_is_superseded_all_t
     await (await Visit(arbiter, ask("r2", HASTY)).runs()).end()
     with pytest.raises(RequestSupersededError):
         await first
+
+
+async def test_those_whose_place_it_takes_are_not_counted_in_front_of_it(arbiter: LocalArbiter) -> None:
+    """Of a policy that keeps the latest, each newcomer is the next one."""
+    latest, places = queue_rules_of(sf.Latest()), list[int]()
+    holder = await Visit(arbiter, ask("r0", latest)).runs()
+    waiting = [
+        asyncio.ensure_future(arbiter.hold(ask(f"r{number}", latest, on_waiting=places.append)).__aenter__())
+        for number in (1, 2, 3)
+    ]
+    await asyncio.sleep(0)
+    assert places == [1, 1, 1]
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await holder.end()
