@@ -254,8 +254,12 @@ def _leave_for_certain(
     lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, request: AcquireRequest
 ) -> asyncio.Task[Any]:
     """Leave a line for certain: as long as this process is present, no other process would remove its entry."""
-    # Asked at once: should the same task ask for the lock again, it must not find itself in its own way.
-    return lines.own(_see_left(lines, line, leave, presence, request, line.driver.ask(leave, request.spec)))
+    # Asked at once: should the same task ask for the lock again, it must not find itself in its own way. If the store
+    # does not answer it may all the same, and waits until it has left.
+    leaving = lines.own(_see_left(lines, line, leave, presence, request, line.driver.ask(leave, request.spec)))
+    line.leaving[leave.entry_id] = leaving
+    leaving.add_done_callback(lambda _: line.leaving.pop(leave.entry_id, None))
+    return leaving
 
 
 async def _see_left(
@@ -433,6 +437,11 @@ class _Acquisition:
         if type(answer) is Granted:
             self._note_place(answer.holder, answered.sight, None)
             return grant_seen(answer.holder, answered.sight)
+        if isinstance(answer, WaitsForItself) and (leaving := self._own_leaving(answer)):
+            if not self._request.waits:
+                return WouldWaitError(self._request.name, _holders(answered.sight.line))
+            await asyncio.wait(leaving)
+            return None
         if not isinstance(answer, Waiting):
             return self._refusal(answered)
         is_back = self._note_place(answered.sight.line.waiter(self._id), answered.sight, answer.ticket)
@@ -443,6 +452,12 @@ class _Acquisition:
         if self._marker is not None:
             await self._refuse_circle(wait.turn)
         return await wait.turn
+
+    def _own_leaving(self, answer: WaitsForItself) -> list[asyncio.Task[Any]]:
+        """Return what lets entries of the same owner leave that this process has given up: they hold nothing for it."""
+        entries = [*(each.entry for each in answer.line.holders), *(each.entry for each in answer.line.waiters)]
+        own = [each.id for each in entries if each.owner == self._owner]
+        return [self._line.leaving[each] for each in own if each in self._line.leaving]
 
     def _refusal(self, answered: Answered) -> StandfastError:
         answer, request = answered.answer, self._request

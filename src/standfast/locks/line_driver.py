@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from msgspec import Struct, structs
 
@@ -585,6 +585,7 @@ class LocalLine:
     Attributes:
         holds: Those that the line lists.
         counted: Those that it only counts, by their presence.
+        leaving: What sees to it that an entry leaves which this process has given up, by the entry.
         entering: Held while an entry joins this line in the step of another line.
         reaping: The next reap, which has not begun: requests for one share it.
         due_in: In how many seconds an entry at the front may fall, when it was last reaped.
@@ -602,6 +603,7 @@ class LocalLine:
         "entering",
         "holds",
         "last",
+        "leaving",
         "lifelines",
         "next_end",
         "reaping",
@@ -615,6 +617,7 @@ class LocalLine:
         self.counted: Final[dict[str, dict[str, LocalHold]]] = {}
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
+        self.leaving: Final[dict[str, asyncio.Task[Any]]] = {}
         self.entering: Final = asyncio.Lock()
         self.reaping: asyncio.Task[Instant | None] | None = None
         self.due_in = self.waited = 0.0
@@ -626,7 +629,8 @@ class LocalLine:
     @property
     def is_idle(self) -> bool:
         """Whether this process has nothing to do with the line at the moment."""
-        return not self.waits and not self.holds and not self.counted and self.driver.is_idle
+        is_left = not self.waits and not self.holds and not self.counted and not self.leaving
+        return is_left and self.driver.is_idle
 
     def all_holds(self) -> list[LocalHold]:
         """Return the holds of this process, listed or counted."""

@@ -109,10 +109,11 @@ if TYPE_CHECKING:
 
 TRIES: Final = 5
 FIRST_PAUSE: Final = 0.01
-SETTLED_WITHIN: Final = 2.0
+SETTLED_WITHIN: Final = 10.0
 """Seconds after which a lost commit is not asked for again: or as long as the commit itself took, if that is longer.
 
-So a caller hears of a server that takes connections and does not answer after about three times its ``?timeout=``.
+A failover takes some seconds, and who is told then what became of its commit need not care about it. Of a server that
+takes connections and does not answer a caller hears after some twenty seconds, with the usual time limits.
 """
 REMEMBERED: Final = 1_000
 

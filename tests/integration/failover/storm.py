@@ -315,7 +315,7 @@ def check(storm: Storm) -> None:
     """Compare the ledgers: one holder at a time, fences that grow, every run ended, and no at-most-once step twice."""
     assert storm.most_inside == 1
     mistaken = {sf.errors.LeaseTooShortError, sf.errors.ReentryError}  # a failover is neither
-    assert not storm.told & mistaken
+    assert not storm.told & mistaken, storm.told
     assert storm.fences == sorted(set(storm.fences))
     assert storm.ended == storm.started
     for name in storm.started:

@@ -19,6 +19,7 @@ from standfast.errors import (
     LockMismatchError,
     StandfastError,
     StoreClosedError,
+    StoreUnavailableError,
     WaitCycleError,
     WouldWaitError,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from standfast.locks.locks import Holding
+    from standfast.stores.backend import Applied, RiderBatch
     from standfast.testing.conformance.locks.cancellation import Moment
 
 
@@ -351,3 +353,34 @@ async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back
     async with mutex.hold(timeout=5):
         assert len(space._lines.line(mutex._address).holds) == 1
     assert space._lines._held == 0
+
+
+class Refusing(MemoryBackend):
+    """A store in memory that does not take some transactions."""
+
+    refusals = 0
+
+    def apply_now(self, batch: RiderBatch) -> Applied | None:
+        """Apply a batch, or say that it cannot."""
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailableError("memory", "it is down")
+        return super().apply_now(batch)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_task_whose_release_is_late_does_not_hold_it_any_more(waits: bool) -> None:  # noqa: FBT001 -- a case of pytest
+    """It asks again while the store still lists it: it waits for its own release, and is not told that it holds it."""
+    backend = Refusing(MemoryRecords())
+    async with Space(GroupedStore(backend)) as space, asyncio.timeout(5):
+        mutex = space.mutex("a")
+        async with mutex.hold() as first:
+            backend.refusals = 2  # the release, and the next try
+        while backend.refusals:  # noqa: ASYNC110 -- nothing tells it
+            await asyncio.sleep(0)
+        if waits:
+            async with mutex.hold() as second:
+                assert second.fence > first.fence
+        else:
+            with pytest.raises(WouldWaitError):
+                await mutex.try_hold().__aenter__()
