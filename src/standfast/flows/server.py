@@ -14,6 +14,7 @@ from msgspec import structs
 from standfast.clock import Instant, later, seconds_between
 from standfast.errors import ForbiddenError, RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
 from standfast.events import RequestDecided, RequestEnded
+from standfast.flows.arbiter.entries import WatchedProcesses
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
 from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
@@ -450,20 +451,21 @@ SETTLE_EVERY: Final = 5.0
 
 
 DEATHS_EVERY: Final = 12
-"""In each of how many such looks the requests are looked for whose servers died with them."""
+"""In each of how many such looks the requests are looked for whose servers died with them, if none is seen to go."""
 
 
 async def keep_index(engine: Engine, workflows: Collection[str]) -> None:
     """Index what the store had before it had an index of requests, then write down the ends that no server wrote."""
     space = engine.space
     ends, is_indexed = UnseenEnds(space, workflows, engine.runtime.now()), False
+    processes = WatchedProcesses(space)
     for round_ in itertools.count():
         with suppress(StandfastError):  # the next round finds what is left
             if not is_indexed:
                 await index_existing(space)
                 is_indexed = True
             await ends.settle()
-            if round_ % DEATHS_EVERY == 0:
+            if await processes.have_lost_one() or round_ % DEATHS_EVERY == 0:
                 await settle_interrupted(space)
         await asyncio.sleep(SETTLE_EVERY)
 
