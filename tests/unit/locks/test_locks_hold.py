@@ -355,28 +355,25 @@ async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back
     assert space._lines._held == 0
 
 
-class Refusing(MemoryBackend):
-    """A store in memory that does not take some transactions."""
-
-    refusals = 0
-
-    def apply_now(self, batch: RiderBatch) -> Applied | None:
-        """Apply a batch, or say that it cannot."""
-        if self.refusals:
-            self.refusals -= 1
-            raise StoreUnavailableError("memory", "it is down")
-        return super().apply_now(batch)
-
-
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_task_whose_release_is_late_does_not_hold_it_any_more(waits: bool) -> None:  # noqa: FBT001 -- a case of pytest
+async def test_a_task_whose_release_is_late_does_not_hold_it_any_more(
+    waits: bool,  # noqa: FBT001 -- a case of pytest
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It asks again while the store still lists it: it waits for its own release, and is not told that it holds it."""
-    backend = Refusing(MemoryRecords())
-    async with Space(GroupedStore(backend)) as space, asyncio.timeout(5):
+    refusals, apply_now = list[str](), MemoryBackend.apply_now
+
+    def refusing(backend: MemoryBackend, batch: RiderBatch) -> Applied | None:
+        if refusals:
+            raise StoreUnavailableError("memory", refusals.pop())
+        return apply_now(backend, batch)
+
+    monkeypatch.setattr(MemoryBackend, "apply_now", refusing)
+    async with Space(GroupedStore(MemoryBackend(MemoryRecords()))) as space, asyncio.timeout(5):
         mutex = space.mutex("a")
         async with mutex.hold() as first:
-            backend.refusals = 2  # the release, and the next try
-        while backend.refusals:  # noqa: ASYNC110 -- nothing tells it
+            refusals += ["the release is refused", "and the next try"]
+        while refusals:  # noqa: ASYNC110 -- nothing tells it
             await asyncio.sleep(0)
         if waits:
             async with mutex.hold() as second:
