@@ -151,9 +151,9 @@ class OtlpSpans(SpanProcessor):
     def _encode_requests(self) -> None:
         """Make the bytes of requests that wait.
 
-        Whoever brings the last of a slice does it. A thread that did it beside would take the interpreter away from the
-        loop at each of its system calls, several a request, which costs more than the encoding. Runs are encoded by the
-        thread: their loop waits for the disk, and leaves it the interpreter.
+        The caller that brings the last of a slice does it. A thread that did it beside would take the interpreter away
+        from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
+        encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
         """
         waiting = self._requests
         with self._encoding:
@@ -464,7 +464,7 @@ class SpanEncoder:
                 whole = 28 + len(said) + len(about) + _TIMES.size + len(_PLAIN_END)
                 head, named = b"\x12" + _varint(whole) + b"\x0a\x10", said[: len(said) - size]
             began, ended = each.began, each.ended
-            times = _TIMES.pack(_START, (began if began < ended else ended) * 1_000, _END, ended * 1_000)  # noqa: FURB136 -- no call
+            times = _TIMES.pack(_START, (began if began < ended else ended) * 1_000, _END, ended * 1_000)  # noqa: FURB136 -- without a call, since there are many
             trace_id, span_id = ids[place : place + 16], ids[place + 16 : place + 24]
             place += 24
             found.append(b"".join((head, trace_id, b"\x12\x08", span_id, named, request_id, about, times, _PLAIN_END)))
