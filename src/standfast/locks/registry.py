@@ -106,7 +106,9 @@ class Lines:
         self._given_back: Final = asyncio.Event()
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
-        self._patience: Final = PATIENCE if scope.store.capabilities.reach == "network" else 0
+        can = scope.store.capabilities
+        self._is_told: Final = can.wakes == "push"
+        self._patience: Final = PATIENCE if can.reach == "network" and self._is_told else 0
         self._entered = self._held = 0
         self._secret: Final = (
             secrets.token_urlsafe(16) + ":"
@@ -190,8 +192,11 @@ class Lines:
         """Return True if a line is to be read because a notification may have got lost.
 
         Stores say so every second while others write. A waiter that has not waited for longer than usual, and a hold
-        that has just begun, are not worth a read: the first is polled for in any case, the second the next time.
+        that has just begun, are not worth a read: the first is polled for in any case, the second the next time. Where
+        the store itself polls, that something may have changed is all that it ever says.
         """
+        if not self._is_told:
+            return True
         waited = asyncio.get_running_loop().time() - line.waiting_since if line.waits else 0.0
         if line.counted or (line.waits and waited >= _first_poll(line, self._patience)):
             return True

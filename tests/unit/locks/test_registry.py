@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
 
 import pytest
 
@@ -15,9 +15,11 @@ from standfast.locks.line_records import LineKeys, LockSpec
 from standfast.locks.locks import Mutex
 from standfast.locks.registry import FIRST_POLL, FIRST_POLL_AFAR, LATEST_POLL, NEW, PATIENCE, Lines, _first_poll
 from standfast.scope import Scope, address_of
-
-if TYPE_CHECKING:
-    from standfast.testing import VirtualClock
+from standfast.space import Space
+from standfast.stores import GroupedStore
+from standfast.stores.memory import MemoryRecords
+from standfast.testing import VirtualClock, simulate
+from tests.conformance.modest import MODEST, ModestBackend
 
 
 @pytest.fixture
@@ -99,3 +101,25 @@ async def test_a_line_is_read_for_a_lost_notification_if_one_has_waited_for_long
     del line.waits["e"]
     lines.heartbeat.leave(presence)
     await lines.aclose()
+
+
+def test_where_the_store_polls_what_it_finds_is_looked_at_at_once() -> None:
+    """Such a store never says more than that something may have changed: a waiter does not put off its look."""
+
+    async def take() -> float:
+        memory, loop = MemoryRecords(capabilities=MODEST), asyncio.get_running_loop()
+        here, there = (Space(GroupedStore(ModestBackend(memory)), clock=VirtualClock(loop)) for _ in range(2))
+        waits = list[float]()
+        async with here, there:
+            for _ in range(5):
+                other = there.mutex("k").hold()
+                async with here.mutex("k").hold():
+                    entering = asyncio.ensure_future(other.__aenter__())
+                    await asyncio.sleep(0.05)
+                left_at = loop.time()
+                await entering
+                waits.append(loop.time() - left_at)
+                await other.__aexit__(None, None, None)
+        return max(waits)
+
+    assert simulate(1, take) < FIRST_POLL
