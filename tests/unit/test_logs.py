@@ -55,7 +55,7 @@ def test_an_exception_is_in_the_object_with_its_traceback() -> None:
     """A reader of lines sees all of it, on one of them."""
     error = ValueError("postgresql://app:hunter2@db/prod is gone")
     told = line_of(record_of("it failed", exc_info=(type(error), error, None)))
-    assert told["exception"] == "ValueError: ***@db/prod is gone"
+    assert told["exception"] == "ValueError: postgresql://app:***@db/prod is gone"
 
 
 def test_no_secret_is_written_wherever_it_stands() -> None:
