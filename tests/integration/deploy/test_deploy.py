@@ -209,7 +209,7 @@ class Prometheus:
         """Ask until there is an answer."""
         deadline = time.monotonic() + WITHIN
         while time.monotonic() < deadline:
-            if found := self.get("query", query=query)["result"]:
+            if self._client.get("/-/ready").is_success and (found := self.get("query", query=query)["result"]):
                 return list(found)
         pytest.fail(f"Prometheus never answered {query}")
 
