@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import asyncpg
+import psycopg
+import psycopg.sql
 import pytest
 
 from standfast.stores.url import open_store
@@ -32,9 +34,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An address where nothing is yet."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db"
-    name = f"t{uuid.uuid4().hex[:12]}"
-    option = "schema" if request.param == "postgresql" else "prefix"
-    return f"{request.getfixturevalue(f'{request.param}_url')}?{option}={name}"
+    name, server = f"t{uuid.uuid4().hex[:12]}", str(request.getfixturevalue(f"{request.param}_url"))
+    if request.param == "postgresql":  # a database of its own: deadlocks are counted by database
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+        return f"{server.rpartition('/')[0]}/{name}"
+    return f"{server}?prefix={name}"
 
 
 @pytest.fixture
