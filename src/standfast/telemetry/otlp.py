@@ -155,13 +155,18 @@ class OtlpSpans(SpanProcessor):
         from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
         encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
         """
-        waiting = self._requests
+        waiting, some = self._requests, list[RequestFacts]()
         with self._encoding:
-            some = [waiting.popleft() for _ in range(len(waiting))]
-            self._encoder.add_requests(some, self._spans)
+            with suppress(IndexError):  # another thread may have dropped one
+                for _ in range(len(waiting)):
+                    some.append(waiting.popleft())
+            try:
+                self._encoder.add_requests(some, self._spans)
+            except Exception:  # noqa: BLE001 -- the caller is a request that has ended, and must not fail for it
+                _LOG.exception("event=span-not-encoded")
             self._encoded += len(some)
 
-    def _add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
+    def _add(self, told: RunPiece | ReadableSpan, spans: SpanGroups) -> None:
         try:
             self._encoder.add(told, spans)
         except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
@@ -424,11 +429,9 @@ class SpanEncoder:
         self._kept[key] = part
         return part
 
-    def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
+    def add(self, told: RunPiece | ReadableSpan, spans: SpanGroups) -> None:
         """Add the bytes of all spans of something, by their resource and scope."""
-        if type(told) is RequestFacts:
-            spans.of(told.source.resource).append(self._of_request(told))
-        elif isinstance(told, RunPiece):
+        if isinstance(told, RunPiece):
             known = told.trace.native
             pieces = PieceSpans(told, known.resource)
             found = spans.of(known.resource)
@@ -443,7 +446,7 @@ class SpanEncoder:
             else:
                 trace = b"\x0a\x10" + context.trace_id.to_bytes(16) + _state(context.trace_state)
                 found.append(self._of_facts(trace, context.span_id, late))
-        elif isinstance(told, ReadableSpan):
+        else:
             spans.of(told.resource, told.instrumentation_scope).append(self._of_span(told))
 
     def add_requests(self, told: Sequence[RequestFacts], spans: SpanGroups) -> None:

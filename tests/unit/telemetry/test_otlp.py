@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import standfast as sf
 from standfast.errors import InvalidArgumentError, RunFailedError
-from standfast.telemetry.otlp import OtlpSpans
+from standfast.telemetry.otlp import SLICE, OtlpSpans, SpanEncoder
 from standfast.telemetry.traces import TracingHook
 from standfast.trace_context import read_headers
 
@@ -282,3 +282,27 @@ def test_what_is_no_address_of_http_is_refused(endpoint: str) -> None:
     """With an example."""
     with pytest.raises(InvalidArgumentError, match="http://collector:4318"):
         OtlpSpans(endpoint)
+
+
+def test_a_request_that_cannot_be_encoded_does_not_fail_for_it(
+    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its caller has ended by then: it is logged, and what comes later is sent."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+
+    def fails(*_: object) -> None:
+        raise ValueError("a flaw of the encoder")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SpanEncoder, "add_requests", fails)
+        for number in range(2 * SLICE):
+            with hook.request(None, f"r-{number}", "shop.buy"):
+                pass
+        provider.force_flush()
+    with hook.request(None, "later", "shop.buy"):
+        pass
+    provider.shutdown()
+
+    assert caplog.text.count("event=span-not-encoded") >= 2
+    assert [span.name for span in receiver.spans] == ["request shop.buy"]
