@@ -15,7 +15,12 @@ from standfast.errors import InvalidArgumentError, RequestCancelledError, Reques
 from standfast.flows import request_list
 from standfast.flows.records import NOTHING, REQUESTS, RequestKeys, RequestRecord
 from standfast.flows.request_list import UnseenEnds, count_requests, list_requests
+from standfast.flows.server import SETTLE_EVERY, keep_index
+from standfast.space import Space
+from standfast.stores import GroupedStore
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Delete, Put
+from standfast.testing import simulate
 from standfast.workflows import lanes
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
@@ -317,3 +322,25 @@ async def test_requests_whose_server_died_are_listed_as_interrupted(space: sf.Sp
         assert await numbers(space, status=["running"]) == [3]
         assert await entries(space) == await expected(space)
         assert await request_list.settle_interrupted(space) == 0
+
+
+def test_the_end_of_a_request_is_written_soon_after_its_server_is_gone() -> None:
+    """The look for those that died is seldom; a process that goes is a reason for one."""
+
+    async def wait() -> list[list[int]]:
+        memory = MemoryRecords()
+        server, engine = (Space(GroupedStore(MemoryBackend(memory))) for _ in range(2))
+        found = list[list[int]]()
+        async with sf.Engine(engine, drive=False) as watching:
+            keeping = asyncio.ensure_future(keep_index(watching, ()))
+            async with server, server.mutex("held").hold():  # so that it has a presence
+                [presence] = (await server.scan(*server.key("presence").within(), limit=2)).records
+                await write(server, 1, "running", owner=".".join(presence.parts[-2:]))
+                await asyncio.sleep(2 * SETTLE_EVERY)
+                found.append(await numbers(engine, status=["interrupted"]))
+            await asyncio.sleep(2 * SETTLE_EVERY)
+            found.append(await numbers(engine, status=["interrupted"]))
+            keeping.cancel()
+        return found
+
+    assert simulate(1, wait) == [[], [1]]
