@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         Worked,
     )
 
+    Choose = Callable[..., Coroutine[Any, Any, Choice | Conflict]]
+
 T = TypeVar("T")
 
 LONGEST_NAME: Final = 100
@@ -48,6 +50,8 @@ class Scope:
         presence: The address of this opening of the space, unlike any other: where wakes for it are sent.
         presence_name: The last part of it.
         hooks: Told what happens in it.
+        choose_unchecked: Does as :meth:`choose`, with alternatives of our own making: all of their keys were checked
+            once, and their values are small.
     """
 
     hooks: Hooks = NO_HOOKS
@@ -62,6 +66,7 @@ class Scope:
         self.tenant: Final = checked_name("tenant", tenant)
         self._root: Final = RecordKey(namespace, tenant)
         self._store: Final = store
+        self.choose_unchecked: Final[Choose] = getattr(store, "choose_unchecked", store.choose)
         self.presence_name: Final = new_id()
         self.presence: Final = self.key("presence", self.presence_name)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
@@ -62,13 +61,17 @@ if TYPE_CHECKING:
 # is found, and unlike that of any task of another process.
 
 _names: Final[WeakKeyDictionary[asyncio.Task[Any], str]] = WeakKeyDictionary()
-_held: Final[Counter[str]] = Counter()
+_held: Final[dict[str, int]] = {}
 _process = ""
 
 
 def owner_of_task() -> str:
     """Return a name for the task that runs now: for people to find, and unlike any other."""
-    task = asyncio.current_task()
+    return owner_of(asyncio.current_task())
+
+
+def owner_of(task: asyncio.Task[Any] | None) -> str:
+    """Return a name for a task; None: for code that runs in none."""
     name = None if task is None else _names.get(task)
     if name is None:
         shown = "" if task is None else task.get_name()[:60]
@@ -87,14 +90,14 @@ def _here() -> str:
 
 def note_taken(owner: str) -> None:
     """Note that an owner holds one more lock."""
-    _held[owner] += 1
+    _held[owner] = _held.get(owner, 0) + 1
 
 
 def note_given_back(owner: str) -> None:
     """Note that an owner holds one lock less."""
-    _held[owner] -= 1
-    if _held[owner] <= 0:
-        del _held[owner]
+    left = _held.pop(owner, 0) - 1
+    if left > 0:
+        _held[owner] = left
 
 
 def holds_something(owner: str) -> bool:
@@ -308,7 +311,8 @@ class _Acquisition:
         self._lines, self._request = lines, request
         self._line: Final = lines.line(request.address)
         self._id: Final = request.entry_id or lines.new_entry_id()
-        self._owner: Final = request.owner or owner_of_task()
+        task = lines.current_task()
+        self._owner: Final = request.owner or owner_of(task)
         may_circle = (
             request.waits and request.may_circle and (request.owner is not None or holds_something(self._owner))
         )
@@ -322,7 +326,8 @@ class _Acquisition:
 
     async def run(self) -> HeldEntry:
         """Return the place, once it is at the front."""
-        await self._lines.listen()
+        if not self._lines.is_listening:
+            await self._lines.listen()
         try:
             return await self._run()
         except BaseException:
@@ -368,7 +373,7 @@ class _Acquisition:
         """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
         lines, request = self._lines, self._request
         presence = await lines.heartbeat.join(request.lease)
-        wait = LocalWaiter(self._entry(presence), presence, request.spec)
+        wait = LocalWaiter(self._entry(presence), presence, request.spec, lines.loop)
         self._line.waits[self._id] = wait
         try:
             self._may_stand = True

@@ -143,6 +143,7 @@ class LineDriver:
         self.disagreement: Head | None = None
         limits = scope.store.capabilities
         self._most: Final = min(MOST_KEYS, limits.max_changes)
+        self._has_alternatives: Final = limits.alternatives
         self._guess: Final = Guess(keys, self._most, limits)
         self._known: Final = KnownRecords(keys, clock)
         self._is_mutex = False
@@ -161,7 +162,7 @@ class LineDriver:
 
     def _is_of_mutex(self, spec: LockSpec) -> bool:
         if spec.kind:
-            self._is_mutex = spec.kind == MUTEX and self._scope.store.capabilities.alternatives
+            self._is_mutex = self._has_alternatives and spec.kind == MUTEX
         return self._is_mutex
 
     def _ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
@@ -526,21 +527,27 @@ def grant_seen(holder: Holder, sight: Sight) -> SeenGrant | None:
 
 @final
 class LocalWaiter:
-    """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone.
+    """An entry of this process that waits, or is about to. :attr:`turn` is set when it holds; to None when it is gone.
 
     ``is_gone``: it was evicted after it was granted, before its task took note of the grant.
     """
 
-    __slots__ = ("entry", "is_gone", "joined", "presence", "since", "spec", "ticket", "turn")
+    __slots__ = ("_loop", "_turn", "entry", "is_gone", "joined", "presence", "since", "spec", "ticket")
 
-    def __init__(self, entry: Entry, presence: Presence, spec: LockSpec) -> None:
-        self.entry, self.presence, self.spec = entry, presence, spec
+    def __init__(self, entry: Entry, presence: Presence, spec: LockSpec, loop: asyncio.AbstractEventLoop) -> None:
+        self.entry, self.presence, self.spec, self._loop = entry, presence, spec, loop
         self.ticket: int | None = None
         self.joined = 0
         self.is_gone = False
-        loop = asyncio.get_running_loop()
         self.since: Final = loop.time()
-        self.turn: Final[asyncio.Future[SeenGrant | None]] = loop.create_future()
+        self._turn: asyncio.Future[SeenGrant | None] | None = None
+
+    @property
+    def turn(self) -> asyncio.Future[SeenGrant | None]:
+        """Done when it holds or is gone. Made when it is first asked for: one that need not wait does without."""
+        if self._turn is None:
+            self._turn = self._loop.create_future()
+        return self._turn
 
     def settle(self, turn: SeenGrant | None) -> None:
         """Tell the task that waits."""

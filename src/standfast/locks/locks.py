@@ -94,13 +94,13 @@ class Hold:
             permits). Pass it with every write to what the lock protects, and refuse smaller ones there.
         mode: In which mode it is held; empty for locks without modes.
         since: Since when, by the store's time.
-        lost: Set when the lock is no longer held. Wait for it, or ask :attr:`is_lost`.
     """
 
     __slots__ = (
         "_ends_at",
         "_kind",
         "_lines",
+        "_lost",
         "_on_lost",
         "_place",
         "_timer",
@@ -109,7 +109,6 @@ class Hold:
         "grant",
         "key",
         "known_at",
-        "lost",
         "mode",
         "reason",
         "since",
@@ -125,7 +124,7 @@ class Hold:
         self.since: Final = holder.granted_at
         self.known_at: Final = lines.clock.elapsed()
         self.grant: Final[RecordKey] = place.line.driver.keys.grant_of(holder)
-        self.lost: Final = asyncio.Event()
+        self._lost: asyncio.Event | None = None
         self.reason = ""
         self._lines, self._place, self._on_lost = lines, place, lost
         self._timer: asyncio.TimerHandle | None = None
@@ -134,6 +133,15 @@ class Hold:
             self._ends_at = Instant(place.turn.asked_at + holder.ends_at - place.turn.at)
             left = max(0.0, (self._ends_at - lines.clock.elapsed()) / MICROSECONDS)
             self._timer = asyncio.get_running_loop().call_later(left, self.lose, HELD_TOO_LONG)
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lock is no longer held. Wait for it, or ask :attr:`is_lost`."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            if self.reason not in ("", GIVEN_BACK):
+                self._lost.set()
+        return self._lost
 
     @property
     def guard(self) -> Check:
@@ -175,7 +183,8 @@ class Hold:
         if self.reason:
             return
         self.reason = reason
-        self.lost.set()
+        if self._lost is not None:
+            self._lost.set()
         if self._lines.hooks or not self._lines.is_closing:  # a program that ends with a lock in hand is not warned
             at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
             self._lines.hooks.emit(
@@ -235,7 +244,7 @@ class Holding:
             raise
         finally:
             self._leaving = False
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._lines.loop)
         self._task, self._cancelling = task, task.cancelling() if task is not None else 0
         self._place = place
         hold = self._hold = Hold(self._lines, self._request, place, self._lost)
@@ -411,7 +420,7 @@ _frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 class DurableLock:
     """A lock on one key of a space. Use :class:`Mutex`, :class:`Semaphore` or :class:`ModeLock`."""
 
-    __slots__ = ("_address", "_audit", "_lease", "_lines", "_spec", "key")
+    __slots__ = ("_address", "_audit", "_lease", "_lines", "_name", "_spec", "key")
 
     def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float, audit: Audit | None = None) -> None:
         self.key: Final = key
@@ -419,6 +428,7 @@ class DurableLock:
             spec = structs.replace(spec, history=key.family.history)
         self._lines, self._spec, self._lease, self._audit = lines, spec, lease, audit
         self._address: Final = address_of(key)
+        self._name: Final = str(key)
 
     def _holding(
         self,
@@ -432,6 +442,22 @@ class DurableLock:
         on_leave: ExtraChanges[Answer] | None = None,
     ) -> Holding:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
+        called_from = _place(_frame(depth))
+        if not options:  # nothing to check
+            plain = AcquireRequest(
+                self._name,
+                self._address,
+                self._spec,
+                self._lease,
+                called_from,
+                None,
+                mode,
+                weight,
+                waits,
+                extra_changes=extra_changes,
+                on_leave=on_leave,
+            )
+            return Holding(self._lines, plain, "cancel")
         unknown = options.keys() - KNOWN
         if unknown:
             raise InvalidArgumentError(
@@ -440,11 +466,11 @@ class DurableLock:
         given = cast("dict[str, Any]", options)
         lease = given.get("lease")
         request = AcquireRequest(
-            str(self.key),
+            self._name,
             self._address,
             self._spec,
             self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities),
-            _place(_frame(depth)),
+            called_from,
             check_text(given.get("owner"), "owner", LONGEST_OWNER) or None,
             mode,
             weight,

@@ -277,6 +277,9 @@ MOST_DEAD: Final = 64
 TRIES: Final = 50
 """How often a step is taken again because another process was faster."""
 
+SHORTEST_PACE: Final = 0.001
+"""How long a hold is said to take that takes less, in seconds: none estimates waits from such holds more closely."""
+
 QUICK_TRIES: Final = 3
 """How often the short way is tried."""
 
@@ -312,6 +315,7 @@ class MutexDriver:
         self._head: Record | None = None
         self._pace = self._told_pace = 0.0
         self._own_head = HEAD
+        self._is_checked = False  # the store has seen all keys of this line once
         self.held_since: Instant | None = None
         self._known: Final[deque[Record]] = deque()  # the first tickets, which are not moved by the store
         self._length: Final = len(Append(keys.queue, b"").key_of(0))  # of the key of such a ticket
@@ -360,7 +364,8 @@ class MutexDriver:
             ways.append(Alternative((Present(keys.head), append, *extra), before=before))
         for _ in range(QUICK_TRIES):
             asked_at = self._clock.elapsed()
-            chosen = await scope.choose(*ways)
+            chosen = await (scope.choose_unchecked if self._is_checked and not extra else scope.choose)(*ways)
+            self._is_checked = True
             if isinstance(chosen, Conflict):
                 if request.waits and not any(each.key in chosen.current for each in extra):
                     continue  # it got free between the first alternative and the second
@@ -403,7 +408,7 @@ class MutexDriver:
                 break
             asked_at = self._clock.elapsed()
             free = Alternative((Empty(keys.queue), Delete(keys.head, head.version), Delete(grant, fence)))
-            chosen = await self._scope.choose(move, free)
+            chosen = await self._scope.choose_unchecked(move, free)
             if isinstance(chosen, Choice):
                 self._note_pace(chosen.at)
                 if chosen.moved is not None:
@@ -475,9 +480,10 @@ class MutexDriver:
             return
         took, self.held_since = (at - self.held_since) / MICROSECONDS, None
         pace = self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
+        pace = max(SHORTEST_PACE, pace)
         if not 0.7 * self._told_pace < pace < 1.4 * self._told_pace:  # else it is near enough
             self._told_pace = pace
-            self._own_head = HEADS.encode_own(Head("", MUTEX, ONE, pace=float(f"{max(0.0, pace):.1g}")))
+            self._own_head = HEADS.encode_own(Head("", MUTEX, ONE, pace=float(f"{pace:.1g}")))
 
     async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
         asked_at = self._clock.elapsed()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import MICROSECONDS, later, seconds_between
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, UsageError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
 from standfast.locks.inspect import find_waiter
@@ -95,6 +95,7 @@ class Lines:
 
     def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
         self.scope, self.clock, self.hooks = scope, clock, hooks
+        self.loop: Final = asyncio.get_running_loop()
         self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
         self._lines: Final[OrderedDict[tuple[str, ...], LocalLine]] = OrderedDict()
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
@@ -116,6 +117,13 @@ class Lines:
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
+
+    def current_task(self) -> asyncio.Task[Any] | None:
+        """Return the task that runs now. One of another event loop is refused."""
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            raise UsageError(repr(self.scope), "belongs to another event loop", "open it once in each event loop")
+        return asyncio.current_task(loop)
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
         """Return this process's part of the line at an address."""
@@ -156,6 +164,11 @@ class Lines:
             return False
         self._told.add((address, spec))
         return True
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it hears wakes."""
+        return self._listening is not None
 
     async def listen(self) -> None:
         """Hear wakes from now on."""

@@ -391,6 +391,8 @@ class CommitGroup:
             travel = self._loop.create_task(self._travel(seats, batch, unknown))
             self._owned.add(travel)  # as own() does, with one callback for both
             travel.add_done_callback(functools.partial(self._ended, seats, batch))
+        elif len(seats) == 1 and not (self._queue or self._tells_commits or type(applied.outcomes[0]) is Deferred):
+            self._arrive_alone(seats[0], applied, started)
         else:
             self._arrive(seats, applied, started)
             if self._queue:
@@ -504,6 +506,16 @@ class CommitGroup:
         taken = monotonic() - started
         if self._has_hooks or taken > SLOW_COMMIT:
             self._tell(seats, outcomes, taken)
+
+    def _arrive_alone(self, seat: Seat, applied: Applied, started: float) -> None:
+        """Answer one rider as :meth:`_arrive` does; none waits for the next transaction."""
+        self.problem, seat.outcome, self._arrived_at = None, applied.outcomes[0], monotonic()
+        if seat.answer is not None and not seat.answer.done():
+            seat.answer.set_result(None)
+        if applied.changed or applied.wakes:
+            self._backend.notify(applied.changed, applied.wakes)
+        if self._arrived_at - started > SLOW_COMMIT:
+            self._tell([seat], applied.outcomes, self._arrived_at - started)
 
     def _tell(self, seats: list[Seat], outcomes: Sequence[Outcome], taken: float) -> None:
         if self._tells_commits:
@@ -696,11 +708,19 @@ class GroupedStore:
 
     async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
         """Do the first of ``alternatives`` whose guards hold, durably, in one round trip."""
-        if self._closing is not None or get_running_loop() is not self._loop or self._guard.crossed:
-            self._check_usable()
+        self._check_usable()
         if not self._limits.alternatives:
             raise UnsuitableStoreError(self._backend.name, "it cannot choose between alternatives; use commit")
         check_alternatives(alternatives, self._limits)
+        return await self.choose_unchecked(*alternatives)
+
+    async def choose_unchecked(self, *alternatives: Alternative) -> Choice | Conflict:
+        """Do as :meth:`choose` does with alternatives of our own making, of keys that were checked once.
+
+        It is called in the loop of this store: what the caller itself makes sure of is not checked again.
+        """
+        if self._closing is not None or self._guard.crossed:
+            self._check_usable()
         group = self._group
         seat = group.board(ChoiceRider(alternatives))  # from here on as CommitGroup.ride does
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,7 +87,12 @@ async def test_one_turned_out_before_it_took_note_of_its_grant_is_gone(
     line: LocalLine, scope: Scope, clock: VirtualClock
 ) -> None:
     """It was granted and turned out in one breath: nobody here may take it for a holder."""
-    wait = LocalWaiter(ENTRY, Presence(scope, 1, this_process(10, ""), clock), LockSpec("mutex", Rules(1)))
+    wait = LocalWaiter(
+        ENTRY,
+        Presence(scope, 1, this_process(10, ""), clock),
+        LockSpec("mutex", Rules(1)),
+        asyncio.get_running_loop(),
+    )
     line.waits["a"] = wait
     line.note_ticket(wait, 0)
 

@@ -20,6 +20,7 @@ from standfast.errors import (
     StandfastError,
     StoreClosedError,
     StoreUnavailableError,
+    UsageError,
     WaitCycleError,
     WouldWaitError,
 )
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from standfast.locks.locks import Holding
+    from standfast.locks.locks import Holding, Mutex
     from standfast.stores.backend import Applied, RiderBatch
     from standfast.testing.conformance.locks.cancellation import Moment
 
@@ -381,3 +382,38 @@ async def test_a_task_whose_release_is_late_does_not_hold_it_any_more(
         else:
             with pytest.raises(WouldWaitError):
                 await mutex.try_hold().__aenter__()
+
+
+async def test_a_lock_of_another_event_loop_is_refused() -> None:
+    """Its space belongs to the loop that it was opened in; nothing is asked of the store from elsewhere."""
+
+    async def hold(mutex: Mutex) -> None:
+        async with mutex.hold():
+            pass
+
+    async with sf.open("memory://") as space:
+        mutex = space.mutex("k")
+        await hold(mutex)  # so that the store knows the keys of its line
+        with pytest.raises(UsageError, match="belongs to another event loop"):
+            await asyncio.to_thread(asyncio.run, hold(mutex))
+        await hold(mutex)
+
+
+async def test_what_tells_of_a_loss_is_made_when_it_is_asked_for() -> None:
+    """``hold.lost`` is the same event each time, and is set if it is first asked for after the loss."""
+    async with sf.open("memory://") as space:
+        mutex = space.mutex("k")
+        async with mutex.hold(on_lost="tell") as early:
+            lost = early.lost
+            assert not lost.is_set()
+            await mutex.force_release((await mutex.explain()).holders[0].entry)
+            await lost.wait()
+            assert early.lost is lost
+        async with mutex.hold(on_lost="tell") as late:
+            await mutex.force_release((await mutex.explain()).holders[0].entry)
+            while not late.is_lost:  # noqa: ASYNC110 -- no event is to be asked for before
+                await asyncio.sleep(0)
+            assert late.lost.is_set()
+        async with mutex.hold() as kept:
+            pass
+        assert not kept.lost.is_set()

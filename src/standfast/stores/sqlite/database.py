@@ -746,8 +746,8 @@ def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
 
 
 def _split(attempt: str) -> tuple[str, int]:
-    handle, _, number = attempt.partition("@")[0].rpartition(".")
-    return handle, int(number)
+    handle, _, number = attempt.rpartition(".")
+    return handle, int(number.partition("@")[0])
 
 
 # --- transfer: a trigger freezes the file, in every process and for good -------------------------------------------
