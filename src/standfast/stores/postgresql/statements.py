@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import re
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from standfast.clock import Instant
 from standfast.errors import UnsuitableStoreError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from standfast.stores.protocol import AlternativeChange
+    from standfast.stores.protocol import AlternativeChange, Change
 
     Connection = asyncpg.Connection[asyncpg.Record]
     Fields = Iterable[Any]
@@ -321,18 +321,19 @@ def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
 
 def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, Instant | None]:
     """Return what ``choose`` takes of a change."""
-    if isinstance(change, (Put, Stamped)):
-        kind = "p" if isinstance(change, Put) else "s"
+    # By exact types: isinstance asks the metaclass of a struct, which takes several times as long.
+    if type(change) is Put or type(change) is Stamped:
+        kind = "p" if type(change) is Put else "s"
         return kind, change.key, change.expected, change.value, b"", change.expires_at
-    if isinstance(change, (Delete, Check)):
-        return "d" if isinstance(change, Delete) else "c", change.key, change.expected, b"", b"", None
-    if isinstance(change, MoveFirst):
+    if type(change) is Delete or type(change) is Check:
+        return "d" if type(change) is Delete else "c", change.key, change.expected, b"", b"", None
+    if type(change) is MoveFirst:
         return "m", change.to, change.expected, change.inboxes, change.prefix, None
-    if isinstance(change, Append):
+    if type(change) is Append:
         return "A" if change.stamped else "a", change.prefix, 1, change.value, change.suffix, None
-    if isinstance(change, Present):
+    if type(change) is Present:
         return "r", change.key, 1, b"", b"", None
-    return "e", change.prefix, 1, b"", b"", None
+    return "e", cast("Empty", change).prefix, 1, b"", b"", None
 
 
 def _locks(kinds: Sequence[str], keys: Sequence[bytes]) -> tuple[list[bytes], list[int] | None]:
@@ -351,9 +352,9 @@ _COMPARED: Final = frozenset("rc")
 
 def _place(change: AlternativeChange) -> bytes:
     """Return by what changes are sorted within an alternative: so all are locked in one order."""
-    if isinstance(change, (Empty, Append)):
+    if type(change) is Empty or type(change) is Append:
         return change.prefix
-    return change.to if isinstance(change, MoveFirst) else change.key
+    return change.to if type(change) is MoveFirst else cast("Change | Stamped | Present", change).key
 
 
 def choices_made(rows: Sequence[Any], intent: ChoiceIntent) -> ChoicesMade:
@@ -361,9 +362,14 @@ def choices_made(rows: Sequence[Any], intent: ChoiceIntent) -> ChoicesMade:
     answers: list[ChoiceWritten | ChoiceRefused] = []
     before = 0
     for choice, row in zip(intent.choices, rows, strict=True):
-        changes = [change for each in choice for change in sorted(each.changes, key=_place)]
-        answers.append(_choice_answer(row, changes, before))
-        before += len(changes)
+        status, at, version, _, chosen, asked, keys, *_ = row
+        if status == _WRITTEN and not asked and not keys:  # nearly always: it shows no record
+            answers.append(ChoiceWritten(Instant(at), chosen, version or 0, {}, None))
+        else:
+            changes = [change for each in choice for change in sorted(each.changes, key=_place)]
+            answers.append(_choice_answer(row, changes, before))
+        for each in choice:
+            before += len(each.changes)
     return ChoicesMade(tuple(answers), rows[0][3])
 
 
