@@ -1,13 +1,15 @@
 """What is measured of growth, each in a process of its own: ``python -m benchmarks._growth_work branches 1000``.
 
-Prints JSON: microseconds of CPU for each unit, and the longest turn of the event loop in milliseconds of CPU. With
-``beside branches 1000`` it prints how long the steps of another run of the process take meanwhile.
+Prints JSON: microseconds of CPU for each unit, and in milliseconds of CPU the longest turn of the event loop and the
+longest garbage collection, which is not part of it: that depends on how much is alive, and on the program's settings.
+With ``beside branches 1000`` it prints how long the steps of another run of the process take meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import statistics
 import subprocess
@@ -31,7 +33,7 @@ from standfast.stores.protocol import Put
 from standfast.workflows.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 LEAST: Final = 200
 """Few units are measured again and again, so that what a run costs by itself is not all that is seen."""
@@ -155,6 +157,16 @@ async def at_once(calls: list[Callable[[], Awaitable[object]]]) -> None:
     await asyncio.gather(*(caller() for _ in range(min(AT_ONCE, len(calls)))))
 
 
+async def all_waiting(make: Callable[[int], Coroutine[Any, Any, None]], count: int) -> list[asyncio.Task[None]]:
+    """Begin many tasks that then wait together, some in each turn of the event loop."""
+    tasks: list[asyncio.Task[None]] = []
+    for number in range(count):
+        tasks.append(asyncio.create_task(make(number)))
+        if number % AT_ONCE == AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return tasks
+
+
 async def a_run(engine: sf.Engine, workflow: Any, count: int) -> None:  # noqa: ANN401 -- any workflow that takes a number
     """Measure one run with so many parts."""
     await (await engine.start(workflow, count)).result()
@@ -211,7 +223,7 @@ async def sweeps(engine: sf.Engine, count: int) -> None:
 
 
 async def requests(engine: sf.Engine, count: int) -> None:
-    """Measure requests that queue for one session, all at the same time."""
+    """Measure requests that queue for one session, each with a caller that waits."""
     dispatcher = DISPATCHERS.get(engine)
     if dispatcher is None:
         dispatcher = DISPATCHERS[engine] = Dispatcher(engine, [FLOW], tenants=TenantLimits(waiting=1_000_000))
@@ -222,7 +234,7 @@ async def requests(engine: sf.Engine, count: int) -> None:
         call = Call(flow="growth", action="in_turn", inputs=b"{}", principal=principal, transport="local")
         await (await dispatcher.dispatch(call, here=True)).packed()
 
-    await asyncio.gather(*(ask(number) for number in range(count)))
+    await asyncio.gather(*await all_waiting(ask, count))
 
 
 async def started(engine: sf.Engine, workflow: Any, given: Iterable[Any]) -> list[Any]:  # noqa: ANN401 -- any workflow
@@ -240,20 +252,25 @@ async def waiters(engine: sf.Engine, count: int) -> None:
     """Measure tasks that stand in one line for a lock."""
     mutex = engine.space.mutex("line")
 
-    async def hold() -> None:
+    async def hold(_: int) -> None:
         async with mutex.hold():
             pass
 
     async with mutex.hold():
-        tasks = [asyncio.create_task(hold()) for _ in range(count)]
+        tasks = await all_waiting(hold, count)
         await asyncio.sleep(0)
     await asyncio.gather(*tasks)
 
 
 async def renewals(engine: sf.Engine, count: int) -> None:
     """Measure holding many locks for a while, their taking included."""
-    holds = [engine.space.mutex(f"lock {number}").hold() for number in range(count)]
-    await at_once([hold.__aenter__ for hold in holds])
+    holds: list[Any] = []
+
+    async def take(number: int) -> None:
+        holds.append(engine.space.mutex(f"lock {number}").hold())
+        await holds[-1].__aenter__()
+
+    await at_once([functools.partial(take, number) for number in range(count)])
     await asyncio.sleep(1.0)
     await at_once([functools.partial(hold.__aexit__, None, None, None) for hold in holds])
 
@@ -302,18 +319,33 @@ BEFORE: Final[dict[str, Callable[[sf.Engine, int], Awaitable[None]]]] = {"purge"
 """What is done before, and not measured."""
 
 
+class Collector:
+    """How long Python's garbage collector took, in all and at a time: it looks at every object that is alive."""
+
+    def __init__(self) -> None:
+        self.seconds = self.longest = self._began = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            took = time.thread_time() - self._began
+            self.seconds, self.longest = self.seconds + took, max(self.longest, took)
+
+
 async def measure(what: str, count: int) -> dict[str, float]:
-    """Return what one unit costs, and the longest turn of the loop."""
-    longest, work, held = 0.0, WORK[what], 0
+    """Return what one unit costs, the longest turn of the loop, and the longest garbage collection apart from it."""
+    longest, work, held, collector = 0.0, WORK[what], 0, Collector()
     if what == "beside_holders":
         count, held = RUNS, count
 
     async def beat() -> None:
         nonlocal longest
         while True:
-            began = time.thread_time()
+            began, collected = time.thread_time(), collector.seconds
             await asyncio.sleep(0.001)  # when it is over, the turn that is under way still has to end
-            longest = max(longest, time.thread_time() - began)
+            longest = max(longest, time.thread_time() - began - (collector.seconds - collected))
 
     with tempfile.TemporaryDirectory() as folder:
         async with sf.Engine(f"sqlite:///{folder}/store.db", workflows=WORKFLOWS) as engine:
@@ -323,20 +355,21 @@ async def measure(what: str, count: int) -> dict[str, float]:
                 await work(engine, 10)
             beating, times = asyncio.create_task(beat()), max(1, LEAST // count)
             await asyncio.sleep(0.01)
-            longest, used, wall = 0.0, 0.0, 0.0
+            longest = collector.longest = used = wall = 0.0
             for _ in range(times):
                 began_at = time.perf_counter()
                 if what in BEFORE:
                     await BEFORE[what](engine, count)
                     await asyncio.sleep(0.01)
-                    longest = 0.0
+                    longest = collector.longest = 0.0
                 began = time.process_time()
                 await work(engine, count)
                 used, wall = used + time.process_time() - began, wall + time.perf_counter() - began_at
             beating.cancel()
             for dispatcher in DISPATCHERS.values():
                 await dispatcher.aclose()
-    return {"cpu": used / (times * count) * 1e6, "pause": longest * 1000, "wall": wall / times}
+    found = {"cpu": used / (times * count) * 1e6, "pause": longest * 1000, "wall": wall / times}
+    return {**found, "collection": collector.longest * 1000}
 
 
 async def measure_beside(what: str, count: int) -> dict[str, float]:

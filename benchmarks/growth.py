@@ -63,8 +63,9 @@ BESIDE: Final = ("branches", "children", "timers", "signals", "updates")
 
 NOTES: Final = f"""\
 CPU in microseconds for each, on SQLite, by how many there are. At {LARGE:,} it may be {MOST:g} times that at {BASE:,}.
-*Turn*: the longest turn of the event loop at {LARGE:,}, in milliseconds of CPU; {LONGEST_TURN:g} is the bar. A dash:
-not done in {PATIENCE:g} s, or expected to take longer."""
+*Turn*: the longest turn of the event loop at {LARGE:,}, in milliseconds of CPU; {LONGEST_TURN:g} is the bar. *Gc*: the
+longest collection of Python's garbage collector, which is not part of that turn: it looks at all objects that are alive.
+A dash: not done in {PATIENCE:g} s, or expected to take longer."""
 
 
 def measured(what: str, size: int, *, beside: bool = False, patience: float = PATIENCE) -> dict[str, Any] | None:
@@ -86,11 +87,12 @@ def of_units() -> tuple[list[list[str]], list[str]]:
     for what, title in UNITS.items():
         figures: dict[int, float] = {}
         pauses: dict[int, float] = {}
+        collections: dict[int, float] = {}
         for size in SIZES:
             found = measured(what, size)
             if found is None:
                 break
-            figures[size], pauses[size] = found["cpu"], found["pause"]
+            figures[size], pauses[size], collections[size] = found["cpu"], found["pause"], found["collection"]
             if found["wall"] * 10 > PATIENCE and what not in CONSTANT:
                 break
         largest = max((size for size in figures if size <= LARGE), default=BASE)
@@ -100,10 +102,15 @@ def of_units() -> tuple[list[list[str]], list[str]]:
             missed.append(title)
         if not pause <= LONGEST_TURN:
             missed.append(f"{title}: a turn of {pause:.0f} ms")
-        print(json.dumps({"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pauses}))
+        print(
+            json.dumps(
+                {"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pauses, "gc": collections}
+            )
+        )
         sys.stdout.flush()
         cells = [shown(figures[size]) if size in figures else "-" for size in SIZES]
-        rows.append([title, *cells, f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}"), f"{pause:.0f}"])
+        compared = f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}")
+        rows.append([title, *cells, compared, f"{pause:.0f}", f"{collections.get(largest, float('nan')):.0f}"])
     return rows, missed
 
 
@@ -176,7 +183,7 @@ def main() -> int:
         "## Growth",
         f"`make bench SUBJECT=growth` · {machine_facts()} · one round, CPU time",
         NOTES,
-        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "turn, ms"], units),
+        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "turn, ms", "gc, ms"], units),
         f"Steps of another run of the process meanwhile, in ms by the clock; p99 may be {MOST_BESIDE:g} times:",
         table(["beside", *(f"{size:,}: {each}" for size in (BASE, LARGE) for each in ("p50", "p99")), "ratio"], beside),
         f"A store with {STORED:,} ended and {STORED // 5:,} sleeping runs may cost {MOST_STORED:g} times as much:",
