@@ -64,7 +64,7 @@ BESIDE: Final = ("branches", "children", "timers", "signals", "updates")
 NOTES: Final = f"""\
 CPU in microseconds for each, on SQLite, by how many there are. At {LARGE:,} it may be {MOST:g} times that at {BASE:,}.
 *Turn*: the longest turn of the event loop at {LARGE:,}, in milliseconds of CPU; {LONGEST_TURN:g} is the bar. *Gc*: the
-longest collection of Python's garbage collector, which is not part of that turn: it looks at all objects that are alive.
+longest collection of Python's garbage collector, apart from that turn: it looks at all objects that are alive.
 A dash: not done in {PATIENCE:g} s, or expected to take longer."""
 
 
@@ -102,12 +102,8 @@ def of_units() -> tuple[list[list[str]], list[str]]:
             missed.append(title)
         if not pause <= LONGEST_TURN:
             missed.append(f"{title}: a turn of {pause:.0f} ms")
-        print(
-            json.dumps(
-                {"subject": "growth", "unit": what, "cpu": figures, "ratio": ratio, "pause": pauses, "gc": collections}
-            )
-        )
-        sys.stdout.flush()
+        told = {"cpu": figures, "ratio": ratio, "pause": pauses, "gc": collections}
+        print(json.dumps({"subject": "growth", "unit": what, **told}), flush=True)
         cells = [shown(figures[size]) if size in figures else "-" for size in SIZES]
         compared = f"{ratio:.2f}" + ("" if largest == LARGE else f" at {largest:,}")
         rows.append([title, *cells, compared, f"{pause:.0f}", f"{collections.get(largest, float('nan')):.0f}"])

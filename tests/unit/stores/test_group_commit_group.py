@@ -11,7 +11,7 @@ from standfast.errors import OutcomeUnknownError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
 from standfast.stores.backend import Applied, Deferred
-from standfast.stores.group_commit import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
+from standfast.stores.group_commit import ANY_NUMBER, AT_ONCE_IN_A_ROW, TOLD_AT_ONCE, USED_TO_BE_ALONE
 from standfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
@@ -196,4 +196,43 @@ async def test_one_who_is_cancelled_twice_while_put_off_is_not_left_waiting(monk
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await asyncio.wait_for(asyncio.shield(tasks[0]), 1)
     assert verdict_of(cancelled.value) is None
+    await store.aclose()
+
+
+async def test_many_riders_of_one_transaction_are_resumed_some_in_each_turn_of_the_loop(batches: list[int]) -> None:
+    """What else is ready has its turn between them, and all of them are answered, in order."""
+    store, resumed, seen = open_memory(), list[int](), list[int]()
+
+    async def commit(number: int) -> None:
+        await store.commit(Put(RecordKey("ns", str(number)), b""))
+        resumed.append(number)
+
+    many = 2 * TOLD_AT_ONCE + 10
+    tasks = [asyncio.create_task(commit(number)) for number in range(many)]
+    while len(resumed) < many:
+        seen.append(len(resumed))
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    await store.aclose()
+
+    assert batches == [many]
+    assert resumed == list(range(many))
+    assert {*seen} == {0, TOLD_AT_ONCE, 2 * TOLD_AT_ONCE}
+
+
+async def test_a_rider_that_is_cancelled_before_it_is_resumed_is_told_that_it_was_written(batches: list[int]) -> None:
+    """Its commit is durable by then: the cancellation carries the verdict."""
+    store = open_memory()
+    many = TOLD_AT_ONCE + 1
+    tasks = [asyncio.create_task(store.commit(Put(RecordKey("ns", str(n)), b""))) for n in range(many)]
+    while not tasks[0].done():  # noqa: ASYNC110 -- it is the turn of the loop that counts
+        await asyncio.sleep(0)
+    last = tasks[-1]
+    last.cancel()
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await last
+    assert batches == [many]
+    assert isinstance(verdict_of(cancelled.value), Commit)
+    await asyncio.gather(*tasks[:-1])
     await store.aclose()
