@@ -66,9 +66,12 @@ RARE_MUTANTS: Final = frozenset(
 LONG: Final[dict[str, tuple[str, ...]]] = {
     # builds the package
     "tests/api/test_package.py": (
+        "test_the_sdist_can_be_built_and_tested_from",
         "test_the_same_tree_gives_the_same_bytes",
         "test_the_wheel_has_every_module_and_the_typing_marker",
     ),
+    # make check goes through every source by the same rules
+    "tests/api/test_security.py": ("test_the_source_keeps_the_rules",),
     # runs two type checkers, as make check does on everything else
     "tests/api/test_start_types.py": ("test_a_type_checker_finds_what_is_wrong_and_nothing_else",),
     # without JavaScript, where pages are the same HTML
@@ -86,6 +89,15 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     "tests/integration/deploy/test_deploy.py": (
         "test_a_real_prometheus_scrapes_a_worker_and_a_server_and_loads_every_rule",
     ),
+    # the simulation does the same to runs, without processes
+    "tests/integration/fleet/test_operators.py": (
+        "test_runs_end_and_workers_rest_whatever_operators_and_kills_do[sqlite]",
+    ),
+    # run pytest in processes of its own, of which one shows the same
+    "tests/integration/services/test_sharing.py": (
+        "test_a_missing_server_fails_its_tests_where_all_must_be_there",
+        "test_tests_that_want_a_server_can_be_left_out",
+    ),
     # [1-2] and [20-8] are as few and as many
     "tests/integration/sqlite/test_contention.py": (
         "test_processes_flat_out_get_fair_shares[1-8]",
@@ -95,14 +107,24 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     "tests/integration/test_demo.py": (
         "test_a_broken_promise_is_its_exit_code",
         "test_its_summary_for_machines_is_json",
+        "test_told_so_it_keeps_serving_until_it_is_interrupted[SIGTERM]",
     ),
     # searches the largest models
     "tests/model/test_line.py": ("test_a_wrong_line_is_found_out[blind to the horizon]",),
     "tests/model/test_mutex_line.py": (
         "test_a_commit_that_looks_at_too_little_is_found_out[hands over to a known one that has gone]",
+        "test_no_interleaving_of_commits_breaks_a_mutex[2-3]",
         "test_no_interleaving_of_commits_breaks_a_mutex[3-1]",
     ),
     "tests/model/test_record.py": ("test_no_interleaving_breaks_the_lock[abc-2-1]",),
+    # runs pytest on what was copied, as [done] does
+    "tests/unit/web/dashboard/test_run_pages.py": (
+        "test_a_run_copied_as_a_test_passes_when_it_is_pasted_and_fails_with_other_code[wait]",
+    ),
+    # the most commits of all shapes, each of which is one more crash
+    "tests/workflows_corpus/test_corpus.py": (
+        "test_a_run_that_is_killed_at_any_commit_ends_as_if_it_had_not_been[children_in_line]",
+    ),
 }
 """Tests that take seconds, by file, where a shorter one beside each is enough for ``make test``."""
 

@@ -29,7 +29,7 @@ def test_the_store_in_memory_is_as_the_model() -> None:
 
         return open_it
 
-    compare_with_the_model(opening, full=2_000, quick=100, steps=50)
+    compare_with_the_model(opening, full=2_000, quick=40, steps=50)
 
 
 def test_sqlite_is_as_the_model(tmp_path: Path) -> None:

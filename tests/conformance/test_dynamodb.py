@@ -40,4 +40,4 @@ class TestDynamoWorkflows(DynamoTable, WorkflowConformance):
 
 def test_dynamodb_is_as_the_model(dynamodb_url: str) -> None:
     """Whatever is asked of it, of both handles, in any order."""
-    compare_with_the_model(lambda _: lambda: open_store(f"{dynamodb_url}&create=true"), full=100, quick=5)
+    compare_with_the_model(lambda _: lambda: open_store(f"{dynamodb_url}&create=true"), full=100, quick=2)

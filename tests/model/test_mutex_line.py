@@ -89,7 +89,7 @@ def search(processes: int, turns: int, guards: Guards = Guards(), ends: int = 1)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("processes", "turns"), [(2, 3), (3, size(full=2, quick=1))])
+@pytest.mark.parametrize(("processes", "turns"), [(2, 2), (2, 3), (3, size(full=2, quick=1))])
 def test_no_interleaving_of_commits_breaks_a_mutex(processes: int, turns: int) -> None:
     """Whichever of two alternatives comes too late, whatever happens after a read, and whoever dies."""
     found = search(processes, turns, ends=1 if processes == 2 else size(full=1, quick=0))

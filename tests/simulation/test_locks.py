@@ -36,7 +36,7 @@ def digest_counted(seed: int) -> str:
 def test_durable_locks_keep_their_promises_on_every_schedule() -> None:
     """One valid holder a permit, fences that grow, first come first served, everybody served, and nothing left."""
     before = set(_held)  # of other tests in this process, whose loops were shut down in the middle
-    for seed in rounds("seeds of durable locks", full=20_000, quick=120):
+    for seed in rounds("seeds of durable locks", full=20_000, quick=50):
         simulate(seed, contend, seed)
     assert set(_held) <= before
 
@@ -52,7 +52,7 @@ def test_the_simulation_finds_a_lock_that_is_wrong(name: str) -> None:
 @pytest.mark.heavy
 def test_locks_that_only_count_their_holders_keep_their_promises_on_every_schedule() -> None:
     """The same with semaphores that list one holder or none: counts are right, and those of the dead fall."""
-    for seed in rounds("seeds of counted holders", full=10_000, quick=100):
+    for seed in rounds("seeds of counted holders", full=10_000, quick=40):
         digest_counted(seed)
 
 

@@ -62,7 +62,7 @@ class Work:
 def test_no_write_of_an_older_hold_comes_after_one_of_a_newer() -> None:
     """Under every seed the log of fences only grows, and in the end nobody is in the way."""
     ends: Counter[str] = Counter()
-    for seed in rounds("seeds of locks by hand", full=2_000, quick=50):
+    for seed in rounds("seeds of locks by hand", full=2_000, quick=25):
         work = Work(seed)
         log = simulate(seed, work.play, seed)
         assert log == sorted(log), f"seed {seed}"

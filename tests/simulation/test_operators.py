@@ -27,7 +27,7 @@ def run(seed: int) -> None:
 @pytest.mark.heavy
 def test_runs_keep_their_promises_whatever_operators_do_to_them() -> None:
     """Every run ends or can be ended, nobody is busy with nothing, and what is started afterwards goes through."""
-    for seed in rounds("seeds of workflows with operators", full=10_000, quick=40):
+    for seed in rounds("seeds of workflows with operators", full=10_000, quick=15):
         run(seed)
 
 
@@ -47,7 +47,7 @@ def run_crowd(seed: int) -> None:
 @pytest.mark.heavy
 def test_runs_that_a_limit_only_counts_keep_their_promises() -> None:
     """Never more than are allowed, every one ends, and the count is that of the records after every commit."""
-    for seed in rounds("seeds of limits that count", full=5_000, quick=40):
+    for seed in rounds("seeds of limits that count", full=5_000, quick=15):
         run_crowd(seed)
 
 

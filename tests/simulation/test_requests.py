@@ -27,14 +27,14 @@ def run(seed: int, *, is_local: bool) -> str:
 @pytest.mark.heavy
 def test_requests_are_arbitrated_on_every_schedule_by_lines_in_the_store() -> None:
     """At most one runs a key, in order of arrival, and one that was superseded never commits after its successor."""
-    for seed in rounds("seeds of requests, shared", full=10_000, quick=100):
+    for seed in rounds("seeds of requests, shared", full=10_000, quick=50):
         run(seed, is_local=False)
 
 
 @pytest.mark.heavy
 def test_requests_are_arbitrated_on_every_schedule_by_one_server_after_the_other() -> None:
     """The same with lines in memory: a server that is taken for dead commits nothing after the next one."""
-    for seed in rounds("seeds of requests, local", full=10_000, quick=50):
+    for seed in rounds("seeds of requests, local", full=10_000, quick=25):
         run(seed, is_local=True)
 
 

@@ -99,7 +99,7 @@ class Drivers:
 def test_one_activation_at_a_time_drives_a_run() -> None:
     """Under every seed nobody believes to hold what another holds, the log of fences only grows, and it ends free."""
     ends: Counter[str] = Counter()
-    for seed in rounds("seeds of run locks", full=2_000, quick=50):
+    for seed in rounds("seeds of run locks", full=2_000, quick=20):
         drivers = Drivers(seed)
         log = simulate(seed, drivers.play, seed)
         assert log == sorted(log), f"seed {seed}"

@@ -60,20 +60,20 @@ async def work_on_sqlite(seed: int, path: str) -> None:
 @pytest.mark.heavy
 def test_memory_keeps_its_promises_on_every_schedule() -> None:
     """Whatever the interleaving and the faults."""
-    for seed in rounds("simulated seeds, memory", full=10_000, quick=300):
+    for seed in rounds("simulated seeds, memory", full=10_000, quick=120):
         simulate(seed, work_on_memory, seed)
 
 
 @pytest.mark.heavy
 def test_code_that_settles_works_on_a_faulty_store() -> None:
     """Clients that see every unknown outcome and settle it lose nothing and do nothing twice."""
-    for seed in rounds("simulated seeds, faulty store", full=10_000, quick=300):
+    for seed in rounds("simulated seeds, faulty store", full=10_000, quick=120):
         simulate(seed, work_on_a_faulty_store, seed)
 
 
 @pytest.mark.heavy
 def test_sqlite_keeps_its_promises_on_every_schedule() -> None:
     """The real store on a real file, with its threads on seeded callbacks."""
-    for seed in rounds("simulated seeds, SQLite", full=1_000, quick=50):
+    for seed in rounds("simulated seeds, SQLite", full=1_000, quick=20):
         with tempfile.TemporaryDirectory(dir=QUICK_DISK) as folder:
             simulate(seed, work_on_sqlite, seed, f"{folder}/store.db")

@@ -30,7 +30,7 @@ def run(seed: int) -> None:
 @pytest.mark.heavy
 def test_durable_workflows_keep_their_promises_on_every_schedule() -> None:
     """One driver a run, no recorded step again, every run to its end, nothing lost, taken twice or left held."""
-    for seed in rounds("seeds of durable workflows", full=10_000, quick=50):
+    for seed in rounds("seeds of durable workflows", full=10_000, quick=25):
         run(seed)
 
 

@@ -71,7 +71,7 @@ async def test_shapes_stand_whatever_an_operator_does_to_them_at_any_commit() ->
     """Every operation after every commit: all runs end, histories replay, nothing recorded runs again or stays held."""
     each = [(shape, name) for shape in CORPUS for name in EVERY_OPERATION]
     random.Random(0).shuffle(each)
-    for number in rounds("operations on shapes of workflows", full=len(each), quick=15):
+    for number in rounds("operations on shapes of workflows", full=len(each), quick=6):
         shape, name = each[number]
         options = shape.options() | {"check": None}  # of the world as it is if nobody meddles
         operations = {name: EVERY_OPERATION[name]}

@@ -44,7 +44,7 @@ def fresh(files: list[Path]) -> Callable[[], str]:
 @pytest.mark.heavy
 async def test_shapes_survive_crashes_and_unloads_on_sqlite(files: list[Path]) -> None:
     """What holds in memory holds on a disk."""
-    for number in rounds("shapes of workflows on SQLite", full=len(CORPUS), quick=3):
+    for number in rounds("shapes of workflows on SQLite", full=len(CORPUS), quick=1):
         shape = CORPUS[-1 - number]
         await crash_everywhere(shape.workflow, *shape.args, store=fresh(files), **shape.options())
         await unload_everywhere(shape.workflow, *shape.args, store=fresh(files), **shape.options())

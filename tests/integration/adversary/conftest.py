@@ -37,7 +37,7 @@ def proxied() -> Iterator[Stage]:
 def patient() -> Iterator[Stage]:
     """An application that calls everybody by where they come from; connections may stay, but not more than so many."""
     many = ("--connections", str(CONNECTIONS), "--connections-per-address", str(PER_ADDRESS))
-    with served(f"{DESK}:located", *LONG, *many) as found:
+    with served(f"{DESK}:located_without_tools", *LONG, *many) as found:
         yield found
 
 
@@ -45,7 +45,7 @@ def patient() -> Iterator[Stage]:
 def poor() -> Iterator[Stage]:
     """The same, which may have few files open, and knows of proxies."""
     named = ("--trust-proxy", "10.0.0.0/8", "--trust-proxy", "127.0.0.1")
-    with served(f"{DESK}:located", *LONG, *named, preexec_fn=_few) as found:
+    with served(f"{DESK}:located_without_tools", *LONG, *named, preexec_fn=_few) as found:
         yield found
 
 

@@ -77,7 +77,7 @@ def whereabouts(connection: HTTPConnection) -> sf.Principal:
     return sf.Principal("acme", f"{address} {connection.url.scheme} {connection.headers['host']} {said}")
 
 
-def made(**options: Any) -> sf.App:
+def made(*, has_tools: bool = True, **options: Any) -> sf.App:
     """Return an application with everything in it that has an address."""
     signed = sf.web.Webhook("letters", sf.web.webhooks.GitHub("a secret of the tests, long"), take)
     unsigned = sf.web.Webhook("unsigned", sf.web.webhooks.Unsigned(), take)
@@ -85,13 +85,25 @@ def made(**options: Any) -> sf.App:
         STORE,
         flows=[desk],
         chats=[sf.web.Chat(desk, append=None)],
-        tools=[desk],
+        tools=[desk] if has_tools else [],
         webhooks=[signed, unsigned],
         limits=sf.web.AppLimits(body_time="60s"),  # so that it is the edge that is looked at
         **options,
     )
 
 
-open_app = made()
-proxied = made(authenticate=named_by_proxy)
-located = made(authenticate=whereabouts)
+# The library that serves tools takes longer to import than all the rest: only what is asked for is made.
+MADE: dict[str, dict[str, Any]] = {
+    "open_app": {},
+    "proxied": {"authenticate": named_by_proxy},
+    "open_without_tools": {"has_tools": False},
+    "proxied_without_tools": {"authenticate": named_by_proxy, "has_tools": False},
+    "located_without_tools": {"authenticate": whereabouts, "has_tools": False},
+}
+
+
+def __getattr__(name: str) -> sf.App:
+    """Return an application by its name."""
+    if name not in MADE:
+        raise AttributeError(name)
+    return made(**MADE[name])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.services
 
 PATHS = ("/flows/desk/note", "/mcp", "/webhooks/unsigned", "/chat/desk/messages", "/requests/r1", "/openapi.json")
-SERVE = ("serve", f"{DESK}:open_app", "--app-dir", str(ROOT))
+SERVE = ("serve", f"{DESK}:open_without_tools", "--app-dir", str(ROOT))
 
 
 @pytest.mark.parametrize("front", FRONTS)
@@ -119,7 +119,7 @@ def over(path: Path, *headers: bytes) -> bytes:
 def test_a_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
     """So it needs no token; unless a proxy stands in between, which lets in others."""
     path = tmp_path / "desk.sock"
-    with served(f"{DESK}:open_app", "--uds", str(path)) as stage:
+    with served(f"{DESK}:open_without_tools", "--uds", str(path)) as stage:
         assert stage.url == f"unix:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert wire.statuses(over(path)) == [200]
@@ -131,7 +131,7 @@ def test_a_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
         stage.program.process.kill()
         stage.program.process.wait(PATIENCE)
         assert path.exists()
-        with served(f"{DESK}:open_app", "--uds", str(path)) as after:
+        with served(f"{DESK}:open_without_tools", "--uds", str(path)) as after:
             assert wire.statuses(over(path)) == [200]
             after.program.process.terminate()
             after.program.process.wait(PATIENCE)

@@ -46,7 +46,7 @@ def test_a_chunked_body_with_trailers_is_taken_from_a_known_user(proxied: Stage)
 def test_a_uvicorn_of_ones_own_lets_no_trailer_pass_for_a_header(http: str, status: int) -> None:
     """Where it may mix them up, a chunked body is refused; with our protocol it is taken, and the trailers dropped."""
     known = wire.post("noted", b"X-Auth-User: ada", b"Content-Length: 2", b"Connection: close", body=b"{}")
-    with under_uvicorn(f"{DESK}:proxied", http) as url, services.private("haproxy", behind=url) as front:
+    with under_uvicorn(f"{DESK}:proxied_without_tools", http) as url, services.private("haproxy", behind=url) as front:
         assert wire.statuses(wire.exchange(front.url, FORGED)) == [status]
         assert wire.statuses(wire.exchange(url, FORGED)) == [status]
         assert wire.exchange(url, known).endswith(b"[]")

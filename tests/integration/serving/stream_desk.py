@@ -49,10 +49,14 @@ async def respond(request: sf.Request, text: str) -> int:
     return await tell(request, int(text), 4)
 
 
-app = sf.App(
-    os.environ["STANDFAST_STORE"],
-    flows=[talk],
-    chats=[sf.web.Chat(talk, append=None)],
-    tools=[burst, queued, kept],
-    limits=sf.web.AppLimits(user_streams=100),
-)
+def __getattr__(name: str) -> sf.App:
+    """Return the application, or the one that has tools besides, which takes longer to start."""
+    if name not in ("app", "app_with_tools"):
+        raise AttributeError(name)
+    return sf.App(
+        os.environ["STANDFAST_STORE"],
+        flows=[talk],
+        chats=[sf.web.Chat(talk, append=None)],
+        tools=[burst, queued, kept] if name == "app_with_tools" else [],
+        limits=sf.web.AppLimits(user_streams=100),
+    )

@@ -104,7 +104,7 @@ async def test_a_browser_that_is_cut_off_again_and_again_reads_all(servers: Serv
 @pytest.mark.parametrize("tool", ["talk__burst", "talk__queued", "talk__kept"])
 async def test_every_call_of_a_tool_with_progress_is_answered(servers: Servers, tool: str) -> None:
     """Ten at the same time, by the official client: each is told of every event, and gets its result."""
-    _, address = servers.start(app=APP)
+    _, address = servers.start(app=f"{APP}_with_tools")
     async with (
         httpx2.AsyncClient(headers=SHOWN, timeout=SOON) as http,
         streamable_http_client(f"{address}/mcp", http_client=http) as streams,

@@ -67,7 +67,7 @@ def test_a_child_has_locks_of_its_own_after_its_parent_died(url: str, look: Look
     assert orphan.process.wait(30) == 0
 
     acknowledged = 0
-    for seed in rounds("openings beside an orphan", full=100, quick=5):
+    for seed in rounds("openings beside an orphan", full=100, quick=3):
         other = start("count", url, seed, 20, 1, 2)
         assert other.hear() == ["ready"]
         acknowledged += int(other.ask("go")[1])
@@ -80,7 +80,7 @@ def test_a_child_has_locks_of_its_own_after_its_parent_died(url: str, look: Look
 @pytest.mark.heavy
 def test_forks_beside_busy_threads_lose_nothing(url: str, look: Look, start: Start) -> None:
     """Children forked while threads of the process commit and read can all open the file; no increment is lost."""
-    forks = size(full=500, quick=25)
+    forks = size(full=500, quick=12)
 
     words = start("fork_while_busy", url, forks).hear(seconds=600)
 

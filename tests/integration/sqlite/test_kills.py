@@ -58,7 +58,7 @@ async def test_a_killed_writer_loses_no_acknowledged_commit(
 ) -> None:
     """After SIGKILL of every writer at any moment the file is sound and has every acknowledged commit."""
     ledgers: dict[str, Path] = {}
-    for seed in rounds(f"kills of writers ({commits})", full=200, quick=5):
+    for seed in rounds(f"kills of writers ({commits})", full=200, quick=3):
         names = {f"{seed}-{n}": tmp_path / f"{seed}-{n}" for n in range(2)}
         await write_and_be_killed(f"{url}?commits={commits}", names, start, random.Random(seed))
         ledgers |= names
@@ -72,7 +72,7 @@ async def test_others_go_on_at_once_after_a_writer_was_killed(
     """A handle that was open all along commits soon after a writer beside it was killed."""
     store = await opened(url)
     ledgers: dict[str, Path] = {}
-    for seed in rounds("kills beside a survivor", full=200, quick=5):
+    for seed in rounds("kills beside a survivor", full=200, quick=3):
         names = {f"{seed}-{n}": tmp_path / f"{seed}-{n}" for n in range(2)}
         await write_and_be_killed(url, names, start, random.Random(seed))
         ledgers |= names
@@ -85,7 +85,7 @@ async def test_others_go_on_at_once_after_a_writer_was_killed(
 @pytest.mark.heavy
 async def test_a_killed_worker_leaves_work_and_record_or_neither(url: str, look: Look, start: Start) -> None:
     """After SIGKILL at any moment each row of the user has its entry and its recorded answer, and no other is there."""
-    for seed in rounds("kills of workers", full=200, quick=5):
+    for seed in rounds("kills of workers", full=200, quick=3):
         worker = start("work_for_ever", url, seed)
         assert worker.hear() == ["ready"]
         kill_at_any_moment(worker, random.Random(seed))

@@ -62,7 +62,7 @@ async def test_the_log_stays_bounded_under_continuous_writing(url: str, path: Pa
 @pytest.mark.heavy
 def test_the_log_stays_bounded_under_several_writers(url: str, path: Path, start: Start) -> None:
     """The same holds when several processes write flat out."""
-    children = [start("flat_out", url, n, size(full=20, quick=3), 10) for n in range(4)]
+    children = [start("flat_out", url, n, size(full=20, quick=2), 10) for n in range(4)]
     assert [child.hear() for child in children] == [["ready"]] * 4
     for child in children:
         child.tell("go")

@@ -16,7 +16,7 @@ from standfast.stores.sqlite.connection import open_connection
 from standfast.stores.sqlite.file import descriptors_of
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.dialogue import key
-from tests.sizes import rounds
+from tests.sizes import rounds, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,27 +33,28 @@ def identity_of(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.heavy
-def test_twenty_processes_create_one_schema(tmp_path: Path, start: Start) -> None:
-    """Twenty processes that open a new database at the same moment all succeed, on one schema."""
-    for number in rounds("databases created by 20 processes at once", full=20, quick=1):
+def test_many_processes_create_one_schema(tmp_path: Path, start: Start) -> None:
+    """Processes that open a new database at the same moment all succeed, on one schema."""
+    many = size(full=20, quick=8)
+    for number in rounds(f"databases created by {many} processes at once", full=20, quick=1):
         path = tmp_path / f"{number}.db"
-        children = [start("open_at_once", f"sqlite:///{path}", n) for n in range(20)]
-        assert [child.hear() for child in children] == [["ready"]] * 20
+        children = [start("open_at_once", f"sqlite:///{path}", n) for n in range(many)]
+        assert [child.hear() for child in children] == [["ready"]] * many
         for child in children:
             child.tell("go")
 
-        assert [child.hear() for child in children] == [["done"]] * 20
-        assert [child.end() for child in children] == [0] * 20
+        assert [child.hear() for child in children] == [["done"]] * many
+        assert [child.end() for child in children] == [0] * many
         found = json.loads(start("look", path).hear()[0])
         assert found["integrity"] == "ok"
         assert [name for name in found["tables"] if not name.startswith("sqlite_")] == TABLES
-        assert len(found["records"]) == 20
+        assert len(found["records"]) == many
 
 
 @pytest.mark.heavy
 def test_creators_that_are_killed_leave_a_database_that_opens(tmp_path: Path, start: Start) -> None:
     """Killing processes while they create the database leaves a file that the next one can open."""
-    for seed in rounds("kills while creating", full=50, quick=3):
+    for seed in rounds("kills while creating", full=50, quick=2):
         path, chooser = tmp_path / f"{seed}.db", random.Random(seed)
         children = [start("open_at_once", f"sqlite:///{path}", n) for n in range(4)]
         assert [child.hear() for child in children] == [["ready"]] * 4

@@ -21,7 +21,7 @@ async def test_a_storm_of_kills_loses_no_run_and_repeats_nothing_recorded(
     engine: sf.Engine, nursery: Nursery, ledger: Ledger, seed: int
 ) -> None:
     """Eight workers are killed and replaced for long: every run ends as it should, and duplicates have their kill."""
-    kills = rounds("kills of workers", full=1000, quick=20)
+    kills = rounds("kills of workers", full=1000, quick=10)
     remark("kills of workers", await run_storm(engine, nursery, ledger, kills, seed=seed))
 
     assert await paid_twice(engine.space) == []

@@ -98,7 +98,7 @@ async def test_a_killed_workers_run_is_taken_over_at_once(
     """With eight workers waiting and a lease of 30 s, its step begins again within a fraction of a second."""
     took: list[float] = []
     await nursery.spawn_ready(8)
-    for number in rounds("takeovers of runs", full=100, quick=5):
+    for number in rounds("takeovers of runs", full=100, quick=3):
         gate = tmp_path / f"gate {number}"
         run = await engine.start(waits_at_the_gate, str(gate))
         (begun,) = await written(ledger, what="begin", key=f"{run.id}:parked")

@@ -33,7 +33,7 @@ async def test_each_tick_starts_one_run_however_many_workers_are_killed(
     for schedule in SCHEDULES:
         await engine.schedules.create(schedule)
     await nursery.spawn_ready(2)
-    for _ in rounds("kills of workers at ticks", full=100, quick=5):
+    for _ in rounds("kills of workers at ticks", full=100, quick=3):
         await _next_tick(engine)
         nursery.kill(chooser.choice(nursery.alive))
         await nursery.spawn_ready()

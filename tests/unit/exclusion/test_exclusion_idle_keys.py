@@ -16,7 +16,7 @@ from tests.unit.exclusion.scene import MODES, PLAIN, ticks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-KEYS = size(full=1_000_000, quick=10_000)
+KEYS = size(full=1_000_000, quick=4_000)
 
 
 async def growth(use: Callable[[Exclusion, int], Awaitable[None]], keys: int) -> int:
@@ -55,7 +55,7 @@ async def contended(exclusion: Exclusion, number: int) -> None:
     await asyncio.wait(tasks)
 
 
-@pytest.mark.parametrize(("use", "keys"), [(alone, KEYS), (contended, KEYS // 50)])
+@pytest.mark.parametrize(("use", "keys"), [(alone, KEYS), (contended, KEYS // 20)])
 async def test_keys_that_were_used_leave_nothing_behind(
     use: Callable[[Exclusion, int], Awaitable[None]], keys: int
 ) -> None:

@@ -15,6 +15,7 @@ from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.context_locks import LockAcquisition
 from standfast.workflows.records import RunKeys, events_of, packed_chunk
+from tests.sizes import rounds
 
 if TYPE_CHECKING:
     import pytest
@@ -108,7 +109,7 @@ def test_branches_leave_their_locks_whatever_they_are_told_meanwhile() -> None:
 
     Nor is the run quarantined because a record of several of its branches was refused, once.
     """
-    for seed in range(120):
+    for seed in rounds("branches that lose their locks", full=1_000, quick=40):
         assert simulate(seed, lose_all, seed) == [], seed
 
 
