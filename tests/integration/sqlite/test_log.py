@@ -16,6 +16,7 @@ from standfast.stores.sqlite import backend as upkeep
 from standfast.stores.sqlite import connection as connecting
 from standfast.stores.sqlite import database
 from standfast.stores.url import open_store
+from tests.integration.sqlite.children import PATIENCE
 from tests.integration.sqlite.programs.dialogue import key
 from tests.sizes import size
 
@@ -76,24 +77,43 @@ def test_the_log_stays_bounded_under_several_writers(url: str, path: Path, start
 
 
 async def test_a_log_is_given_its_size_beside_those_who_use_it(
-    url: str, path: Path, start: Start, opened: Open, look: Look, monkeypatch: pytest.MonkeyPatch
+    url: str, path: Path, start: Start, opened: Open, look: Look
 ) -> None:
     """Growing a log that already holds commits harms none of them, nor those that follow, nor a repair after a kill."""
-    monkeypatch.setattr(connecting, "_PREGROWN_LOG", 0)
     store = await opened(url)
-    await write(store, path, 20)
-    assert log_size(path) < 1_000_000
-
     other = start("obey", url)
     assert other.hear()[0] == "done"
-    assert log_size(path) >= 8_000_000
-    await write(store, path, 20, first=20)
+    await write(store, path, 10)
+    assert log_size(path) < 1_000_000
+
+    written = 10
+    async with asyncio.timeout(PATIENCE):
+        while log_size(path) < 8_000_000:
+            await write(store, path, 1, first=written)
+            written += 1
+    await write(store, path, 20, first=written)
     assert other.ask("commit", "theirs")[0] == "done"
-    assert len(look()["records"]) == 41
+    assert len(look()["records"]) == written + 21
     await store.aclose()
     other.kill()
 
-    assert len(look()["records"]) == 41
+    assert len(look()["records"]) == written + 21
+
+
+async def test_a_handle_that_commits_little_leaves_the_log_small(url: str, path: Path, opened: Open) -> None:
+    """One that is used gives it its size, once."""
+    few, many = await opened(url), await opened(url)
+    await write(few, path, 3)
+    assert log_size(path) < 200_000
+
+    written = 3
+    async with asyncio.timeout(PATIENCE):
+        while log_size(path) < 8_000_000:
+            await write(many, path, 1, first=written)
+            written += 1
+    given = log_size(path)
+    await write(few, path, 100, first=written)
+    assert log_size(path) == given
 
 
 async def test_a_new_database_is_small(url: str, path: Path, opened: Open) -> None:

@@ -22,7 +22,7 @@ from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyE
 from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, StoreSized, Swept
 from standfast.stores.backend import WorkRider
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.sqlite.connection import connect, disconnect, unshare
+from standfast.stores.sqlite.connection import connect, disconnect, grow_log, log_is_grown, unshare
 from standfast.stores.sqlite.database import TOLERANCE, SqliteTransfer
 from standfast.stores.sqlite.wakeups import WakeSockets, is_supported
 from standfast.threads import Lane
@@ -98,7 +98,10 @@ class ChangePoller:
 # It is done off the loop, on connections of its own, and only after commits: a store at rest does nothing.
 
 CHECKPOINT_PAGES: Final = 1_000
-"""The log is written back to the database when it has this many pages: half of the size it has from the start."""
+"""The log is written back to the database when it has this many pages: half of the size it is given."""
+
+IN_USE_PAGES: Final = 200
+"""A log that has got this many pages is given its size: a handle that is soon closed again writes it for nothing."""
 
 EVERY: Final = 5.0
 SWEEP_AT_MOST: Final = 200
@@ -139,15 +142,21 @@ class Upkeep:
         self._connection: SqliteConnection | None = None
         self._task: asyncio.Future[None] | None = None
         self._sweep_at = asyncio.get_running_loop().time() + EVERY
-        self._checkpoint_at = CHECKPOINT_PAGES
+        self._checkpoint_at = IN_USE_PAGES
 
     def consider(self, now: float) -> None:
         """Start upkeep if it is due, by the loop's time, and not under way."""
         is_long, is_late = self._database.log_pages >= self._checkpoint_at, now > self._sweep_at
         if (is_long or is_late) and self._task is None:
+            grow = False
+            if self._checkpoint_at == IN_USE_PAGES and is_long:
+                self._checkpoint_at = CHECKPOINT_PAGES
+                grow, is_long = not log_is_grown(self._file.path), self._database.log_pages >= CHECKPOINT_PAGES
+                if not (grow or is_long or is_late):
+                    return
             if is_late:
                 self._sweep_at = now + EVERY
-            self._task = self._lane.start(self._do, checkpoint=is_long, sweep=is_late)
+            self._task = self._lane.start(self._do, grow=grow, checkpoint=is_long, sweep=is_late)
             self._task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Future[None]) -> None:
@@ -155,10 +164,13 @@ class Upkeep:
         if not task.cancelled():
             task.exception()  # commits and reads meet the same error and report it
 
-    def _do(self, *, checkpoint: bool, sweep: bool) -> None:
+    def _do(self, *, grow: bool, checkpoint: bool, sweep: bool) -> None:
         self._look_for_strangers()
         if self._connection is None:
             self._connection = connect(self._file, busy_seconds=OTHERS_MAY_WAIT)
+        if grow:
+            with self._file.turn:
+                grow_log(self._file.path, self._connection)
         if checkpoint:
             self._checkpoint(self._connection)
         if sweep:

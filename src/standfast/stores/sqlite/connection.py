@@ -389,7 +389,7 @@ def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_second
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
     with file.new_section():
         is_ready = _is_ready(file.path, connection) and _has_views(connection)
-    if is_ready and _log_is_grown(file.path):
+    if is_ready:
         return
     if not file.turn.take_within(busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
@@ -398,8 +398,6 @@ def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_second
             _create_schema(connection)
         if not _has_views(connection):
             _create_views(connection)
-        if not _log_is_grown(file.path):
-            _grow_log(file.path, connection)
     finally:
         file.turn.give()
 
@@ -442,15 +440,15 @@ def _create_views(connection: SqliteConnection) -> None:
         connection.execute(f"INSERT OR REPLACE INTO facts VALUES ('views', '{VIEWS}')")  # noqa: S608 -- a number of ours
 
 
-def _log_is_grown(path: str) -> bool:
-    # The last one to close the file empties the log, or removes it.
+def log_is_grown(path: str) -> bool:
+    """Return True if the log has its size; the last one to close the file empties it, or removes it."""
     try:
         return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
     except OSError:
         return False
 
 
-def _grow_log(path: str, connection: SqliteConnection) -> None:
+def grow_log(path: str, connection: SqliteConnection) -> None:
     """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
 
     Nothing is written to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
