@@ -45,11 +45,11 @@ test: $(DEV)/.ready fetch-services ## run the tests, servers included, in a few 
 	@$(PYTEST) --dist worksteal -m "not thorough and not exhaustive" $(ARGS)
 
 .PHONY: test-thorough
-test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out on servers: kills, faults, failovers
+test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out: kills, faults, failovers, the whole of every contract on every server
 	@$(PYTEST) --dist worksteal -m thorough $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: $(DEV)/.ready fetch-services ## run what both leave out: the whole of every contract on every server
+test-exhaustive: $(DEV)/.ready fetch-services ## run what both leave out: every way to lose the primary of each replicated set-up
 	@$(PYTEST) --dist worksteal -m exhaustive $(ARGS)
 
 .PHONY: test-newest

@@ -1,9 +1,9 @@
 """What ``make test`` leaves out: the one place that decides, the same on every machine.
 
 ``make test`` runs everything on memory and SQLite and, on each server, the essentials of every contract. The next has
-the mark ``thorough``: ``make test-thorough`` runs kills, faults, one failover of each set-up, and whole contracts on
-PostgreSQL and Redis; ``.ci/run`` runs both. The rest has the mark ``exhaustive``: ``make test-exhaustive`` runs whole
-contracts on every other server and all failovers. ``make prove`` runs all three at full size.
+the mark ``thorough``: ``make test-thorough`` runs kills, faults, one failover of each set-up, and the whole of every
+contract on every server; ``.ci/run`` runs both. The rest has the mark ``exhaustive``: ``make test-exhaustive`` runs all
+failovers. ``make prove`` runs all three at full size.
 Plain ``pytest tests/conformance/test_mysql.py`` leaves nothing out.
 """
 
@@ -15,6 +15,9 @@ from standfast.testing.conformance import LockConformance, RunLockConformance, S
 
 if TYPE_CHECKING:
     import pytest
+
+IN_MAKE_TEST: Final = "not thorough and not exhaustive"
+"""What ``make test`` asks pytest for."""
 
 ESSENTIAL: Final[dict[type, frozenset[str]]] = {
     StoreConformance: frozenset(
@@ -34,9 +37,6 @@ SECOND_WAYS: Final = frozenset(
     {"TestPooledLocks", "TestPooledRunLocks", "TestPooledStore", "TestPooledWorkflows", "TestRedis7"}
 )
 """Contracts on a server that is tried directly, or in a newer version, as well."""
-
-WHOLE: Final = tuple(f"tests/conformance/test_{name}.py" for name in ["postgresql", "redis", "dispatch"])
-"""Servers, a relational one and another, that every change passes the whole contracts on."""
 
 FIRST_STORM: Final = "killed, and comes back"
 """The failover that every change passes on each replicated set-up: the old primary comes back, and must not count."""
@@ -158,11 +158,16 @@ TOUR: Final = "tests/integration/moving/test_round_trip.py::test_everything_goes
 """One of the tours that move a store between all pairs of servers: the others are in the same folder."""
 
 
-def part_of(item: pytest.Item) -> str:
-    """Return the name of the class that a contract's case is written in; "" if it is a function."""
-    found: type | None = getattr(item, "cls", None)
-    name: str = getattr(item, "originalname", item.name)
-    return next((each.__name__ for each in found.__mro__ if name in vars(each)), "") if found else ""
+def part_of(found: type, name: str) -> str:
+    """Return the name of the class that a contract's case is written in."""
+    return next((each.__name__ for each in found.__mro__ if name in vars(each)), "")
+
+
+def is_beyond_essentials(found: type, name: str) -> bool:
+    """Return True if ``make test`` leaves out a contract's case on a server."""
+    if found.__name__ in SECOND_WAYS:
+        return True
+    return any(issubclass(found, suite) and part_of(found, name) not in parts for suite, parts in ESSENTIAL.items())
 
 
 def is_thorough(item: pytest.Item) -> bool:
@@ -175,28 +180,13 @@ def is_thorough(item: pytest.Item) -> bool:
     if item.nodeid.startswith((*STRIKES, DISPATCH)):
         return item.nodeid != TOUR
     found: type | None = getattr(item, "cls", None)
-    return found is not None and _is_beyond_essentials(found, item, seconds=True)
+    if found is None:
+        return False
+    if issubclass(found, LockConformance) and "[" in name and not any(f"[{kind}" in name for kind in FEW_KINDS):
+        return True
+    return is_beyond_essentials(found, getattr(item, "originalname", item.name))
 
 
 def is_exhaustive(item: pytest.Item) -> bool:
     """Return True if ``make test-thorough``, too, leaves out a test that :func:`is_thorough`."""
-    if item.nodeid.startswith("tests/integration/failover/test_storms.py"):
-        return FIRST_STORM not in item.nodeid
-    found: type | None = getattr(item, "cls", None)
-    if found is None or item.get_closest_marker("services") is None:
-        return False
-    if found.__name__ in SECOND_WAYS or not item.nodeid.startswith(WHOLE):
-        return _is_beyond_essentials(found, item, seconds=False)
-    return False
-
-
-def _is_beyond_essentials(found: type, item: pytest.Item, *, seconds: bool) -> bool:
-    if seconds and found.__name__ in SECOND_WAYS:
-        return True
-    if (
-        issubclass(found, LockConformance)
-        and "[" in item.name
-        and not any(f"[{kind}" in item.name for kind in FEW_KINDS)
-    ):
-        return True
-    return any(issubclass(found, suite) and part_of(item) not in parts for suite, parts in ESSENTIAL.items())
+    return item.nodeid.startswith("tests/integration/failover/test_storms.py") and FIRST_STORM not in item.nodeid

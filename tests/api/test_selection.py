@@ -41,3 +41,8 @@ def test_a_place_of_strikes_exists(place: str) -> None:
 def test_a_long_test_exists(file: str, name: str) -> None:
     """One that was renamed would silently be run each time."""
     assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
+
+
+def test_make_test_asks_for_what_is_not_left_out() -> None:
+    """Other words for the same would make every process collect ten thousand tests for nothing."""
+    assert f'-m "{selection.IN_MAKE_TEST}"' in (ROOT / "Makefile").read_text()
