@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from msgspec import Struct, structs
 
-from standfast.clock import Instant
+from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
 from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, presence_of
 from standfast.locks.line_memory import FEW_SLOTS, Guess, KnownRecords
 from standfast.locks.line_records import (
+    GRANTS,
+    HEADS,
     WINDOW,
     Enter,
     Head,
@@ -43,7 +45,7 @@ from standfast.locks.line_step import (
     decide_step,
     quick_step,
 )
-from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex
+from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex, is_of_mutex
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
 
@@ -77,6 +79,9 @@ MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
 
 TRIES: Final = 50
+
+BACK_WITHIN: Final = 0.005
+"""Within how many seconds the one that has left a lock may ask for it again before the next one has looked."""
 
 SHORT_HOLD: Final = 0.02
 """If holds take less than this many seconds, those that join wait for one that leaves, and share its step."""
@@ -128,7 +133,7 @@ class LineDriver:
         clock: Clock,
         interest: Collection[str],
         seen: Callable[[Sight], None],
-        granted: Callable[[Record], None] | None = None,
+        granted: Callable[[Record], object] | None = None,
     ) -> None:
         self._scope, self._clock, self._interest, self._seen = scope, clock, interest, seen
         self.keys: Final = keys
@@ -137,6 +142,7 @@ class LineDriver:
         self._is_busy = False
         self._soon = 0.0  # in how many seconds the holder, which is in this process, is likely to leave
         self._leaving: asyncio.Future[None] | None = None
+        self._shown_at: Instant | None = None
         self._lives = 0
         self.dead: Final[set[str]] = set()
         self.killed: Final[set[str]] = set()
@@ -391,6 +397,23 @@ class LineDriver:
         fences = {holder.entry.id: view.fence_of(holder) for holder in ours}
         return Sight(line, view.head.life, fences, seen.at, asked_at)
 
+    def take_head(self, head: Head) -> None:
+        """Keep in mind how a notification has shown the line: that tells what the next step needs."""
+        horizon = head.front if head.front < head.next_ticket else None
+        line = Line(head.rules, head.holders, (), head.next_ticket, horizon, unseen=head.unseen, listed=head.listed)
+        self._guess.remember(line)
+        self._shown_at = self._clock.elapsed()
+
+    def _leaves_early(self, requests: Sequence[Request]) -> bool:
+        """Return True if one leaves that was told by a notification so soon that the one before may be on its way back.
+
+        If both went on without a look they would race for a line that is free, and one of them could lose for long.
+        """
+        if self._shown_at is None or not any(type(each) is Leave for each in requests):
+            return False
+        passed, self._shown_at = seconds_between(self._shown_at, self._clock.elapsed()), None
+        return passed < BACK_WITHIN
+
     # --- one step ------------------------------------------------------------------------------------------------
 
     async def _step(
@@ -403,7 +426,7 @@ class LineDriver:
         self._lives += 1
         new_life, killed = f"{self._scope.presence_name}.{self._lives}", frozenset(self.killed)
         facts = LineFacts(dead, known.life, known.front, tickets, new_life, killed)
-        if self._guess.wants_look(requests):
+        if self._guess.wants_look(requests) or self._leaves_early(requests):
             await self.look()
         limits = self._scope.store.capabilities
         needed = self._guess.sure(requests)
@@ -604,6 +627,7 @@ class LocalLine:
         "_clock",
         "_joined",
         "_scope",
+        "_shown_head",
         "counted",
         "driver",
         "due_in",
@@ -630,6 +654,7 @@ class LocalLine:
         self.due_in = self.waited = 0.0
         self.next_end: Instant | None = None
         self._joined = 0
+        self._shown_head: Record | None = None
         self._clock, self._scope = clock, scope
         self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw, self.take_grant)
 
@@ -725,19 +750,47 @@ class LocalLine:
             for hold in [some[each] for each in entries if each in some]:
                 hold.lose(TAKEN_AWAY)
 
-    def take_grant(self, grant: Record) -> None:
-        """Tell a waiter of this process that it holds: the store has made this grant of its ticket, and says so itself.
+    def take_head(self, head: Record) -> None:
+        """Keep the head of a counted line in mind that a notification shows: a grant of the same commit follows."""
+        self._shown_head = head
+
+    def take_grant(self, grant: Record) -> bool:
+        """Tell a waiter of this process that it holds: the store shows the grant, as it was made.
 
         What it says is believed because of the entry's id, which no other process knows. It may be old, and the hold be
-        lost since; but so may whatever is read.
+        lost since; but so may whatever is read. Return False if the waiter has to look for itself.
         """
+        if not is_of_mutex(grant):
+            return self._take_counted(grant)
         holder = holder_in(grant)
         wait = self.waits.get(holder.entry.id)
         if wait is not None and holder.entry.anchor == wait.entry.anchor:
             self.driver.mutex.held_since = holder.granted_at
-            took = asyncio.get_running_loop().time() - wait.since
-            self.waited = self.waited + 0.2 * (took - self.waited) if self.waited else took
-            wait.settle(SeenGrant(holder, grant.version, holder.granted_at, self._clock.elapsed()))
+            self._settle_shown(wait, holder, grant.version)
+        return True
+
+    def _take_counted(self, grant: Record) -> bool:
+        """Tell a waiter of a counted line that it holds, if head and grant show that this very ticket was granted."""
+        granted = GRANTS.decode(grant.value)
+        wait, stored, last = self.waits.get(granted.entry), self._shown_head, self.last
+        if wait is None:
+            return True
+        head = None if stored is None else HEADS.decode(stored.value)
+        if head is None or last is None or head.life != last.life:
+            return False
+        holder = next((each for each in head.holders if each.entry.id == granted.entry), None)
+        is_of_grant = holder is not None and holder.granted_at == granted.granted_at
+        is_of_ticket = wait.ticket is not None and wait.ticket < head.front  # else it waits again, and this is old
+        if holder is None or not is_of_grant or not is_of_ticket or holder.entry.anchor != wait.entry.anchor:
+            return False
+        self.driver.take_head(head)
+        self._settle_shown(wait, holder, grant.version)
+        return head.front == head.next_ticket  # else who comes next is looked at while it holds
+
+    def _settle_shown(self, wait: LocalWaiter, holder: Holder, fence: int) -> None:
+        took = asyncio.get_running_loop().time() - wait.since
+        self.waited = self.waited + 0.2 * (took - self.waited) if self.waited else took
+        wait.settle(SeenGrant(holder, fence, holder.granted_at, self._clock.elapsed()))
 
     def _saw(self, sight: Sight) -> None:
         self._tell_waits(sight, self._joined)

@@ -863,23 +863,25 @@ class LineView:
 def wakes_between(
     keys: LineKeys, before: Line, after: Line, told: Collection[str], dead: Collection[str]
 ) -> Iterator[Wake]:
-    """Yield whom to wake after a step: the entries whose place has changed.
+    """Yield whom to wake after a step: the entries whose place has changed, but for those ``told`` by the answer.
 
-    ``told`` are entries whose owners are told by the answer itself; the ``dead`` are not told. A holder that was only
-    counted is told by its own record that it was evicted: the head does not show it.
+    A holder that was only counted is told by its own record that it was evicted. One that is granted is shown its
+    grant, unless it holds for a time of its own: a notice may be late.
     """
     stayed = {waiter.entry.id for waiter in after.waiters} | {*told}
     held = {_grant_id(holder) for holder in after.holders}
-    moved = [(waiter.entry, keys.head) for waiter in before.waiters if waiter.entry.id not in stayed]
+    moved = [(each.entry, keys.head, each.ticket) for each in before.waiters if each.entry.id not in stayed]
     moved += [
-        (each.entry, keys.held(each.entry.id) if each.slot == OUT_OF_SIGHT else keys.head)
+        (each.entry, keys.held(each.entry.id) if each.slot == OUT_OF_SIGHT else keys.head, 0)
         for each in before.holders
         if _grant_id(each) not in held and each.entry.id not in told
     ]
-    for entry, about in moved:
-        presence = presence_of(entry)
+    for entry, about, ticket in moved:
+        presence, now = presence_of(entry), after.holder(entry.id)
         if presence is not None and presence not in dead:
-            yield Wake(keys.presence(presence), about)
+            is_shown = now is not None and now.slot != OUT_OF_SIGHT and not now.ends_at
+            shows = (keys.grant_of(now), keys.ticket(ticket)) if now is not None and is_shown else ()
+            yield Wake(keys.presence(presence), about, shows=shows)
 
 
 def _reversion(old: Head, resized: Resize) -> Reversion | None:

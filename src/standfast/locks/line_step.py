@@ -156,7 +156,8 @@ def hand_on(
         Put(keys.head, head_value(after), seen.version(keys.head)),
     )
     line = Line(head.rules, (holder,), (), last, _horizon(ticket + 1, last), listed=head.listed)
-    wakes = (Wake(keys.presence(first.anchor.presence), keys.head),)
+    shows = () if ends_at else (grant_key, ticket_key)
+    wakes = (Wake(keys.presence(first.anchor.presence), keys.head, shows=shows),)
     return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), wakes=wakes)
 
 

@@ -121,6 +121,11 @@ def _inbox(presence: str) -> bytes:
     return bytes(RecordKey(presence.partition(".")[0]))
 
 
+def is_of_mutex(grant: Record) -> bool:
+    """Return True if a grant begins with the time when it was made, as that of a counted line does not."""
+    return grant.value[:STAMP_BYTES].isdigit()
+
+
 def holder_in(record: Record) -> Holder:
     """Return the holder that a grant is for."""
     granted_at, entry = _entry_in(record.value)
@@ -308,7 +313,7 @@ class MutexDriver:
         clock: Clock,
         dead: tuple[set[str], set[str]],
         seen: Callable[[Sight], None],
-        granted: Callable[[Record], None],
+        granted: Callable[[Record], object],
     ) -> None:
         self._scope, self._keys, self._clock, self._seen, self._granted = scope, keys, clock, seen, granted
         self._dead, self._killed = dead

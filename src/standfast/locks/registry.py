@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from standfast.locks.line import Entry
     from standfast.locks.line_step import Sight
     from standfast.scope import Scope
-    from standfast.stores.protocol import Snapshot, Watch
+    from standfast.stores.protocol import Record, Snapshot, Watch
 
 
 POLL_EVERY: Final = 0.5
@@ -181,16 +181,14 @@ class Lines:
     async def _hear(self, watch: Watch) -> None:
         try:
             while (hint := await watch.wait()) is not None:
-                told = {grant.key for grant in hint.moved}
-                for grant in hint.moved:
-                    if (line := self._by_grant.get(grant.key)) is not None:
-                        line.take_grant(grant)
+                told = {shown.key for shown in hint.moved}
+                unsure = [line for shown in hint.moved if (line := self._take_shown(shown)) is not None]
                 if hint.complete:  # a grant that is too large for a notice is read
                     about = [self._by_head.get(key) or self._by_grant.get(key) for key in hint.about - told]
                     lines = [line for line in about if line is not None]
                 else:
                     lines = [line for line in self._lines.values() if self._may_have_missed(line)]
-                for number, line in enumerate(lines):
+                for number, line in enumerate((*unsure, *lines)):
                     if number % MOST_IN_A_TURN == MOST_IN_A_TURN - 1:
                         await asyncio.sleep(0)  # it may be thousands, and a store in this process answers at once
                     if line.waits or line.holds or line.counted:
@@ -200,6 +198,17 @@ class Lines:
                 self._tell_cancelled(hint.about)
         finally:
             await watch.__aexit__()
+
+    def _take_shown(self, record: Record) -> LocalLine | None:
+        """Take a record that a notification shows, a head or a grant; return the line if it is to be read as well."""
+        if (line := self._by_head.get(record.key)) is not None:
+            line.take_head(record)
+            return None
+        line = self._by_grant.get(record.key) or self._lines.get(record.key.parts[3:-1])
+        try:
+            return None if line is None or line.take_grant(record) else line
+        except StandfastError:  # another version may have written it
+            return line
 
     def _may_have_missed(self, line: LocalLine) -> bool:
         """Return True if a line is to be read because a notification may have got lost.

@@ -19,7 +19,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.group_commit import GroupedStore, verdict_of
-from standfast.stores.protocol import MAX_VERSION, Conflict, Decision, Put, SharesTransactions, Snapshot
+from standfast.stores.protocol import MAX_VERSION, Conflict, Decision, Put, SharesTransactions, Snapshot, Wake
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         Record,
         Store,
         Verdict,
-        Wake,
         Watch,
         Worked,
     )
@@ -197,6 +196,11 @@ _REAL: Final = MAX_VERSION // 2
 """The highest version that a store has drawn. Above are those that stand for one which is still to be drawn."""
 
 
+def _unshown(wakes: Sequence[Wake]) -> tuple[Wake, ...]:
+    """Return wakes that show no records: a notification would bring them sealed."""
+    return tuple([structs.replace(each, shows=()) if type(each) is Wake and each.shows else each for each in wakes])
+
+
 @final
 class EncryptedStore:
     """A :class:`~standfast.stores.Store` over another one. Keys, versions and expiries are as they are; values are not.
@@ -277,7 +281,7 @@ class EncryptedStore:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none."""
-        work = self._store.commit(*self.sealed(changes), after=after, before=before, wake=wake)
+        work = self._store.commit(*self.sealed(changes), after=after, before=before, wake=_unshown(wake))
         return cast("Commit | Conflict", await self._told(work))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
@@ -287,7 +291,7 @@ class EncryptedStore:
             decision = decide(self.opened(seen))
             if not isinstance(decision, Decision) or not decision.changes:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 return decision
-            return structs.replace(decision, changes=self.sealed(decision.changes))
+            return structs.replace(decision, changes=self.sealed(decision.changes), wake=_unshown(decision.wake))
 
         return cast("Decided[T]", await self._told(self._store.update(keys, sealed)))
 
@@ -316,7 +320,13 @@ class EncryptedStore:
             return self.sealed(more) if more else ()
 
         done = store.commit_with(
-            work, *self.sealed(changes), after=after, before=before, wake=wake, timeout=timeout, extra_changes=sealed
+            work,
+            *self.sealed(changes),
+            after=after,
+            before=before,
+            wake=_unshown(wake),
+            timeout=timeout,
+            extra_changes=sealed,
         )
         return cast("Worked[T] | Conflict", await self._told(done))
 

@@ -18,7 +18,7 @@ from standfast.events import NO_HOOKS
 from standfast.stores.backend import OPEN, Applied, RiderBatch, moved_error, pages
 from standfast.stores.fold import fold, keys_of
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.protocol import Capabilities, Record, Snapshot
+from standfast.stores.protocol import Capabilities, Record, Snapshot, Wake
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.backend import Subscriber
-    from standfast.stores.protocol import Wake
 
 CAPABILITIES: Final = Capabilities(
     backend="memory", atomic=True, durable=False, reach="process", wakes="push", alternatives=True
@@ -81,7 +80,8 @@ class MemoryRecords:
             raise moved_error(self.name, self.frozen)
         self.lift(folded.last_version)
         self.write(folded.writes)
-        applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
+        wakes = [shown for wake in folded.wakes for shown in (_shown(wake, folded.writes) if wake.shows else (wake,))]
+        applied = Applied(folded.outcomes, tuple(folded.writes), tuple(wakes))
         self._remember(batch.attempt, applied)
         return applied
 
@@ -136,6 +136,15 @@ class MemoryRecords:
         self._verdicts += _weight(applied)
         while self._verdicts > REMEMBERED_VERDICTS:
             self._verdicts -= _weight(self._attempts.popitem(last=False)[1])
+
+
+def _shown(wake: Wake, writes: Mapping[RecordKey, Record | None]) -> tuple[Wake, ...]:
+    """Return a notification of each record that a wake shows; only of what it is about if not all were written."""
+    named = (wake.about, *wake.shows)
+    if not all(key in writes for key in named):
+        return (wake,)
+    records = [record for key in named if key is not None and (record := writes[key]) is not None]
+    return tuple([Wake(wake.to, record.key, record) for record in records])
 
 
 def _weight(applied: Applied | None) -> int:

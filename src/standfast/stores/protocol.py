@@ -115,12 +115,15 @@ Change: TypeAlias = Put | Delete | Check
 class Wake(Struct, frozen=True, gc=False):
     """A notification to send, once the commit is durable, to the watchers of ``to``. ``about`` names what to read.
 
-    ``moved`` is set by the store alone: the record that a :class:`MoveFirst` has written.
+    ``shows`` names what else the same commit writes or deletes. A store that can sends the records along, that of
+    ``about`` first, so that they need not be read (:attr:`Notification.moved`); others notify of ``about`` alone.
+    ``moved`` is set by the store alone: the record that a :class:`MoveFirst` has written, or one that is shown.
     """
 
     to: RecordKey
     about: RecordKey | None = None
     moved: Record | None = None
+    shows: tuple[RecordKey, ...] = ()
 
 
 # --- alternatives: what Store.choose() decides inside the store, so that nothing has to be read before -------------
@@ -383,9 +386,10 @@ class Notification(Struct, frozen=True):
 
     ``complete`` is False when notifications may have been lost or folded: then anything may have changed.
 
-    ``moved`` has records that a :class:`MoveFirst` has written, in the order in which they were heard of; each may come
-    twice, late, or not at all. That such a commit took place is certain as far as the server keeps others from sending
-    notifications: compare something in the record that only its reader and the store know.
+    ``moved`` has records that a :class:`MoveFirst` has written, or that a :class:`Wake` shows, in the order in which
+    they were heard of; each may come twice, late, or not at all. That such a commit took place is certain as far as the
+    server keeps others from sending notifications: compare something in the record that only its reader and the store
+    know.
     """
 
     about: frozenset[RecordKey]

@@ -254,6 +254,8 @@ def _check_wakes(wakes: Sequence[Wake]) -> None:
         check_key(wake.to)
         if wake.about is not None:
             check_key(wake.about)
+        for key in wake.shows:
+            check_key(key)
         if wake.moved is not None:
             raise InvalidChangeError("moved of a Wake is set by the store; leave it out")
 

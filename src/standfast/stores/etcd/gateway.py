@@ -441,7 +441,11 @@ class EtcdConnection:
             self._lost = f"it was at revision {floor}, and is at {header.revision} now: restored from a backup?"
         if self._lost:  # for good: opening it anew accepts what is there
             raise StoreRewoundError(self.name, self._lost)
-        self.revision = max(self.revision, header.revision)
+        self.note_revision(header.revision)
+
+    def note_revision(self, revision: int) -> None:
+        """Take note of a revision that the cluster has shown: it never answers from behind it."""
+        self.revision = max(self.revision, revision)
 
     async def _try(self, kind: tuple[str, msgspec.json.Decoder[T]], body: bytes, seconds: float) -> T:
         path, decoder = kind

@@ -19,15 +19,16 @@ import msgspec
 from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant
+from standfast.errors import StandfastError
 from standfast.keys import RecordKey
+from standfast.stores.etcd.gateway import KeyValue
 from standfast.stores.protocol import ABSENT, Record
 from standfast.stores.remote.server import Landed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from standfast.stores.etcd.gateway import KeyValue
-    from standfast.stores.remote.server import Intent
+    from standfast.stores.remote.server import Intent, Message, Row
 
     Operation = dict[str, Any]
 
@@ -167,6 +168,54 @@ def read_record(found: KeyValue, key: RecordKey) -> tuple[Record, KnownRecord]:
     return Record(key, found.value[_HEAD.size :], version, expires_at), known
 
 
+def row_value(row: Row, base: int, exact: Sequence[int]) -> bytes:
+    """Return what is kept for a record that an intent writes, with the versions ``exact`` if there are any."""
+    if exact:
+        return given_value(row.value, exact[row.draw], row.expires_at)
+    return drawn_value(row.value, (base << PLACES) + row.draw, row.expires_at)
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+_SHOWING: Final = b"\x02"
+"""What a message begins with that shows records as they are kept. Their version is that of the message itself."""
+
+_shown: Final = msgspec.msgpack.Decoder(tuple[bytes, list[tuple[bytes, bytes, bytes]], list[bytes]])
+
+
+class ShownRecord(NamedTuple):
+    """A record that a message shows, the key that is notified of it, and what pins it down."""
+
+    to: RecordKey
+    record: Record
+    known: KnownRecord
+
+
+def message_value(message: Message, base: int, exact: Sequence[int]) -> bytes:
+    """Return a message that is put in the transaction of what it shows."""
+    if not message.shown:
+        return message.data
+    shown = [(bytes(to), bytes(row.key), row_value(row, base, exact)) for to, row in message.shown]
+    gone = [bytes(key) for key in message.gone]
+    return _SHOWING + msgspec.msgpack.encode((message.data, shown, gone))
+
+
+def read_message(found: KeyValue) -> tuple[bytes, list[ShownRecord], list[RecordKey]]:
+    """Return the data of a message, the records that it shows, and the keys that it shows to be gone."""
+    if found.value[:1] != _SHOWING:
+        return found.value, [], []
+    read = RecordKey.from_encoded
+    try:
+        data, shown, gone = _shown.decode(memoryview(found.value)[1:])
+        records = [
+            ShownRecord(read(to), *read_record(KeyValue(key, found.mod_revision, kept), read(key)))
+            for to, key, kept in shown
+        ]
+        return data, records, [*map(read, gone)]
+    except (msgspec.DecodeError, struct.error, StandfastError):
+        return found.value, [], []  # which says that anything may have changed
+
+
 # --- the store itself ----------------------------------------------------------------------------------------------
 
 FORMAT: Final = 1
@@ -287,7 +336,10 @@ def intent_txn(
     success = [put(attempt, landed_attempt(intent, ground.base, at, ground.token)), get(keys.generation)]
     success.extend(_changes(keys, intent, ground.base))
     room = max(0, most - len(success))
-    success.extend(put(keys.topic(message.topic), message.data) for message in intent.messages[:room])
+    success.extend(
+        put(keys.topic(message.topic), message_value(message, ground.base, intent.exact))
+        for message in intent.messages[:room]
+    )
     request = {"compare": compare, "success": success, "failure": failure}
     return IntentTxn(request, intent.messages[room:], bool(pulses))
 
@@ -297,15 +349,9 @@ def _created_pulses(keys: EtcdKeys, intent: Intent) -> Iterable[bytes]:
 
 
 def _changes(keys: EtcdKeys, intent: Intent, base: int) -> list[Operation]:
-    first, exact = base << PLACES, intent.exact
     changes: list[Operation] = []
     for row in intent.puts:
-        value = (
-            given_value(row.value, exact[row.draw], row.expires_at)
-            if exact
-            else drawn_value(row.value, first + row.draw, row.expires_at)
-        )
-        changes.append(put(keys.record(row.key), value))
+        changes.append(put(keys.record(row.key), row_value(row, base, intent.exact)))
         if row.expires_at is not None:
             changes.append(put(keys.expiry(row.key, row.expires_at), b""))
     if intent.deletes:

@@ -132,7 +132,7 @@ class EtcdServer(ServerDefaults):
         self._attempts: Final[dict[str, tuple[int, int]]] = {}
         self._known: Final[OrderedDict[RecordKey, KnownRecord]] = OrderedDict()
         self._handle: Final = new_id()
-        self._subscriber: Final = EtcdSubscriber(connection, self._keys)
+        self._subscriber: Final = EtcdSubscriber(connection, self._keys, self._learn)
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""

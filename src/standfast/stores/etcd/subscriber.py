@@ -12,11 +12,15 @@ from msgspec import Struct
 
 from standfast.errors import StoreError, StoreUnavailableError
 from standfast.stores.etcd.gateway import EtcdHeader, KeyValue, RefusedError
+from standfast.stores.etcd.records import read_message
 from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.keys import RecordKey
     from standfast.stores.etcd.gateway import EtcdConnection
-    from standfast.stores.etcd.records import EtcdKeys
+    from standfast.stores.etcd.records import EtcdKeys, KnownRecord
     from standfast.stores.remote.server import Listener
 
 
@@ -48,11 +52,14 @@ class EtcdSubscriber:
     """The watches of one handle. The stream is opened when there is something to watch, and anew for other topics.
 
     Each watch begins with the revision after the last one that was seen, also at another member, so nothing is lost as
-    long as the history is there. If it is not, the listener is told that something may have been lost.
+    long as the history is there. If it is not, the listener is told that something may have been lost. ``learn`` is
+    called with what pins down each record that a message shows.
     """
 
-    def __init__(self, connection: EtcdConnection, keys: EtcdKeys) -> None:
-        self._connection, self._keys = connection, keys
+    def __init__(
+        self, connection: EtcdConnection, keys: EtcdKeys, learn: Callable[[RecordKey, KnownRecord], None]
+    ) -> None:
+        self._connection, self._keys, self._learn = connection, keys, learn
         self._backoff: Final = ConnectBackoff()
         self._starts: Final[dict[bytes, int]] = {}
         self._stream: aiohttp.ClientResponse | None = None
@@ -158,8 +165,12 @@ class EtcdSubscriber:
                 self._confirmed.set()
         for event in result.events:
             self._starts[topic] = event.kv.mod_revision + 1
+            self._connection.note_revision(event.kv.mod_revision)
             if self.listener is not None:
-                self.listener.take(event.kv.value)
+                data, shown, gone = read_message(event.kv)
+                for each in shown:
+                    self._learn(each.record.key, each.known)
+                self.listener.take(data, [(each.to, each.record) for each in shown], gone)
 
     async def aclose(self) -> None:
         """Stop watching."""

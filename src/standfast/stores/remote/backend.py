@@ -15,6 +15,7 @@ from standfast.stores.backend import Measured, transfer_of
 from standfast.stores.group_commit import GroupedStore, own_copy
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Snapshot, StoreMeasure
+from standfast.stores.remote.planner import RecordCache
 from standfast.stores.remote.subscriptions import RemoteSubscriptions
 from standfast.stores.remote.writer import RemoteWriter
 from standfast.stores.user_transactions import user_transactions_of
@@ -55,9 +56,10 @@ class RemoteBackend:
         self._server, self._hooks = server, hooks
         self._limits: Final = server.capabilities
         self._loop: Final = asyncio.get_running_loop()
-        self._subscriptions: Final = RemoteSubscriptions(server)
+        cache = RecordCache()
+        self._subscriptions: Final = RemoteSubscriptions(server, cache.learn_shown)
         self._writer: Final = RemoteWriter(
-            server, self._limits, self._subscriptions.address, self._subscriptions.origin
+            server, self._limits, self._subscriptions.address, cache, self._subscriptions.origin
         )
         self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes

@@ -89,6 +89,14 @@ class RecordCache:
         while len(kept) > REMEMBERED:
             kept.popitem(last=False)
 
+    def learn_shown(self, records: Sequence[Record], gone: Sequence[RecordKey]) -> None:
+        """Remember what a notification has shown of one commit, unless it was late."""
+        version = min([each.version for each in records])
+        for key, record in {**{each.key: each for each in records}, **dict.fromkeys(gone)}.items():
+            known = self._records.get(key)
+            if known is None or known.version < version:
+                self.learn({key: record})
+
     def forget(self, keys: Iterable[RecordKey]) -> None:
         """Forget what may have changed."""
         for key in keys:

@@ -38,11 +38,15 @@ class Message(Struct, frozen=True, gc=False):
     """A notification for all handles that listen to ``topic``, to be sent once the intent is durable.
 
     ``data`` is at most :data:`~standfast.stores.remote.subscriptions.LONGEST_MESSAGE` bytes, and opaque: hand it to
-    :meth:`Listener.take`.
+    :meth:`Listener.take`. ``shown`` are rows of the same intent, and the keys that are notified of them; ``gone`` are
+    keys that it deletes. A server whose messages tell the versions of the rows, too, hands them over as well, as
+    records. All others leave that aside.
     """
 
     topic: bytes
     data: bytes
+    shown: tuple[tuple[RecordKey, Row], ...] = ()
+    gone: tuple[RecordKey, ...] = ()
 
 
 class Intent(Struct, frozen=True):
@@ -174,8 +178,8 @@ class Audience(Struct, frozen=True):
 class Listener(Protocol):
     """Takes what a server pushes. Called on the loop of the handle."""
 
-    def take(self, data: bytes) -> None:
-        """Take the data of a message that was sent to one of the topics."""
+    def take(self, data: bytes, shown: Sequence[tuple[RecordKey, Record]] = (), gone: Sequence[RecordKey] = ()) -> None:
+        """Take the data of a message that was sent to one of the topics, and what it shows."""
         ...
 
     def take_loss(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from standfast.stores.backend import Applied, Subscriber
-    from standfast.stores.remote.server import DatabaseServer
+    from standfast.stores.remote.server import DatabaseServer, Row
 
 
 # --- topics: what is sent over the network, and to which handles ---------------------------------------------------
@@ -110,7 +110,13 @@ class KnownTopics:
         return added
 
     def messages(
-        self, changed: Sequence[RecordKey], wakes: Sequence[Wake], origin: str, among: frozenset[bytes] | None = None
+        self,
+        changed: Sequence[RecordKey],
+        wakes: Sequence[Wake],
+        origin: str,
+        among: frozenset[bytes] | None = None,
+        rows: Sequence[Row] = (),
+        deletes: Sequence[RecordKey] = (),
     ) -> tuple[Message, ...]:
         """Return what to send for a commit, to the topics that cover it (and are ``among`` these)."""
         if not self._lengths:
@@ -127,7 +133,7 @@ class KnownTopics:
             return ()
         return tuple(
             [
-                Message(topic, encode_message(origin, wakes))
+                Message(topic, encode_message(origin, wakes), *(_shown(wakes, rows, deletes) if rows else ()))
                 for topic, wakes in found.items()
                 if among is None or topic in among
             ]
@@ -140,6 +146,24 @@ class KnownTopics:
             topic = bytes(wake.to[:length])
             if topic in self.topics:
                 found.setdefault(topic, []).append(wake)
+
+
+def _shown(
+    wakes: Sequence[Wake], rows: Sequence[Row], deletes: Sequence[RecordKey]
+) -> tuple[tuple[tuple[RecordKey, Row], ...], tuple[RecordKey, ...]]:
+    """Return the rows that wakes show, and to whom, and what they show to be gone: all of a wake, or nothing."""
+    shown: list[tuple[RecordKey, Row]] = []
+    gone: list[RecordKey] = []
+    for wake in wakes:
+        if wake.shows:
+            named = (wake.about, *wake.shows)
+            by_key = {row.key: row for row in rows if row.key in named}
+            deleted = [key for key in deletes if key in named]
+            is_short = sum([len(row.value) for row in by_key.values()]) <= LONGEST_MOVED
+            if len(by_key) + len(deleted) == len(named) and is_short:
+                shown += [(wake.to, by_key[key]) for key in named if key in by_key]
+                gone += deleted
+    return tuple(shown), tuple(gone)
 
 
 def encode_message(origin: str, wakes: Sequence[Wake]) -> bytes:
@@ -221,8 +245,8 @@ FIRST_PAUSE: Final = 0.05
 class RemoteSubscriptions:
     """The subscribers of one handle, and what notifies them."""
 
-    def __init__(self, server: DatabaseServer) -> None:
-        self._server: Final = server
+    def __init__(self, server: DatabaseServer, learn: Callable[[Sequence[Record], Sequence[RecordKey]], None]) -> None:
+        self._server, self._learn = server, learn
         self.origin: Final = new_id()
         self._pushes: Final = server.capabilities.wakes == "push"
         self._loop: Final = asyncio.get_running_loop()
@@ -306,12 +330,18 @@ class RemoteSubscriptions:
 
     # --- what is received ---------------------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
-        """Take a message that the server pushed."""
+    def take(self, data: bytes, shown: Sequence[tuple[RecordKey, Record]] = (), gone: Sequence[RecordKey] = ()) -> None:
+        """Take a message that the server pushed. What it shows need not be read, and is known to the next commit."""
         origin, wakes = decode_message(data)
+        is_own = origin == self.origin  # then the subscribers of this handle were notified already
+        if shown and not is_own:
+            self._learn([record for _, record in shown], gone)
+            self._subscriptions.notify((), [Wake(to, record.key, record) for to, record in shown])
+            told = {(to, record.key) for to, record in shown}
+            wakes = wakes and tuple([wake for wake in wakes if (wake.to, wake.about) not in told])
         if wakes is None:
             self.take_loss()
-        elif origin != self.origin:  # the subscribers of this handle were notified already
+        elif not is_own:
             self._subscriptions.notify((), wakes)
 
     def take_loss(self) -> None:
@@ -327,10 +357,12 @@ class RemoteSubscriptions:
 
     # --- what is sent ----------------------------------------------------------------------------------------
 
-    def address(self, changed: Sequence[RecordKey], wakes: Sequence[Wake]) -> tuple[Message, ...]:
-        """Return the messages that a commit is to send."""
+    def address(
+        self, changed: Sequence[RecordKey], wakes: Sequence[Wake], rows: Sequence[Row], deletes: Sequence[RecordKey]
+    ) -> tuple[Message, ...]:
+        """Return the messages that a commit is to send, which writes ``rows`` and ``deletes``."""
         self._addressed = (self._addressing.generation, self._addressing.topics)
-        return self._addressing.messages(changed, wakes, self.origin) if self._pushes else ()
+        return self._addressing.messages(changed, wakes, self.origin, None, rows, deletes) if self._pushes else ()
 
     def note_generation(self, generation: int, applied: Applied) -> None:
         """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it.

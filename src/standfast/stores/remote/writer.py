@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from standfast.stores.backend import Outcome, Rider, RiderBatch
     from standfast.stores.protocol import Capabilities, Record, Wake
     from standfast.stores.remote.planner import WritePlan
-    from standfast.stores.remote.server import DatabaseServer, Landed, Message
+    from standfast.stores.remote.server import DatabaseServer, Landed, Message, Row
 
-    Address = Callable[[Sequence[RecordKey], Sequence[Wake]], tuple[Message, ...]]
+    Address = Callable[[Sequence[RecordKey], Sequence[Wake], Sequence[Row], Sequence[RecordKey]], tuple[Message, ...]]
+    """Returns the messages of a commit, by what it changes, what it notifies of, what it writes and what it deletes."""
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -50,10 +51,12 @@ LONGEST_PAUSE: Final = 0.05
 class RemoteWriter:
     """Applies batches to one server, for one handle."""
 
-    def __init__(self, server: DatabaseServer, limits: Capabilities, address: Address, origin: str = "") -> None:
+    def __init__(
+        self, server: DatabaseServer, limits: Capabilities, address: Address, cache: RecordCache, origin: str = ""
+    ) -> None:
         self._server, self._limits, self._address, self._origin = server, limits, address, origin
+        self.cache: Final = cache
         self._choosing: Final = server if isinstance(server, ChoosingServer) else None
-        self.cache: Final = RecordCache()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._sent: tuple[str, WritePlan | ChoicePlan, int, bytes] | None = None
         self._known: tuple[str, Applied] | None = None
@@ -130,7 +133,7 @@ class RemoteWriter:
             at = seen.at
         assert at is not None  # noqa: S101 -- for the type checker: a plan was made at some time
         if plan_.wakes:
-            await self._server.send(self._address((), plan_.wakes))
+            await self._server.send(self._address((), plan_.wakes, (), ()))
         return self._answer(batch, plan_.applied(at, plan_.exact)), 0
 
     async def _write(self, batch: RiderBatch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
@@ -148,7 +151,7 @@ class RemoteWriter:
             plan_.exact,
             plan_.after,
             plan_.before,
-            self._address(plan_.changed, plan_.wakes),
+            self._address(plan_.changed, plan_.wakes, plan_.puts, plan_.deletes),
         )
         self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
         self._handles.add(handle)
@@ -199,7 +202,7 @@ class RemoteWriter:
         assert server is not None  # noqa: S101 -- for the type checker: its capabilities say so
         plan_ = ChoicePlan(batch.riders)
         handle, number, _ = split(batch.attempt)
-        messages = [self._address(changed_in(each), each.wake) for choice in plan_.choices for each in choice]
+        messages = [self._address(changed_in(each), each.wake, (), ()) for choice in plan_.choices for each in choice]
         intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, plan_.namespace)
         self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
         self._handles.add(handle)
@@ -225,7 +228,7 @@ class RemoteWriter:
         applied = self._worked(batch, rider, outcome)
         if not isinstance(outcome, Worked):
             return applied, 0
-        messages = self._address(applied.changed, applied.wakes)
+        messages = self._address(applied.changed, applied.wakes, (), ())
         if messages:
             with contextlib.suppress(StoreError):  # then polling finds it
                 await self._server.send(messages)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.keys import RecordKey
-from standfast.stores import Decision, Put, Wake
+from standfast.stores import Commit, Decision, Delete, Put, Record, Wake
 from standfast.stores.remote import open_remote
 from standfast.stores.remote import subscriptions as hearing
 from tests.unit.stores.remote.table import Table, TableServer
@@ -217,3 +217,55 @@ async def _heard(watch: Watch) -> AsyncIterator[RecordKey]:
     while (hint := await watch.wait(0.1)) is not None:
         for key in hint.about:
             yield key
+
+
+async def test_what_a_message_shows_is_heard_and_known(table: Table) -> None:
+    """The watch has the record, and a commit that expects it needs no look."""
+    grant, inbox = KEY.child("grant"), KEY.child("inbox")
+    async with opened(table) as mine, opened(table) as other, mine.watch(inbox) as watch:
+        await mine.read(KEY)  # the time is known by then
+        listener, _ = table.listeners[mine.backend.server]  # type: ignore[attr-defined]
+        done = await other.commit(Put(KEY, b"head"), Put(grant, b"grant"))
+        assert isinstance(done, Commit)
+        head, made = (Record(key, value, done.versions[key]) for key, value in ((KEY, b"head"), (grant, b"grant")))
+        data = hearing.encode_message("another", [Wake(inbox, KEY)])
+        listener.take(data, [(inbox, head), (inbox, made)])
+
+        hint = await watch.wait(5)
+        assert hint is not None
+        assert (hint.moved, hint.about) == ((head, made), {KEY, grant})
+        table.calls.clear()
+        seen = await mine.update([KEY], lambda seen: Decision(seen.get(KEY), (Delete(KEY, seen.version(KEY)),)))
+        assert seen.answer == head
+        assert (table.calls.count("write"), table.calls.count("read")) == (1, 0)
+
+
+async def test_what_a_late_message_shows_is_not_taken_for_new(table: Table) -> None:
+    """What was seen since is kept."""
+    async with opened(table) as mine, mine.watch(KEY):
+        done = await mine.commit(Put(KEY, b"old"))
+        assert isinstance(done, Commit)
+        late = Record(KEY, b"old", done.versions[KEY])
+        await mine.update([KEY], lambda seen: Decision(None, (Put(KEY, b"new", seen.version(KEY)),)))
+        listener, _ = table.listeners[mine.backend.server]  # type: ignore[attr-defined]
+        listener.take(hearing.encode_message("another", []), [(KEY, late)], [])
+        table.calls.clear()
+        seen = await mine.update([KEY], lambda seen: Decision(seen.get(KEY), (Delete(KEY, seen.version(KEY)),)))
+        assert seen.answer is not None
+        assert seen.answer.value == b"new"
+        assert table.calls == ["write"]
+
+
+async def test_what_a_message_shows_to_be_gone_is_not_expected(table: Table) -> None:
+    """A ticket that was moved into a grant, say: it may be created again without a look."""
+    ticket = KEY.child("ticket")
+    async with opened(table) as mine, opened(table) as other, mine.watch(KEY):
+        await mine.update([ticket], lambda _: Decision(None, (Put(ticket, b""),)))
+        seen = await other.read(ticket)
+        made = await other.commit(Delete(ticket, seen.version(ticket)), Put(KEY, b""))
+        assert isinstance(made, Commit)
+        listener, _ = table.listeners[mine.backend.server]  # type: ignore[attr-defined]
+        listener.take(hearing.encode_message("another", []), [(KEY, Record(KEY, b"", made.versions[KEY]))], [ticket])
+        table.calls.clear()
+        await mine.update([ticket], lambda seen: Decision(None, (Put(ticket, b"", seen.version(ticket)),)))
+        assert (table.calls.count("write"), table.calls.count("read")) == (1, 0)

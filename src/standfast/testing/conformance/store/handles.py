@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from standfast.keys import RecordKey
-    from standfast.stores import Store, Watch
+    from standfast.stores import Record, Store, Watch
     from standfast.stores.backend import Backend
     from standfast.testing.conformance.ground import MakeKey, OpenAnother
 
@@ -152,6 +152,18 @@ async def heard(watch: Watch, about: RecordKey) -> None:
                 return
 
 
+async def heard_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
+    """Return the records that come with the hint about a key."""
+    moved: tuple[Record, ...] = ()
+    async with asyncio.timeout(SOON):
+        while True:
+            hint = await watch.wait()
+            assert hint is not None
+            moved = (*moved, *hint.moved)
+            if about in hint.about or not hint.complete:
+                return moved
+
+
 async def heard_before(watch: Watch, last: RecordKey) -> set[RecordKey]:
     """Return everything that is heard until the hint about ``last`` arrives."""
     about: set[RecordKey] = set()
@@ -273,6 +285,29 @@ class WatchCases(Ground):
         async with store.watch(key("ann")) as watch:
             await committed(store, Put(key("lock"), b""), wake=[Wake(key("ann"))])
             await heard(watch, key("ann"))
+
+    async def test_a_wake_may_show_what_its_commit_writes(
+        self, store: Store, key: MakeKey, open_another: OpenAnother
+    ) -> None:
+        """A store that can shows the records as they are, in this order; others say what it is about."""
+        skip_without_hints(store)
+        gone = await create(store, key("ticket"))
+        wake = Wake(key("ann"), about=key("lock"), shows=(key("grant"), key("ticket")))
+        changes = (Put(key("lock"), b"1"), Put(key("grant"), b"2"), Delete(key("ticket"), gone))
+        async with another(open_another) as other, other.watch(key("ann")) as watch:
+            done = await committed(store, *changes, wake=[wake])
+            shown = await heard_moved(watch, key("lock"))
+            records = (await other.read(key("lock"), key("grant"))).records
+            assert [*shown] in ([], [records[key("lock")], records[key("grant")]])
+            assert all(record.version == done.versions[record.key] for record in shown)
+            await committed(other, *[Check(record.key, record.version) for record in records.values()])
+
+    async def test_a_wake_that_shows_what_is_not_written_is_about_its_key(self, store: Store, key: MakeKey) -> None:
+        """What it names is shown all together, or not at all."""
+        skip_without_hints(store)
+        async with store.watch(key("ann")) as watch:
+            await committed(store, Put(key("lock"), b""), wake=[Wake(key("ann"), key("lock"), shows=(key("grant"),))])
+            assert await heard_moved(watch, key("lock")) == ()
 
     async def test_an_update_may_wake(self, store: Store, key: MakeKey, open_another: OpenAnother) -> None:
         """A decision names whom to wake, on whichever handle they watch."""
