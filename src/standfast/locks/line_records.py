@@ -863,15 +863,11 @@ class LineView:
 def wakes_between(
     keys: LineKeys, before: Line, after: Line, told: Collection[str], dead: Collection[str]
 ) -> Iterator[Wake]:
-    """Yield whom to wake after a step: the entries whose place has changed, but for those ``told`` by the answer.
-
-    A holder that was only counted is told by its own record that it was evicted. One that is granted is shown its
-    grant, unless it holds for a time of its own: a notice may be late.
-    """
+    """Yield whom to wake after a step: the entries whose place has changed, but for those ``told`` by the answer."""
     stayed = {waiter.entry.id for waiter in after.waiters} | {*told}
     held = {_grant_id(holder) for holder in after.holders}
     moved = [(each.entry, keys.head, each.ticket) for each in before.waiters if each.entry.id not in stayed]
-    moved += [
+    moved += [  # a holder that was only counted is told by its own record that it was evicted
         (each.entry, keys.held(each.entry.id) if each.slot == OUT_OF_SIGHT else keys.head, 0)
         for each in before.holders
         if _grant_id(each) not in held and each.entry.id not in told
@@ -879,8 +875,8 @@ def wakes_between(
     for entry, about, ticket in moved:
         presence, now = presence_of(entry), after.holder(entry.id)
         if presence is not None and presence not in dead:
-            is_shown = now is not None and now.slot != OUT_OF_SIGHT and not now.ends_at
-            shows = (keys.grant_of(now), keys.ticket(ticket)) if now is not None and is_shown else ()
+            is_shown = now is not None and now.slot != OUT_OF_SIGHT and not now.ends_at  # one with an end has to read
+            shows = (keys.grant_of(now), keys.ticket(ticket)) if now and is_shown else ()
             yield Wake(keys.presence(presence), about, shows=shows)
 
 

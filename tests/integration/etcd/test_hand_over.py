@@ -82,8 +82,12 @@ async def test_the_one_that_is_next_asks_nothing(url: str, monkeypatch: pytest.M
         hold = await asyncio.wait_for(waiting, 10)
         assert [each for each in asked if each is not holder] == []
         assert hold.fence > before.fence
+        asked.clear()
         written = await other.commit(Put(other.key("mine"), b""), hold.guard)
         assert isinstance(written, Commit)
+        assert (
+            len([each for each in asked if each is not holder]) == 1
+        )  # what was shown is known, and nothing is lifted
         await holding.__aexit__(None, None, None)
 
 
