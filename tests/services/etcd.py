@@ -46,15 +46,20 @@ class Etcd:
         (folder / "peer").write_text(behind or str(free_port()))
 
     def command(self, folder: Path, port: int) -> list[str]:
-        """Run it; in a test's own cluster ``behind`` has named the ports of all members, this one's first."""
-        own, *others = (folder / "peer").read_text().split(",")
-        members = ",".join(f"m{peer}=http://127.0.0.1:{peer}" for peer in (own, *others))
-        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{own}"
+        """Run it; in a test's own cluster ``behind`` has named the ports of all members, this one's first.
+
+        Behind a slash may follow the port by which the others reach a member.
+        """
+        own, *others = [peer.partition("/") for peer in (folder / "peer").read_text().split(",")]
+        lines = {name: f"http://127.0.0.1:{line or name}" for name, _, line in (own, *others)}
+        members = ",".join(f"m{name}={line}" for name, line in lines.items())
+        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{own[0]}"
         return [
             str(self.program()),
-            *("--name", f"m{own}", "--data-dir", str(folder / "data"), "--log-level", "warn"),
+            *("--name", f"m{own[0]}", "--data-dir", str(folder / "data"), "--log-level", "warn"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", lines[own[0]]),
+            *("--initial-cluster", members),
             *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"),
             *(() if others else ("--heartbeat-interval", "50", "--election-timeout", "500")),
         ]

@@ -41,6 +41,7 @@ class Relay:
         self._target = target
         self._open = asyncio.Event()
         self._answering = asyncio.Event()
+        self._shunned = b""
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -81,6 +82,11 @@ class Relay:
         """Carry what is sent to the server, and none of its answers."""
         self._loop.call_soon_threadsafe(self._answering.clear)
 
+    def shun(self, mark: bytes) -> None:
+        """Break every connection, and carry nothing from now on of those that send ``mark``; empty: carry all again."""
+        self._shunned = mark
+        self.cut()
+
     def cut(self) -> None:
         """Break every connection; both ends see a reset, and what was held is lost."""
         self._do(self._cut())
@@ -102,7 +108,8 @@ class Relay:
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
             self._ends.add(back)
             await asyncio.gather(
-                self._pass_on(reader, back, self._open), self._pass_on(there, writer, self._open, self._answering)
+                self._pass_on(reader, back, self._open, is_asking=True),
+                self._pass_on(there, writer, self._open, self._answering),
             )
         except (OSError, asyncio.CancelledError):
             _reset(writer)
@@ -114,10 +121,16 @@ class Relay:
                     end.close()
 
     async def _pass_on(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *allowed: asyncio.Event
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        *allowed: asyncio.Event,
+        is_asking: bool = False,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
+                if is_asking and self._shunned and self._shunned in data:
+                    await asyncio.Event().wait()  # until it is cut
                 for each in allowed:
                     await each.wait()
                 target.write(data)

@@ -628,12 +628,45 @@ def etcd_ask(url: str, path: str, **request: Any) -> Any:
 
 
 class EtcdGroup(Group):
-    """Three members, of which one leads: clients ask any of them, and they elect another one by themselves."""
+    """Three members, of which one leads: clients ask any of them, and they elect another one by themselves.
+
+    Each member has a line that clients reach it by, and one, in ``peers``, for the other members.
+    """
+
+    peers: Sequence[Relay] = ()
 
     @property
     def url(self) -> str:
         """The address that names all members."""
-        return f"etcd://{','.join(urlsplit(each.url).netloc for each in self.members)}/standfast"
+        return self.url_of(*self.members)
+
+    def url_of(self, *members: Server) -> str:
+        """Return an address that names some members."""
+        lines = [self.lines[self.members.index(each)] for each in members]
+        return f"etcd://{','.join(f'127.0.0.1:{line.port}' for line in lines)}/standfast"
+
+    def part(self) -> None:
+        """Cut the leader off from the other members, and from clients."""
+        self.part_members()
+        line = self.lines[self.members.index(self.primary)]
+        line.hold()
+        line.cut()
+
+    def part_members(self) -> None:
+        """Let nothing pass between the leader and the other members; clients reach all of them."""
+        name = int(etcd_ask(self.primary.url, "/v3/maintenance/status")["header"]["member_id"])
+        for member, line in zip(self.members, self.peers, strict=True):
+            if member is self.primary:
+                line.hold()
+                line.cut()
+            else:
+                line.shun(f"X-Server-From: {name:x}\r\n".encode())
+
+    def join_members(self) -> None:
+        """Let everything pass between all members again."""
+        for line in self.peers:
+            line.carry_on()
+            line.shun(b"")
 
     def find_leader(self, unlike: Server | None = None) -> None:
         """Wait until one leads, another one than ``unlike``, by the word of a member that follows it."""
@@ -668,8 +701,14 @@ class EtcdGroup(Group):
 def etcd() -> Iterator[EtcdGroup]:
     """Start a cluster of three."""
     with ExitStack() as stack:
-        ports = [str(free_port()) for _ in range(3)]
-        orders = [",".join([own, *(port for port in ports if port != own)]) for own in ports]
-        group = EtcdGroup(started(stack, *(server("etcd", behind=order) for order in orders)), [], None, lambda _: None)
+        ports = [free_port() for _ in range(3)]
+        peers = [Relay(port) for port in ports]
+        for line in peers:
+            stack.callback(line.close)
+        names = [f"{port}/{line.port}" for port, line in zip(ports, peers, strict=True)]
+        orders = [",".join([own, *(name for name in names if name != own)]) for own in names]
+        members = started(stack, *(server("etcd", behind=order) for order in orders))
+        group = EtcdGroup(members, [relay(stack, each.url) for each in members], None, lambda _: None)
+        group.peers = peers
         group.find_leader()
         yield group

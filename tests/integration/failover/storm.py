@@ -124,7 +124,6 @@ TRIED: Final = {
     "Valkey, three sentinels, replicas=1": {"killed"},
     "Valkey, three sentinels, replicas=2": set(FAULTS) - {"killed", "cut off"},
     "Valkey, cluster of three and three, replicas=1": set(FAULTS) - {"killed", "cut off"},
-    "etcd, three members": set(FAULTS) - {"cut off"},
 }
 """Which faults, if not all. Members that find each other without a relay cannot be cut off here. Where a commit waits
 for all replicas, the next primary acknowledges nothing before the old one is back; where it waits for one of two, a
