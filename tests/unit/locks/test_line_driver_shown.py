@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +32,8 @@ FENCE = 77
 async def line(scope: Scope, clock: VirtualClock) -> LocalLine:
     """A line in which an entry of this process waits, with the ticket 3."""
     line = LocalLine(scope, LineKeys(scope, address_of("k")), clock)
-    line.waits["a"] = LocalWaiter(ENTRY, Presence(scope, 1, this_process(10, ""), clock), LockSpec("mutex", Rules(1)))
+    presence = Presence(scope, 1, this_process(10, ""), clock)
+    line.waits["a"] = LocalWaiter(ENTRY, presence, LockSpec("mutex", Rules(1)), asyncio.get_running_loop())
     line.note_ticket(line.waits["a"], 3)
     line._saw(Sight(Line(Rules(1), (), (Waiter(ENTRY, 3),), 4), "life", {}, Instant(1), Instant(1)))
     return line
