@@ -181,7 +181,7 @@ class Lines:
     async def _hear(self, watch: Watch) -> None:
         try:
             while (hint := await watch.wait()) is not None:
-                told = {shown.key for shown in hint.moved}
+                told = {shown.key for shown in hint.moved if shown.key not in self._by_head}
                 unsure = [line for shown in hint.moved if (line := self._take_shown(shown)) is not None]
                 if hint.complete:  # a grant that is too large for a notice is read
                     about = [self._by_head.get(key) or self._by_grant.get(key) for key in hint.about - told]

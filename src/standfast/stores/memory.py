@@ -144,7 +144,7 @@ def _shown(wake: Wake, writes: Mapping[RecordKey, Record | None]) -> tuple[Wake,
     if not all(key in writes for key in named):
         return (wake,)
     records = [record for key in named if key is not None and (record := writes[key]) is not None]
-    return tuple([Wake(wake.to, record.key, record) for record in records])
+    return tuple([Wake(wake.to, records[-1].key, record) for record in records])
 
 
 def _weight(applied: Applied | None) -> int:

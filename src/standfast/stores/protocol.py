@@ -116,7 +116,8 @@ class Wake(Struct, frozen=True, gc=False):
     """A notification to send, once the commit is durable, to the watchers of ``to``. ``about`` names what to read.
 
     ``shows`` names what else the same commit writes or deletes. A store that can sends the records along, that of
-    ``about`` first, so that they need not be read (:attr:`Notification.moved`); others notify of ``about`` alone.
+    ``about`` first, so that they need not be read (:attr:`Notification.moved`), and the notification is about the last
+    of them; others notify of ``about`` alone.
     ``moved`` is set by the store alone: the record that a :class:`MoveFirst` has written, or one that is shown.
     """
 

@@ -336,7 +336,8 @@ class RemoteSubscriptions:
         is_own = origin == self.origin  # then the subscribers of this handle were notified already
         if shown and not is_own:
             self._learn([record for _, record in shown], gone)
-            self._subscriptions.notify((), [Wake(to, record.key, record) for to, record in shown])
+            last = {to: record.key for to, record in shown}
+            self._subscriptions.notify((), [Wake(to, last[to], record) for to, record in shown])
             told = {(to, record.key) for to, record in shown}
             wakes = wakes and tuple([wake for wake in wakes if (wake.to, wake.about) not in told])
         if wakes is None:

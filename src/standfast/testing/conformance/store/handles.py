@@ -160,7 +160,7 @@ async def heard_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
             hint = await watch.wait()
             assert hint is not None
             moved = (*moved, *hint.moved)
-            if about in hint.about or not hint.complete:
+            if moved or about in hint.about or not hint.complete:
                 return moved
 
 
