@@ -133,7 +133,7 @@ class KnownTopics:
             return ()
         return tuple(
             [
-                Message(topic, encode_message(origin, wakes), *(_shown(wakes, rows, deletes) if rows else ()))
+                _message(topic, origin, wakes, rows, deletes)
                 for topic, wakes in found.items()
                 if among is None or topic in among
             ]
@@ -148,14 +148,15 @@ class KnownTopics:
                 found.setdefault(topic, []).append(wake)
 
 
-def _shown(
-    wakes: Sequence[Wake], rows: Sequence[Row], deletes: Sequence[RecordKey]
-) -> tuple[tuple[tuple[RecordKey, Row], ...], tuple[RecordKey, ...]]:
-    """Return the rows that wakes show, and to whom, and what they show to be gone: all of a wake, or nothing."""
+def _message(
+    topic: bytes, origin: str, wakes: Sequence[Wake], rows: Sequence[Row], deletes: Sequence[RecordKey]
+) -> Message:
+    """Return what is sent to a topic, with the rows that wakes show and what they show to be gone."""
+    data = encode_message(origin, wakes)
     shown: list[tuple[RecordKey, Row]] = []
     gone: list[RecordKey] = []
     for wake in wakes:
-        if wake.shows:
+        if wake.shows and wake.about is not None:  # all that it names, or nothing
             named = (wake.about, *wake.shows)
             by_key = {row.key: row for row in rows if row.key in named}
             deleted = [key for key in deletes if key in named]
@@ -163,7 +164,7 @@ def _shown(
             if len(by_key) + len(deleted) == len(named) and is_short:
                 shown += [(wake.to, by_key[key]) for key in named if key in by_key]
                 gone += deleted
-    return tuple(shown), tuple(gone)
+    return Message(topic, data, tuple(shown), tuple(gone))
 
 
 def encode_message(origin: str, wakes: Sequence[Wake]) -> bytes:
