@@ -14,6 +14,7 @@ import pytest
 
 from standfast.errors import (
     InvalidUrlError,
+    StoreCorruptError,
     StoreGoneError,
     StoreUnavailableError,
     UnsuitableStoreError,
@@ -196,6 +197,14 @@ async def test_what_is_no_file_is_refused(tmp_path: Path, opened: Open, name: st
 
     with pytest.raises(InvalidUrlError):
         await opened(f"sqlite:///{tmp_path}/{name}")
+
+
+async def test_nothing_is_made_beside_a_file_that_is_no_database(tmp_path: Path, opened: Open) -> None:
+    """A URL with the wrong file leaves no lock files there."""
+    (tmp_path / "notes.txt").write_text("milk, bread and tea")
+    with pytest.raises(StoreCorruptError, match="not an SQLite database"):
+        await opened(f"sqlite:///{tmp_path}/notes.txt")
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
 
 
 async def test_a_relative_path_stays_where_it_was_opened(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -79,6 +81,35 @@ def open_connection(path: str) -> SqliteConnection:
     """Open an existing database for reading and writing, refusing symbolic links."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     return cast("SqliteConnection", apsw.Connection(path, flags=flags))
+
+
+@contextlib.contextmanager
+def copied(path: str) -> Generator[str]:
+    """Copy a database that may only be read, and yield where the copy is, for the length of a block.
+
+    SQLite reads a log by the index beside it, and may not make one there. Without an index no process has the file
+    open, and on a disk that can only be read nothing changes: then the files are copied as they are.
+
+    Raises:
+        StoreReadOnlyError: It cannot be read either.
+    """
+    with tempfile.TemporaryDirectory(prefix="standfast-") as folder:
+        copy = os.path.join(folder, os.path.basename(path))  # noqa: PTH118, PTH119 -- plain text, like all paths here
+        try:
+            if os.statvfs(path).f_flag & os.ST_RDONLY or not os.path.exists(f"{path}-shm"):  # noqa: PTH110 -- as above
+                for ending in ("", "-wal"):
+                    if os.path.exists(path + ending):  # noqa: PTH110 -- as above
+                        shutil.copyfile(path + ending, copy + ending)
+            else:
+                with (
+                    contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as source,
+                    contextlib.closing(apsw.Connection(copy)) as target,
+                    target.backup("main", source, "main") as backup,
+                ):
+                    backup.step()
+        except (OSError, apsw.Error) as error:
+            raise StoreReadOnlyError(path, f"it can be neither written nor copied to be read: {error}") from error
+        yield copy
 
 
 @contextlib.contextmanager
@@ -215,6 +246,7 @@ class SharedFile:
         return True
 
 
+_HEADER: Final = b"SQLite format 3\0"
 _files: dict[str, SharedFile] = {}
 _left_open: set[tuple[int, int]] = set()
 _lock = threading.Lock()
@@ -227,9 +259,22 @@ def share(path: str) -> SharedFile:
         if file is None or not file.identity.is_current():
             if Identity(path).database in _left_open:
                 raise ForkedError(path, "a thread used it at the moment of the fork; open it in a process of its own")
+            if all(Identity(path).database != each.identity.database for each in _files.values()):
+                _check_header(path)
             file = _files[path] = SharedFile(path)
         file.users += 1
         return file
+
+
+def _check_header(path: str) -> None:
+    """Refuse a file that is no database, before anything is made beside it. It must not be open in this process."""
+    try:
+        with opening_our_own(), open(path, "rb") as file:  # noqa: PTH123 -- plain text, like all paths here
+            head = file.read(len(_HEADER))
+    except OSError:
+        return  # SQLite says why
+    if head and head != _HEADER:
+        raise StoreCorruptError(path, "it is not an SQLite database; name another file")
 
 
 def share_again(file: SharedFile) -> SharedFile:

@@ -267,7 +267,10 @@ def open_private(path: str, flags: int) -> int:
 
 def refusal(path: str, what: str, error: OSError) -> StandfastError:
     """Return our error for what the operating system said."""
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+    if error.errno == errno.EROFS:
+        advice = "mount it so that it can be written, or copy the store to another disk"
+        return StoreReadOnlyError(path, f"{what}: {error.strerror}; {advice}")
+    if error.errno in {errno.EACCES, errno.EPERM}:
         return StoreReadOnlyError(path, f"{what}: {error.strerror}; fix the permissions of the file and its folder")
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StoreFullError(path, f"{what}: {error.strerror}; free some space and retry")
