@@ -27,7 +27,7 @@ import standfast as sf
 from benchmarks._dispatch_flow import FLOW, TOKEN, Question, answer
 from benchmarks._spans import provider
 from benchmarks.harness import ROOT
-from standfast.cli.serve import OBJECTS
+from standfast.cli.http_server import OBJECTS
 from standfast.web.protocol import HttpProtocol
 
 if TYPE_CHECKING:

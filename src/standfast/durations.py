@@ -90,6 +90,17 @@ def typed(text: str) -> Duration:
     return text if match is None or match[2] else float(match[1])
 
 
+def fault_in(text: str) -> str:
+    """Say what is wrong with a duration that was typed; empty if nothing is.
+
+    >>> fault_in("30"), fault_in("2 months")
+    ('', 'months and years differ in length, so it must be given in days')
+    """
+    value = typed(text)
+    length = value if isinstance(value, float) else _parse(text) if len(text) <= _MAX_TEXT else "it is too long"
+    return length if isinstance(length, str) else _problem(length, 0.0, MAX_SECONDS)
+
+
 def _problem(length: float, minimum: float, maximum: float) -> str:
     """Say what is wrong with a length, or nothing."""
     if length != length:  # noqa: PLR0124 -- only NaN differs from itself

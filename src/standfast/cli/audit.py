@@ -56,7 +56,7 @@ def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> 
 
 
 async def _read(target: Target, options: dict[str, Any]) -> AuditPage:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         return await space.audit(**options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import signal
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -50,7 +51,7 @@ async def _serve(target: Target, port: int, *, read_only: bool) -> None:
     try:
         import uvicorn  # noqa: PLC0415 -- for this command only
 
-        from standfast.cli.serve import address_of, on_port  # noqa: PLC0415 -- it needs uvicorn too
+        from standfast.cli.http_server import address_of, on_port  # noqa: PLC0415 -- it needs uvicorn too
         from standfast.web.dashboard import Dashboard  # noqa: PLC0415 -- for this command only
         from standfast.web.dashboard.access import OneTimeToken  # noqa: PLC0415 -- for this command only
     except ModuleNotFoundError as problem:
@@ -59,7 +60,7 @@ async def _serve(target: Target, port: int, *, read_only: bool) -> None:
 
     token = OneTimeToken(Principal(target.tenant, _user(), frozenset({"operator"})))
     level = "read" if read_only else "all"
-    async with target.opened() as space:
+    async with target.opened(looks=read_only) as space:
         app = Dashboard(space, authenticate=token, access=lambda _principal: level, hosts=(HOST, "localhost"))
         with on_port(HOST, port, 30.0) as listener:
             config = uvicorn.Config(
@@ -68,6 +69,7 @@ async def _serve(target: Target, port: int, *, read_only: bool) -> None:
             server = uvicorn.Server(config)
             click.echo(f"open {address_of(listener)}/?token={token.token}")
             click.echo("It works once. Stop with Ctrl-C.")
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again: all is closed first
             async with app, asyncio.TaskGroup() as tasks:
                 draining = tasks.create_task(_drain(server, app))
                 await server.serve(sockets=[listener])

@@ -9,8 +9,7 @@ import msgspec
 
 from standfast.cli.output import json_option, print_json, print_table
 from standfast.cli.runs import complete_workflow, talking
-from standfast.cli.target import MOMENT, Target, carried_out, target_options
-from standfast.durations import typed
+from standfast.cli.target import LENGTH, MOMENT, Target, carried_out, target_options
 from standfast.locks.inspect import length, moment, one_line
 from standfast.policies import MOST_PERMITS
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.clock import Instant
+    from standfast.durations import Duration
     from standfast.locks.survey import RatePage
     from standfast.workflows.limits import LimitInfo, LimitPage
 
@@ -43,7 +43,7 @@ def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bo
 
 
 async def _read(target: Target, workflow: str | None, limit: int) -> LimitPage:
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         return await engine.limits(workflow, limit=limit)
 
 
@@ -69,7 +69,7 @@ _key = click.option("--key", metavar="TEXT", help="The key of a limit of each ke
 @_workflow
 @click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_PERMITS))
 @_key
-@click.option("--for", "lasts", metavar="DURATION", help="Set it for so long, such as 2h; then it is as it was before.")
+@click.option("--for", "lasts", type=LENGTH, help="Set it for so long, such as 2h; then it is as it was before.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Set it until then, such as 2026-11-17T18:00, in UTC.")
 @json_option
 @target_options
@@ -79,7 +79,7 @@ def set_limit(
     workflow: str,
     most: int,
     key: str | None,
-    lasts: str | None,
+    lasts: Duration | None,
     until: datetime | None,
     *,
     as_json: bool,
@@ -98,11 +98,10 @@ def set_limit(
 
 
 async def _set(
-    target: Target, workflow: str, most: int, key: str | None, lasts: str | None, until: datetime | None
+    target: Target, workflow: str, most: int, key: str | None, lasts: Duration | None, until: datetime | None
 ) -> Instant | None:
-    length = None if lasts is None else typed(lasts)
     async with talking(target) as engine:
-        return await engine.set_limit(workflow, most, key=key, until=until, lasts=length)
+        return await engine.set_limit(workflow, most, key=key, until=until, lasts=lasts)
 
 
 @click.command("clear")
@@ -158,7 +157,7 @@ def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
 
 
 async def _read_rates(target: Target, limit: int) -> RatePage:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         return await space.rates(limit=limit)
 
 

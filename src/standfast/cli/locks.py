@@ -51,7 +51,7 @@ def explain_lock(target: Target, words: tuple[str, ...], family: str | None, lim
 
 
 async def _explain(target: Target, key: Key | str, limit: int) -> tuple[Explanation, Sequence[str] | None]:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         address, near = await _find(space, key)
         return await explain(space, address, limit=limit), near
 
@@ -105,7 +105,7 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
 
 
 async def _read(target: Target, key: Key | str, limit: int) -> tuple[list[dict[str, Any]], Sequence[str] | None]:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         address, near = await _find(space, key)
         return await stored_records(space, address, limit=limit), near
 
@@ -141,7 +141,7 @@ def list_locks(target: Target, limit: int, *, as_json: bool) -> None:
 
 async def _read_lines(target: Target, most: int) -> list[LineSummary]:
     found: list[LineSummary] = []
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         async for line in space.lines():
             found.append(line)
             if len(found) == most:

@@ -20,6 +20,7 @@ from standfast.cli.runs import (
     talking,
 )
 from standfast.cli.target import (
+    LENGTH,
     NOT_THERE,
     Target,
     carried_out,
@@ -30,7 +31,6 @@ from standfast.cli.target import (
     yes_option,
 )
 from standfast.cli.worker import ENGINE
-from standfast.durations import typed
 from standfast.locks.inspect import counted, one_line
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _answer(run_id: str, name: str, answer: object, *, as_json: bool) -> None:
 
 @click.command("update")
 @_talk_arguments
-@click.option("--timeout", metavar="TIME", default="30s", show_default=True, help="How long to wait for the answer.")
+@click.option("--timeout", type=LENGTH, default="30s", show_default=True, help="How long to wait for the answer.")
 @click.option("--id", "update_id", metavar="ID", help="Sent again with the same id, it is the same update.")
 @json_option
 @target_options
@@ -88,7 +88,7 @@ def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...]
 
 async def _update(target: Target, run_id: str, name: str, values: list[Any], options: dict[str, Any]) -> object:
     async with talking(target) as engine:
-        waits, update_id = typed(options["timeout"]), options["update_id"]
+        waits, update_id = options["timeout"], options["update_id"]
         answer: object = await engine.update(run_id, name, *values, timeout=waits, update_id=update_id)
         return answer
 

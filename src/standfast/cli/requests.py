@@ -99,13 +99,13 @@ def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, 
 
 
 async def _read_page(target: Target, sender: str, options: dict[str, Any]) -> RequestPage:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         return await list_requests(space, sender, **options)
 
 
 async def _count(target: Target, sender: str, options: dict[str, Any]) -> RunCount:
     filters = {name: value for name, value in options.items() if name not in ("limit", "after")}
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         return await count_requests(space, sender, **filters)
 
 
@@ -164,7 +164,7 @@ def show_request(target: Target, request_id: str, sender: str, *, as_json: bool)
 
 
 async def _read(target: Target, sender: str, request_id: str) -> RequestInfo:
-    async with target.opened() as space:
+    async with target.opened(looks=True) as space:
         return await read_request(space, sender, request_id)
 
 

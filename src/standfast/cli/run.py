@@ -19,6 +19,7 @@ from msgspec import Struct
 import standfast as sf
 from standfast.cli.output import Foreground, arrange, tell_of_wait
 from standfast.cli.target import (
+    LENGTH,
     LOST,
     NOT_EXECUTABLE,
     NOT_FOUND,
@@ -34,7 +35,7 @@ from standfast.cli.target import (
     key_of,
     target_options,
 )
-from standfast.durations import seconds, typed
+from standfast.durations import seconds
 from standfast.errors import (
     HoldTimeoutError,
     InvalidArgumentError,
@@ -277,11 +278,11 @@ class _Signals:
     "--lock", "words", metavar="KEY", multiple=True, required=True, help="The key.", shell_complete=complete_key
 )
 @family_option
-@click.option("--timeout", metavar="TIME", help="Wait at most so long, such as 10s.")
+@click.option("--timeout", type=LENGTH, help="Wait at most so long, such as 10s.")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
-@click.option("--lease", metavar="TIME", help="How long others wait for us if we are not heard of any more [30s].")
-@click.option("--max-hold", metavar="TIME", help="Take the lock away, and end the command, after so long.")
-@click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time to end after SIGTERM, if lost.")
+@click.option("--lease", type=LENGTH, help="How long others wait for us if we are not heard of any more [30s].")
+@click.option("--max-hold", type=LENGTH, help="Take the lock away, and end the command, after so long.")
+@click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time to end after SIGTERM, if lost.")
 @click.option("--permits", type=click.IntRange(1), help="Use a semaphore with this number of permits.")
 @click.option("--weight", type=click.IntRange(1), default=1, show_default=True, help="How many permits to take.")
 @click.option("--mode", metavar="MODE", help="Use a lock with modes, and hold it in this one.")
@@ -306,7 +307,7 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
     _find(command[0])
     key = key_of(words, family)
     try:
-        job = Job(command, key, _holding(key, options), seconds(typed(options["grace"]), what="grace"))
+        job = Job(command, key, _holding(key, options), seconds(options["grace"]))
         code = asyncio.run(run_job(context.ensure_object(Target), job))
     except (HoldTimeoutError, WouldWaitError, WithdrawnError) as problem:
         fail(problem, NOT_FREE)
@@ -320,7 +321,7 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
 def _refuse_unusable(options: dict[str, Any]) -> None:
     if options["permits"] and options["mode"]:
         raise click.UsageError("--permits makes a semaphore and --mode a lock with modes; choose one.")
-    if options["no_wait"] and options["timeout"]:
+    if options["no_wait"] and options["timeout"] is not None:
         raise click.UsageError("--no-wait does not wait at all, so --timeout means nothing; choose one.")
     if options["weight"] > 1 and not options["permits"]:
         raise click.UsageError("--weight takes several permits; say how many there are with --permits.")
@@ -346,7 +347,7 @@ def _holding(key: Key | str, options: dict[str, Any]) -> Callable[[sf.Space], Ho
     chosen: HoldOptions = {"on_lost": "tell", "note": _note(options)}
     for name in ("timeout", "lease", "max_hold"):
         if options[name] is not None:
-            chosen[name] = typed(options[name])
+            chosen[name] = options[name]
 
     def holding(space: sf.Space) -> Holding:
         if options["mode"]:

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 import standfast as sf
 from standfast.cli.output import json_option, print_json, print_table, terminal_width
 from standfast.cli.target import (
+    LENGTH,
     MOMENT,
     MOST_COMPLETED,
     NOT_COMPLETED,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from standfast.clock import Instant
+    from standfast.durations import Duration
     from standfast.workflows.failures import Failure
     from standfast.workflows.queries import Page
     from standfast.workflows.run_index import RunCount
@@ -140,9 +142,9 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def talking(target: Target) -> AsyncGenerator[sf.Engine]:
-    """Open an engine that drives no runs and only talks to them."""
-    async with target.opened() as space, sf.Engine(space, drive=False) as engine:
+async def talking(target: Target, *, looks: bool = False) -> AsyncGenerator[sf.Engine]:
+    """Open an engine that drives no runs and only talks to them, or only looks at them."""
+    async with target.opened(looks=looks) as space, sf.Engine(space, drive=False) as engine:
         yield engine
 
 
@@ -225,7 +227,7 @@ def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # n
 
 async def _read(target: Target, options: dict[str, Any]) -> tuple[Page, RunCount]:
     filters, place = filters_in(options), {name: options[name] for name in ("limit", "after", "newest_first")}
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         return await engine.list(**place, **filters), await engine.count(**filters)
 
 
@@ -290,7 +292,7 @@ def show_run(target: Target, run_id: str, limit: int, *, as_json: bool) -> None:
 
 
 async def _read_run(target: Target, run_id: str) -> Shown:
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         run, history = await engine.get(run_id), await engine.history(run_id)
         holds, queues = await _places(engine.space, run_id)
         lock = await engine.space.run_locks.get(run.workflow, run_id)
@@ -495,7 +497,7 @@ class Options(TypedDict):
     given: str
     run_id: str | None
     key: str | None
-    delay: str
+    delay: Duration
     tags: tuple[str, ...]
     unknown: bool
     wait: bool
@@ -513,7 +515,7 @@ class Options(TypedDict):
 )
 @click.option("--id", "run_id", metavar="ID", help="The run's id; the same start with the same id is the same run.")
 @click.option("--key", metavar="TEXT", help="An idempotency key: like an id, for a run whose id does not matter.")
-@click.option("--delay", metavar="DURATION", default="0s", help='How long to wait before it begins, like "5 minutes".')
+@click.option("--delay", type=LENGTH, default="0s", help='How long to wait before it begins, like "5 minutes".')
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="A word to find it by; may be repeated.")
 @click.option("--unknown", is_flag=True, help="Start it also if no worker has had such a workflow yet.")
 @click.option("--wait", is_flag=True, help="Follow the run until it has ended, as tail does.")

@@ -72,7 +72,7 @@ def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
 
 
 async def _read(target: Target) -> tuple[tuple[ScheduleInfo, ...], Instant]:
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         found = await engine.schedules.list()
         return found, engine.runtime.now()
 
@@ -136,7 +136,7 @@ def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool
 
 
 async def _show(target: Target, schedule_id: str, ticks: int) -> tuple[ScheduleInfo, tuple[Instant, ...], Instant]:
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         info = await engine.schedules.get(schedule_id)
         return info, await engine.schedules.next_ticks(schedule_id, ticks), engine.runtime.now()
 

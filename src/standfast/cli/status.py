@@ -12,8 +12,7 @@ from msgspec import structs
 
 from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import talking
-from standfast.cli.target import FAILED, NEEDS_A_PERSON, Target, fail, target_options
-from standfast.durations import typed
+from standfast.cli.target import FAILED, LENGTH, NEEDS_A_PERSON, Target, fail, target_options
 from standfast.errors import StoreError
 from standfast.locks.inspect import counted, length, moment, one_line
 from standfast.redaction import mask_text
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import standfast as sf
+    from standfast.durations import Duration
     from standfast.workflows.overview import Concern, Overview
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -32,9 +32,9 @@ UNFINISHED = ("pending", "running", "suspended", "quarantined")
 def threshold_options(command: F) -> F:
     """Let a command take from when on something needs a person."""
     text = "How long a line may be waited for."
-    command = click.option("--patience", metavar="TIME", default="10 minutes", show_default=True, help=text)(command)
+    command = click.option("--patience", type=LENGTH, default="10 minutes", show_default=True, help=text)(command)
     text = "How long ago a failure still counts."
-    return click.option("--lately", metavar="TIME", default="1 day", show_default=True, help=text)(command)
+    return click.option("--lately", type=LENGTH, default="1 day", show_default=True, help=text)(command)
 
 
 @click.command()
@@ -43,7 +43,7 @@ def threshold_options(command: F) -> F:
 @json_option
 @target_options
 @click.pass_context
-def status(context: click.Context, lately: str, patience: str, *, check: bool, as_json: bool) -> None:
+def status(context: click.Context, lately: Duration, patience: Duration, *, check: bool, as_json: bool) -> None:
     """Show the store, the workers, the runs, and what needs a person. Nothing is changed by looking.
 
     Exits with 0 if nothing needs a person, with 6 if something does, and with 1 if the store cannot be asked.
@@ -66,14 +66,14 @@ def status(context: click.Context, lately: str, patience: str, *, check: bool, a
     context.exit(NEEDS_A_PERSON if seen.concerns else 0)
 
 
-async def _read(target: Target, lately: str, patience: str) -> Overview:
-    async with talking(target) as engine:
+async def _read(target: Target, lately: Duration, patience: Duration) -> Overview:
+    async with talking(target, looks=True) as engine:
         return await look(engine, target, lately, patience)
 
 
-async def look(engine: sf.Engine, target: Target, lately: str, patience: str) -> Overview:
+async def look(engine: sf.Engine, target: Target, lately: Duration, patience: Duration) -> Overview:
     """Look at everything once."""
-    seen = await engine.overview(lately=typed(lately), patience=typed(patience))
+    seen = await engine.overview(lately=lately, patience=patience)
     return structs.replace(seen, store=structs.replace(seen.store, address=target.shown))
 
 

@@ -20,10 +20,10 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from standfast.cli.probes import listening
 from standfast.cli.target import FAILED, SIGNALLED
 from standfast.clock import SYSTEM_CLOCK
 from standfast.telemetry.health import Readiness
-from standfast.telemetry.listener import listening_at
 from standfast.telemetry.merged_metrics import MEDIA_TYPE, MergedMetrics
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._hear, number)
         self._tell("supervisor-started", f"starts {len(self._workers)} workers", processes=len(self._workers))
         with self._folder:
-            async with listening_at(self._place, WorkerProbes(self._workers, self._stopping.is_set)) as listener:
+            async with listening(self._place, WorkerProbes(self._workers, self._stopping.is_set)) as listener:
                 if listener is not None:
                     words = f"/metrics, /health and /scale of all workers at {listener.address}"
                     self._tell("supervisor-listening", words, address=listener.address)

@@ -8,11 +8,12 @@ import os
 import re
 import sys
 import traceback
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, cast, final
+from urllib.parse import quote
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -20,16 +21,23 @@ from click.shell_completion import CompletionItem, get_completion_class
 import standfast as sf
 from standfast.audit import Actor
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from standfast.durations import seconds, typed
+from standfast.durations import Duration, fault_in, seconds, typed
 from standfast.errors import (
     DeclarationError,
     InvalidArgumentError,
+    InvalidUrlError,
+    LockMismatchError,
+    NondeterminismError,
+    OutcomeUnknownError,
     RequestNotFoundError,
     RunNotFoundError,
     RunUnfinishedError,
     ScheduleNotFoundError,
     StandfastError,
+    StoreReadOnlyError,
     UnknownWorkflowError,
+    UpdateTimeoutError,
+    WorkflowConcurrencyLimitExceededError,
     WorkflowTerminalError,
     WrongArgumentsError,
 )
@@ -41,6 +49,7 @@ from standfast.stores.url import EXAMPLES, file_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import ModuleType
 
     from standfast.events import Event
@@ -155,6 +164,12 @@ def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
+def reason_of(problem: OSError | OverflowError) -> str:
+    """Return what the system said, without numbers and places that the message has itself."""
+    known = problem.errno if isinstance(problem, OSError) else None
+    return os.strerror(known) if known is not None and known > 0 else str(problem)
+
+
 def carried_out(work: Coroutine[Any, Any, T]) -> T:
     """Do it. What is not there or has ended has an exit code of its own, and so has what was asked for wrongly."""
     try:
@@ -165,21 +180,33 @@ def carried_out(work: Coroutine[Any, Any, T]) -> T:
         fail(problem, NOT_TYPED)
 
 
-def grace_of(text: str) -> float:
-    """Return the seconds that ``--grace`` says."""
-    try:
-        return seconds(typed(text), what="grace")
-    except InvalidArgumentError as problem:
-        fail(problem, NOT_TYPED)
-
-
 def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
     """End the command with an error: what happened, and what to do next."""
     end(str(problem), code, advice_of(problem))
 
 
+_TYPE_IT_ANEW: Final = "Nothing was done. Type it as the message says; --help shows what each option takes."
+
+_ADVICE: Final[dict[type[StandfastError], str]] = {
+    DeclarationError: _TYPE_IT_ANEW,
+    InvalidArgumentError: _TYPE_IT_ANEW,
+    InvalidUrlError: "The message says what to type. Check --store and STANDFAST_STORE.",
+    LockMismatchError: "Nothing was taken. Use another key, or the same kind of lock and permits as other programs do.",
+    NondeterminismError: "Nothing was changed. Name an engine with the code that the run was begun with.",
+    OutcomeUnknownError: "It may or may not have been written. Look before you do it again.",
+    UnknownWorkflowError: "Check --namespace and --tenant: standfast workers lists who has what. Or start a"
+    " worker that has it; standfast runs start --unknown does not wait for one.",
+    UpdateTimeoutError: "It may still answer: the update stays in its inbox. Check the name, or give more --timeout.",
+    WorkflowConcurrencyLimitExceededError: "Nothing was started. See what is unfinished with: standfast limits show",
+    WrongArgumentsError: "Nothing was started. --input has the arguments: an object by name, or an array by place.",
+}
+"""What to do next at a command line, where the documentation of an error speaks of code."""
+
+
 def advice_of(problem: StandfastError) -> str:
-    """Return what the documentation of an error says, which is what to do next, without its markup."""
+    """Return what to do next: what is said of commands, or the documentation of the error without its markup."""
+    if (said := _ADVICE.get(type(problem))) is not None:
+        return said
     text = inspect.getdoc(type(problem)) or ""
     for section in ("\n\nArgs:", "\n\nAttributes:"):
         text = text.partition(section)[0]
@@ -333,13 +360,28 @@ class Target:
             end(f"there is no store at {file_of(self._url())}", advice=advice)
 
     @asynccontextmanager
-    async def opened(self, *, create: bool = False) -> AsyncGenerator[sf.Space]:
-        """Open it. A store that is not there is made only if that is asked for."""
+    async def opened(self, *, create: bool = False, looks: bool = False) -> AsyncGenerator[sf.Space]:
+        """Open it. A store that is not there is made only if that is asked for.
+
+        A command that only looks sees a copy of a file that cannot be written.
+        """
         self._check_there(create=create)
-        async with sf.open(
-            self._url(), namespace=self.namespace, tenant=self.tenant, hooks=[_warn], actor=self.actor
-        ) as space:
+        async with AsyncExitStack() as stack:
+            try:
+                space = await stack.enter_async_context(self._space(self._url()))
+            except StoreReadOnlyError:
+                file = file_of(self._url()) if looks else None
+                if file is None:
+                    raise
+                from standfast.stores.sqlite.connection import copied  # noqa: PLC0415 -- seldom needed
+
+                copy = stack.enter_context(copied(file))
+                click.echo(f"standfast: {file} cannot be written, so this shows a copy of it", err=True)
+                space = await stack.enter_async_context(self._space(f"sqlite:///{quote(copy)}"))
             yield space
+
+    def _space(self, url: str) -> AbstractAsyncContextManager[sf.Space]:
+        return sf.open(url, namespace=self.namespace, tenant=self.tenant, hooks=[_warn], actor=self.actor)
 
 
 def _warn(event: Event) -> None:
@@ -376,7 +418,25 @@ def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)
 
 
-# --- moments on the command line -----------------------------------------------------------------------------------
+# --- lengths of time and moments on the command line ---------------------------------------------------------------
+
+
+@final
+class LengthType(click.ParamType[Duration]):
+    """A length of time: ``30s``, ``5 minutes``, or a number of seconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
+        """Return what was typed, once it is certain that it is one."""
+        if not isinstance(value, str):
+            return cast("Duration", value)
+        if fault := fault_in(value):
+            self.fail(f"{value!r:.60} is no length of time: {fault}. Write 30s, '5 minutes' or 1.5h.", param, ctx)
+        return typed(value)
+
+
+LENGTH: Final = LengthType()
 
 
 @final
@@ -413,7 +473,10 @@ MOST_COMPLETED = 200
 def key_of(words: Sequence[str], family: str | None) -> Key | str:
     """Return the key that is meant. A family need not be declared by a program: its name and parts are enough."""
     if family is not None:
-        return (find_family(family) or KeyFamily(family))(*words)
+        try:
+            return (find_family(family) or KeyFamily(family))(*words)
+        except InvalidArgumentError as problem:
+            raise click.UsageError(f"--family: {problem}.") from None
     if len(words) != 1:
         raise click.UsageError("Name one key; several words are the parts of a key with --family NAME.")
     return words[0]

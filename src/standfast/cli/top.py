@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     import standfast as sf
+    from standfast.durations import Duration
     from standfast.stores.protocol import Watch
     from standfast.workflows.overview import Overview
 
@@ -51,7 +52,7 @@ QUITS: Final = (b"q", b"Q", b"\x03")
 @json_option
 @target_options
 @click.pass_obj
-def top(target: Target, lately: str, patience: str, *, once: bool, as_json: bool) -> None:
+def top(target: Target, lately: Duration, patience: Duration, *, once: bool, as_json: bool) -> None:
     """Show workers, runs, lines and what needs a person, live. q or Ctrl-C ends it. Nothing is changed by looking.
 
     It is drawn again when something happens, at most twice a second. With --json it prints one document, as status.
@@ -71,8 +72,10 @@ def top(target: Target, lately: str, patience: str, *, once: bool, as_json: bool
         asyncio.run(_run(target, (lately, patience), console, once=once, as_json=as_json))
 
 
-async def _run(target: Target, looks: tuple[str, str], console: Console, *, once: bool, as_json: bool) -> None:
-    async with talking(target) as engine:
+async def _run(
+    target: Target, looks: tuple[Duration, Duration], console: Console, *, once: bool, as_json: bool
+) -> None:
+    async with talking(target, looks=once or as_json) as engine:
         if once or as_json:
             seen = await look(engine, target, *looks)
             if as_json:
@@ -84,7 +87,9 @@ async def _run(target: Target, looks: tuple[str, str], console: Console, *, once
             await _live(target, looks, console, engine, watch)
 
 
-async def _live(target: Target, looks: tuple[str, str], console: Console, engine: sf.Engine, watch: Watch) -> None:
+async def _live(
+    target: Target, looks: tuple[Duration, Duration], console: Console, engine: sf.Engine, watch: Watch
+) -> None:
     from rich.live import Live  # noqa: PLC0415 -- comes with an extra
 
     time, quits = asyncio.get_running_loop().time, asyncio.Event()

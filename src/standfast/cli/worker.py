@@ -15,18 +15,18 @@ import msgspec
 from msgspec.structs import asdict
 
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
+from standfast.cli.probes import listen_at, listen_option, listening, watch
 from standfast.cli.runs import talking
 from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
-from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, grace_of, load, made, target_options
+from standfast.cli.target import LENGTH, NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
 from standfast.clock import SYSTEM_CLOCK
-from standfast.errors import DeclarationError, MissingExtraError
+from standfast.durations import seconds
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
 from standfast.locks.inspect import length, moment, one_line
 from standfast.log_hook import LogHook, as_json, as_logfmt, event_name
 from standfast.redaction import mask_text
-from standfast.telemetry.exporters import PrometheusMetrics
-from standfast.telemetry.health import Health, notifying_systemd, own_metrics
-from standfast.telemetry.listener import EngineProbes, listening_at, place_of
+from standfast.telemetry.health import Health, notifying_systemd
+from standfast.telemetry.listener import EngineProbes
 from standfast.workflows.engine import Engine
 from standfast.workflows.records import ENDED
 from standfast.workflows.worker import waiting_line
@@ -34,6 +34,7 @@ from standfast.workflows.worker import waiting_line
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from standfast.durations import Duration
     from standfast.events import Event
     from standfast.logs import LogFormat
     from standfast.workflows.fleet import WorkerInfo
@@ -60,40 +61,19 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
     worker = engine.worker
     assert worker is not None  # noqa: S101 -- it was told to drive
     signals.hurries = worker
-    telling.started(engine)
-    join_supervisor(signals.stop)
     health = Health(engine, signals.first.done)
-    async with listening_at(place, EngineProbes(engine, health)) as listener:
-        if listener is not None and not isinstance(place, str):
-            telling.listening(listener.address)
-        try:
+    try:
+        async with listening(place, EngineProbes(engine, health)) as listener:
+            telling.started(engine)
+            join_supervisor(signals.stop)
+            if listener is not None and not isinstance(place, str):
+                telling.listening(listener.address)
             async with notifying_systemd(), _status(engine, telling):
                 await _until_stopped(worker, signals)
-        except BaseException:
-            await engine.aclose(grace=0)
-            raise
-        return await _stop(engine, telling, grace, signals)
-
-
-def listen_option(command: F) -> F:
-    """Let a command take ``--listen``."""
-    text = "Answer /metrics, /health/live, /health/ready and /scale there; without HOST on this machine only."
-    return click.option("--listen", metavar="[HOST:]PORT", default="", help=text)(command)
-
-
-def listen_at(text: str) -> tuple[str, int] | None:
-    """Return where ``--listen`` says; None: it says nothing."""
-    try:
-        return place_of(text) if text else None
-    except DeclarationError as problem:
-        raise click.UsageError(str(problem)) from None
-
-
-def watch(engine: Engine) -> None:
-    """Give an engine that has no metrics its own, if what they need is installed."""
-    if not any(isinstance(each, PrometheusMetrics) for each in engine.hooks):
-        with contextlib.suppress(MissingExtraError):  # probes are answered all the same
-            engine.hooks.add(own_metrics())
+            return await _stop(engine, telling, grace, signals)
+    except BaseException:
+        await engine.aclose(grace=0)
+        raise
 
 
 async def _stop(engine: Engine, telling: Telling, grace: float, signals: _Signals) -> int:
@@ -289,7 +269,7 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 
 @click.command()
 @click.argument("name", metavar="MODULE:ENGINE")
-@click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for steps to end when stopped.")
+@click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time for steps to end when stopped.")
 @listen_option
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many, a core each.")
@@ -300,7 +280,7 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 def worker(  # noqa: PLR0913 -- the options of the command
     context: click.Context,
     name: str,
-    grace: str,
+    grace: Duration,
     listen: str,
     app_dir: str,
     processes: int,
@@ -322,7 +302,7 @@ def worker(  # noqa: PLR0913 -- the options of the command
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
-    limit = grace_of(grace)
+    limit = seconds(grace)
     place = listen_at(listen)
     if processes > 1:
         supervised = _supervise(command_of(context), processes, place, as_json=as_json, quiet=quiet)
@@ -367,7 +347,7 @@ def workers(target: Target, limit: int, *, as_json: bool) -> None:
 
 
 async def _read_workers(target: Target, limit: int) -> tuple[WorkerInfo, ...]:
-    async with talking(target) as engine:
+    async with talking(target, looks=True) as engine:
         return await engine.workers(limit=limit)
 
 

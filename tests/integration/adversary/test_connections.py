@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.cli.serve import KEPT
+from standfast.cli.http_server import KEPT
 from standfast.clock import monotonic
 from tests.integration.adversary import wire
 from tests.integration.adversary.conftest import CONNECTIONS, DESCRIPTORS, PER_ADDRESS

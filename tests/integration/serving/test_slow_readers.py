@@ -15,7 +15,7 @@ import uvicorn
 import websockets
 
 import standfast as sf
-from standfast.cli import serve as serve_listener
+from standfast.cli import http_server as serve_listener
 from tests.integration.webhooks.provider import SOON
 
 if TYPE_CHECKING:

@@ -335,3 +335,76 @@ async def test_locks_are_explained_by_the_names_that_lists_show(ask: Ask, url: s
     assert records
     assert (refused.exit_code, "standfast runs cancel" in refused.stderr) == (3, True)
     assert unknown.stderr == "nothing is stored under this name; like it: limit of fulfil\n"
+
+
+# --- what was typed wrongly is told in the words of the command line ------------------------------------------------
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("httptools", "jinja2", "prometheus_client", "rich", "starlette", "uvicorn", "websockets"):
+    sys.modules[name] = None
+from standfast.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--help",), 0, "serve"),
+        (("serve", "shop:app"), 1, 'pip install "standfast[serve]"'),
+        (("mcp", "shop:app"), 4, "there is no module shop"),
+    ],
+)
+def test_the_command_works_without_extras(arguments: tuple[str, ...], code: int, words: str) -> None:
+    """What is installed with Standfast alone is enough for help, and for a message that says what is missing."""
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, *arguments]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "Traceback" not in ended.stderr
+    assert (ended.returncode, words in ended.stdout + ended.stderr) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("status", "--lately", "xx"), "--lately"),
+        (("top", "--once", "--patience", "-1s"), "--patience"),
+        (("run", "--lock", "a", "--max-hold", "2 months", "--", "true"), "--max-hold"),
+        (("run", "--lock", "a", "--timeout", "xx", "--", "true"), "--timeout"),
+        (("limits", "set", "w", "3", "--for", "xx"), "--for"),
+        (("worker", "shop:engine", "--grace", "xx"), "--grace"),
+        (("serve", "shop:app", "--header-time", "xx"), "--header-time"),
+        (("runs", "start", "w", "--delay", "9" * 80), "--delay"),
+        (("runs", "update", "r", "u", "--timeout", ""), "--timeout"),
+    ],
+)
+async def test_what_is_no_length_of_time_is_told_by_its_option(
+    ask: Ask, arguments: tuple[str, ...], option: str
+) -> None:
+    """Exit code 2, the option by its name, what to write, and nothing of Python."""
+    shown = await ask(*arguments)
+    assert shown.exit_code == 2
+    assert f"Invalid value for '{option}'" in shown.stderr
+    assert "is no length of time: " in shown.stderr
+    assert "timedelta" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("locks", "explain", "--family", "", "a"), 2, "--family: '' cannot be part of a key"),
+        (("--store", "nope://x", "status"), 1, "Check --store and STANDFAST_STORE."),
+        (("runs", "start", "nope"), 3, "standfast workers lists who has what"),
+        (("limits", "set", "nope", "3"), 3, "Check --namespace and --tenant"),
+        (("runs", "list", "--after", "x"), 2, "Type it as the message says"),
+    ],
+)
+async def test_what_to_do_next_is_said_for_a_command_line(
+    ask: Ask, space: sf.Space, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    """The documentation of an error speaks of code; a person at a terminal has options."""
+    async with space.mutex("a").hold():  # so that the file is there
+        shown = await ask(*arguments)
+    assert (shown.exit_code, words in shown.stderr) == (code, True)
+    for name in ("fix the call", "Engine(", "secrets masked"):
+        assert name not in shown.stderr

@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from standfast.cli.serve import on_port
+from standfast.cli.http_server import on_port
 
 if TYPE_CHECKING:
     from pathlib import Path
