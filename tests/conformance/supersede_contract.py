@@ -100,6 +100,19 @@ class SupersedeContract:
         assert seen_by(stage, "d") == ["b", "c", "d"]
 
     @DURABLE
+    @pytest.mark.parametrize("action", ["latest", "restarted"])
+    async def test_those_whose_place_is_taken_are_not_counted_in_front(
+        self, pair: Pair, stage: Stage, action: str, *, durable: bool
+    ) -> None:
+        """Each newcomer is told that it is the next one, also while the one before it is still leaving."""
+        stage.hold("other")
+        await pair[0].dispatch(arrival("queued", "other"))
+        told = [await pair[turn % 2].dispatch(arrival(action, f"n{turn}", durable=durable)) for turn in range(4)]
+        assert [each.position for each in told] == [0, 0, 0, 0]
+        stage.release("other")
+        assert await result(told[-1]) == "did n3"
+
+    @DURABLE
     async def test_an_overlap_with_one_that_does_not_stop_is_told_and_it_commits_nothing(
         self, pair: Pair, mule: Mule, *, durable: bool
     ) -> None:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
 
+SUPERSEDING: Final = ("restart", "latest")
+"""The policies by which a request takes the place of those of its action that wait."""
+
 UNFINISHED_FOR: Final = 31 * 86_400.0
 """Seconds for which a durable request counts as unfinished, should its end not be written down."""
 

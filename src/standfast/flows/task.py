@@ -22,6 +22,7 @@ from standfast.flows.records import (
     REQUESTS,
     SESSION_KEPT,
     SESSIONS,
+    SUPERSEDING,
     OnceRecord,
     RequestKeys,
     RequestRecord,
@@ -244,7 +245,7 @@ class Task(Struct, frozen=True, kw_only=True):
     @property
     def hands_over(self) -> bool:
         """Whether its record has what it brought, for a request that takes its place."""
-        return self.action.policy.name in ("restart", "latest")
+        return self.action.policy.name in SUPERSEDING
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""

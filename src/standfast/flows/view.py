@@ -22,7 +22,7 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows.arbiter.protocol import SUPERSEDED_BY
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, tenant_in
+from standfast.flows.records import REQUESTS, SUPERSEDING, RequestKeys, RequestRecord, tenant_in
 from standfast.flows.request import RequestExplanation, RequestInfo, label_of
 from standfast.flows.tenants import is_of_endpoint
 from standfast.locks.heartbeat import PRESENCES
@@ -510,6 +510,8 @@ async def explain(server: RequestServer, request_id: str, record: RequestRecord)
     if at_a_limit is not None or not record.address:
         return at_a_limit
     queue = await server.arbiter.look(record.address)
+    if record.policy in SUPERSEDING:
+        queue = queue.taken_over_by(request_id)
     place, holder = queue.position(request_id), queue.holder
     own = holder is not None and holder.id == request_id
     doing = "" if holder is None or own else await _doing(server, holder)

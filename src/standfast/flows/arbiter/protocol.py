@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import ArbiterUnavailableError, StoreError
@@ -195,6 +195,16 @@ class LineStatus(Struct, frozen=True):
         if self.holder is not None and self.holder.id == request_id:
             return 0
         return next((place for place, each in enumerate(self.waiters, 1) if each.id == request_id), None)
+
+    def taken_over_by(self, request_id: str) -> LineStatus:
+        """Return it without the waiters of the same action in front of a request that takes their places."""
+        place = self.position(request_id)
+        if not place:
+            return self
+        front, own = self.waiters[: place - 1], self.waiters[place - 1]
+        left = tuple(each for each in front if each.action != own.action)
+        gone = len(front) - len(left)
+        return structs.replace(self, waiters=(*left, *self.waiters[place - 1 :]), waiting=self.waiting - gone)
 
 
 class JoinsError(Exception):
