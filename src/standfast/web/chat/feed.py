@@ -21,7 +21,7 @@ from standfast.stores.protocol import Conflict, Put
 from standfast.web.problems import shown_explanation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Coroutine
 
     from standfast.clock import Instant
     from standfast.flows.request import EmittedEvent, RequestInfo
@@ -472,6 +472,9 @@ FOLLOWED: Final = 16
 LOOK_EVERY: Final = 5.0
 """Seconds between two looks for news, if nothing tells earlier."""
 
+NEXT_WITHIN: Final = 1.0
+"""Seconds between two looks at an answer that is the next one: what is in front of it may not be of this client."""
+
 PAUSE: Final = 1.0
 """Seconds until it is tried again when the store does not answer."""
 
@@ -489,11 +492,13 @@ class Feed:
         self._party, self._seen = party, seen
         self._frames: Final[asyncio.Queue[Frame]] = asyncio.Queue(AHEAD)
         self._slots: Final = asyncio.Semaphore(FOLLOWED)
+        self._looks: Final = asyncio.Semaphore(FOLLOWED)
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._met: Final[set[str]] = set()
         self._ends: Final = Ends(party)
         self._open = 0
         self._waiting: Final[dict[str, HandleLike]] = {}
+        self._told: Final[dict[str, dict[str, Any]]] = {}
         self._moved: Final = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -586,11 +591,13 @@ class Feed:
         end: Frame | None = None
         while True:
             try:
+                await self._tell_early(request)
                 async with self._slots:
-                    handle = await self._party.dispatching.find(self._party.principal, request)
-                    await self._look(handle)
+                    handle = await self._find(request)
+                    if await self._tell_status(handle) == "waiting":
+                        self._watch_position(handle)
                     async for event in handle.events(after):
-                        self._waiting.pop(request, None)
+                        self._forget_status(request)
                         frame = event_frame(number, request, event)
                         if frame.is_end:
                             end = frame  # and no more come
@@ -610,23 +617,49 @@ class Feed:
         if end is not None:
             await self._frames.put(end)
         self._ends.told(request)
-        self._waiting.pop(request, None)
+        self._forget_status(request)
         self._open -= 1
         self._moved.set()
 
-    async def _look(self, handle: HandleLike) -> None:
-        """Tell where an answer stands, if it has not begun; it is looked at again from time to time."""
+    # --- where answers stand that have not begun -----------------------------------------------------------------
+
+    def _find(self, request: str) -> Awaitable[HandleLike]:
+        return self._party.dispatching.find(self._party.principal, request)
+
+    async def _tell_early(self, request: str) -> None:
+        """Tell where an answer stands that is to be followed later, because as many are followed as may be."""
+        if self._slots.locked():
+            async with self._looks:
+                await self._tell_status(await self._find(request))
+
+    async def _tell_status(self, handle: HandleLike) -> str:
+        """Tell where an answer stands, if it has not ended and that was not told, and return its status."""
         info = await handle.info()
-        if info.status not in ENDED:
-            await self._frames.put(status_frame(info))
-        if info.status == "waiting":
-            self._waiting[handle.id] = handle
+        frame = status_frame(info)
+        if info.status not in ENDED and self._told.get(handle.id) != frame.body:
+            self._told[handle.id] = frame.body
+            await self._frames.put(frame)
+        return info.status
+
+    def _forget_status(self, request: str) -> None:
+        """Note that an answer has begun or ended: what it tells itself says where it stands."""
+        self._waiting.pop(request, None)
+        self._told.pop(request, None)
+
+    def _is_next(self, request: str) -> bool:
+        return not self._told.get(request, {}).get("position")
+
+    def _watch_position(self, handle: HandleLike) -> None:
+        self._waiting[handle.id] = handle
+        if self._is_next(handle.id):
+            self._moved.set()  # from now on there is one to look at often
 
     async def _watch_positions(self) -> None:
-        told: dict[str, dict[str, Any]] = {}
+        """Look again at those that wait: when an answer has ended, often at the next one, and from time to time."""
         while True:
+            has_next = any(map(self._is_next, self._waiting))
             try:
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(min(NEXT_WITHIN, LOOK_EVERY) if has_next else LOOK_EVERY):
                     await self._moved.wait()
             except TimeoutError:
                 pass
@@ -636,10 +669,11 @@ class Feed:
                     info = await handle.info()
                 except StandfastError:
                     continue
+                if request not in self._waiting:  # it has begun or ended since: that was told
+                    continue
                 if info.status != "waiting":
                     self._waiting.pop(request, None)
                 frame = status_frame(info)
-                if info.status not in ENDED and told.get(request) != frame.body:
-                    told[request] = frame.body
+                if info.status not in ENDED and self._told.get(request) != frame.body:
+                    self._told[request] = frame.body
                     await self._frames.put(frame)
-            told = {request: body for request, body in told.items() if request in self._waiting}
