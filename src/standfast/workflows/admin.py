@@ -164,6 +164,10 @@ async def _commit(runtime: Runtime, keys: RunKeys, reserved: Check, *changes: Ch
 # --- going on -----------------------------------------------------------------------------------------------------
 
 
+MOST_STOPS: Final = 20
+"""How many times a state says that it stood still until an operator let it go on."""
+
+
 async def retry(runtime: Runtime, run_id: str, step: str | None) -> None:
     """Let a run go on that failed, was cancelled, has timed out or is quarantined. Others are left as they are."""
     runtime.try_again(run_id)
@@ -192,6 +196,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
         return False
     header = _with_new_deadline(runtime, run.header)
     until = waits_until(header, runtime.now()) if run.state.has_ended and header.lines else None
+    now = runtime.now()
     going_on = structs.replace(
         run.state,
         status="pending" if run.header.lines and run.state.has_ended else "running",
@@ -205,8 +210,9 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
         ticket=None,
         until=until,
         waits_for="a worker",
-        changed_at=runtime.now(),
+        changed_at=now,
         misfit_at=None,
+        stops=(*run.state.stops, (run.state.changed_at, now))[-MOST_STOPS:],
     )
     put = Put(keys.state, RUN_STATES.encode_own(going_on), run.state_version)
     over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}

@@ -183,6 +183,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         orphaned_at: When its worker was found dead; None: another one has driven it since.
         misfit_at: Since when each worker that took it up had code that does not fit its history or its input, and
             ``waits_for`` says what differs; None: it has gone on since, or that was never so.
+        stops: From when to when it had ended, or was quarantined, before an operator let it go on; the latest ones.
     """
 
     status: Status
@@ -210,6 +211,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
     traced: int = 0
     pieces: int = 0
     misfit_at: Instant | None = None
+    stops: tuple[tuple[Instant, Instant], ...] = ()
 
     @property
     def has_ended(self) -> bool:

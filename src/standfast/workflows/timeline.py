@@ -144,9 +144,12 @@ class _Drawing:
     def __init__(self, header: Header, state: RunState, events: Sequence[HistoryEvent], ends: Instant) -> None:
         self.spans: Final[list[Span]] = []
         self._ends: Final = ends
+        self._stops: Final = state.stops
         self._claims: Final[list[Driven]] = [event.driven for event in events if event.driven is not None]
         self._attempts: Final[dict[str, int]] = {}
         self._pending: Final[dict[str, HistoryEvent]] = {}
+        for since, until in self._stops:
+            self.spans.append(Span("operator", "", since, until))
         first = self._claims[0].at if self._claims else events[0].at if events else self._first_claim(state)
         self._begin(header, first)
         self._last: Final[dict[str, Instant]] = {"": first}
@@ -160,6 +163,15 @@ class _Drawing:
         return state.changed_at if state.owner or state.claims else self._ends
 
     def _add(self, kind: SpanKind, operation: str, began: Instant, ended: Instant, *, is_open: bool = False) -> None:
+        """Draw a span, but for the time in which the run had ended and an operator was to let it go on.
+
+        Before that it waited for no worker: it did what is not recorded any more.
+        """
+        for since, until in self._stops:
+            if since < ended and until > began:
+                if since > began and kind != "worker":
+                    self.spans.append(Span(kind, operation, began, since))
+                began = max(began, until)
         if ended > began:
             self.spans.append(Span(kind, operation, began, ended, is_open=is_open))
 
@@ -193,7 +205,11 @@ class _Drawing:
 
     def _draw_step(self, event: HistoryEvent) -> None:
         since, attempt = self._since(event), self._attempts.get(event.id, 0) + 1
-        began = Instant(event.at - event.took) if event.took else since
+        began = (
+            Instant(event.at - event.took)
+            if event.took
+            else max((until for _, until in self._stops if since < until <= event.at), default=since)
+        )
         before = self._pending.pop(event.id, None)
         if before is not None and before.until is not None:
             self._draw_pause(event.id, before, began)

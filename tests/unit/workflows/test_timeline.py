@@ -135,6 +135,61 @@ def test_a_run_that_has_not_ended_shows_what_it_waits_for(waits_for: str, kind: 
     assert timeline.took == 20
 
 
+@pytest.mark.parametrize(("took", "began"), [(1.0, 51), (0, 40)])
+def test_the_time_until_an_operator_retries_a_run_is_no_wait_for_a_worker(took: float, began: float) -> None:
+    """It waits for the operator from its end on, and for a worker from the retry on."""
+    timeline = drawn(
+        event("step", "a", 2, took=2, driven=Driven("p", at(0))),
+        event("step", "b", 52, took=took, driven=Driven("q", at(50))),
+        ends=52,
+        stops=((at(5), at(40)),),
+    )
+    worker = [("worker", "b", 40, 50)] if took else []
+    assert spans(timeline) == [("work", "a", 0, 2), ("operator", "", 5, 40), *worker, ("work", "b", began, 52)]
+
+
+def test_a_wait_that_was_interrupted_by_an_end_goes_on_after_the_retry() -> None:
+    """Of the time between, the operator was waited for."""
+    timeline = drawn(
+        event("waits", "go", 1, driven=Driven("p", at(0))),
+        event("signal", "go", 60, due=at(59)),
+        ends=60,
+        stops=((at(5), at(40)),),
+    )
+    waits = [("signal", "go", 1, 5), ("operator", "", 5, 40), ("signal", "go", 40, 59), ("worker", "go", 59, 60)]
+    assert spans(timeline) == waits
+
+
+async def test_a_retried_run_tells_how_long_it_waited_for_the_operator() -> None:
+    """From its failure to the retry; a failed run that is retried twice has two such times."""
+    fails = [True, True]
+
+    @sf.workflow
+    async def fragile(ctx: sf.Context) -> str:
+        return await ctx.step(attempt)
+
+    async def attempt() -> str:
+        if fails:
+            fails.pop()
+            raise LookupError("no tea left")
+        return "tea"
+
+    async with sf.Engine("memory://", workflows=[fragile]) as opened:
+        run = await opened.start(fragile, id="r")
+        for _ in range(2):
+            with pytest.raises(sf.errors.RunFailedError):
+                await run.result()
+            failed_at = (await opened.get("r")).changed_at
+            await opened.retry("r")
+        assert await run.result() == "tea"
+        timeline = await opened.timeline("r")
+    waited = [span for span in timeline.spans if span.kind == "operator"]
+    assert len(waited) == 2
+    assert waited[-1].began_at == failed_at
+    assert timeline.seconds.keys() >= {"operator"}
+    assert all(span.began_at >= waited[-1].ended_at for span in timeline.spans if span.kind in ("worker", "work"))
+
+
 def test_a_history_of_an_older_version_is_drawn_as_well_as_it_can_be() -> None:
     """A step without its length is taken for work since what came before it."""
     timeline = drawn(event("step", "a", 2), event("step", "b", 5), ends=5)
