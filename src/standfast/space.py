@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from standfast.audit import Audit
 from standfast.clock import SYSTEM_CLOCK
@@ -248,6 +248,13 @@ class Opening:
     def address(self) -> str:
         """Which store, without secrets."""
         return mask_url(self._url)
+
+    if not TYPE_CHECKING:  # a type checker knows that there is no such attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what was forgotten, to code that uses it as the space."""
+            how = "write `async with sf.open(...) as space`, or `space = await sf.open(...)`"
+            raise AttributeError(f"the store is not open yet, so it has no {name!r:.60}: {how}", name=name, obj=self)
 
     def __await__(self) -> Generator[Any, Any, Space]:
         return self._open().__await__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,6 +49,14 @@ async def test_awaiting_the_opening_gives_a_space_that_the_caller_closes() -> No
 
     with pytest.raises(StoreClosedError, match="open a new one"):
         await space.read(space.key("note"))
+
+
+def test_a_space_that_was_not_opened_says_how() -> None:
+    """Who forgets ``async with`` or ``await`` is told so, and ``hasattr`` answers."""
+    opening: Any = sf.open("memory://")
+    with pytest.raises(AttributeError, match=r"not open yet.*'mutex'.*async with sf.open"):
+        opening.mutex("account-42")
+    assert not hasattr(opening, "mutex")
 
 
 @pytest.mark.parametrize("operation", ["read", "commit", "update", "scan", "watch", "wake"])

@@ -35,6 +35,7 @@ from standfast.errors import (
     ScheduleNotFoundError,
     StandfastError,
     StoreReadOnlyError,
+    StoreUnavailableError,
     UnknownWorkflowError,
     UpdateTimeoutError,
     WorkflowConcurrencyLimitExceededError,
@@ -194,6 +195,7 @@ _ADVICE: Final[dict[type[StandfastError], str]] = {
     LockMismatchError: "Nothing was taken. Use another key, or the same kind of lock and permits as other programs do.",
     NondeterminismError: "Nothing was changed. Name an engine with the code that the run was begun with.",
     OutcomeUnknownError: "It may or may not have been written. Look before you do it again.",
+    StoreUnavailableError: "Nothing was written. Is the server up, and reachable from here? Check --store.",
     UnknownWorkflowError: "Check --namespace and --tenant: standfast workers lists who has what. Or start a"
     " worker that has it; standfast runs start --unknown does not wait for one.",
     UpdateTimeoutError: "It may still answer: the update stays in its inbox. Check the name, or give more --timeout.",
@@ -240,6 +242,9 @@ def load(name: str, folder: str, wanted: Wanted[T]) -> object:
     """Return what ``module:attribute`` names: what is wanted, or a function that makes it."""
     module_name, _, attribute = name.partition(":")
     attribute = attribute or wanted.noun
+    if module_name.endswith(".py"):
+        plain = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise click.UsageError(f"Name the module without .py: {plain}:{attribute}, not {name!r}.")
     if not module_name or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         example = f"module:attribute, such as {wanted.where}"
         raise click.UsageError(f"Name the {wanted.noun} as {example}, not {name!r}.")

@@ -209,7 +209,7 @@ class WrongArgumentsError(WorkflowError, TypeError):
 
     function: str
     problem: str
-    template = "{function}() cannot be called like this: {problem}"
+    template = "{function} cannot be called like this: {problem}"
 
 
 class StepTimeoutError(WorkflowError, TimeoutError):

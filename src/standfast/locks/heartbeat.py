@@ -109,7 +109,9 @@ PRESENCES: Final[Codec[PresenceRecord]] = Codec(PresenceRecord, what="a presence
 
 def this_process(lease: float, lifeline: str) -> PresenceRecord:
     """Describe this process to others."""
-    program = sys.argv[0].rpartition("/")[2] if sys.argv else ""
+    folder, _, program = sys.argv[0].rpartition("/") if sys.argv else ("", "", "")
+    if program == "__main__.py":  # python -m: the package says more
+        program = folder.rpartition("/")[2]
     return PresenceRecord(os.getpid(), socket.gethostname()[:100], program[:100], lease, lifeline)
 
 

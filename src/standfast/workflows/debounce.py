@@ -29,7 +29,7 @@ from standfast.errors import (
 from standfast.ids import new_id
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Change, Check, Conflict, Delete, Put
-from standfast.workflows.definition import Workflow
+from standfast.workflows.definition import Workflow, described
 from standfast.workflows.failures import set_logged
 from standfast.workflows.inbox import Sending, first_of
 from standfast.workflows.messages import checked_message_name
@@ -507,4 +507,4 @@ def workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
         return (each,)
     if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return each.workflows
-    raise DeclarationError(repr(each)[:100], "this is no workflow; declare it with @sf.workflow")
+    raise DeclarationError(described(each), "this is no workflow; declare it with @sf.workflow")

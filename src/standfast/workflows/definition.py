@@ -263,6 +263,11 @@ def name_of(given: object) -> str:
     return str(getattr(found, "name", found))
 
 
+def described(given: object) -> str:
+    """Return what was given in place of a workflow, for people: a function by its name."""
+    return str(getattr(given, "__qualname__", None) or repr(given)[:100])
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """Return where a function is defined, for people: its name, and its file and line."""
     function = inspect.unwrap(function)

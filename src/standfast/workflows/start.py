@@ -28,7 +28,7 @@ from standfast.stores.user_transactions import converse, user_connection_of, use
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import WAITS, start_in_lines
 from standfast.workflows.catalog import RemoteWorkflow, Startable, find_remote, is_declared
-from standfast.workflows.definition import Bound, Workflow, checked_name, place_of, unbound
+from standfast.workflows.definition import Bound, Workflow, checked_name, described, place_of, unbound
 from standfast.workflows.inbox import first_of
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import standings_of, waits_until
@@ -393,7 +393,7 @@ async def find(runtime: Runtime, given: object, *, drives: bool, unknown: Unknow
     found = unbound(given)
     if not isinstance(found, Workflow):
         problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
-        raise DeclarationError(repr(found)[:100], problem)
+        raise DeclarationError(described(found), problem)
     workflow = cast("Workflow[..., Any]", found)
     check_registered(runtime, workflow, drives=drives)
     return workflow

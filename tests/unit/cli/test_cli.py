@@ -396,6 +396,7 @@ async def test_what_is_no_length_of_time_is_told_by_its_option(
         (("--store", "nope://x", "status"), 1, "Check --store and STANDFAST_STORE."),
         (("runs", "start", "nope"), 3, "standfast workers lists who has what"),
         (("limits", "set", "nope", "3"), 3, "Check --namespace and --tenant"),
+        (("worker", "shop.py:engine"), 2, "without .py: shop:engine"),
         (("runs", "list", "--after", "x"), 2, "Type it as the message says"),
     ],
 )

@@ -115,3 +115,13 @@ async def test_what_somebody_else_wrote_there_is_no_matter(scope: Scope, presenc
     key = presence.key
     await scope.update([key], lambda _: Decision(None, (Put(key, PRESENCES.encode(this_process(LEASE, ""))),)))
     assert await presence.renew(scope.store)
+
+
+@pytest.mark.parametrize(
+    ("argument", "program"),
+    [("/srv/app/report.py", "report.py"), ("/lib/standfast/__main__.py", "standfast"), ("-c", "-c"), ("", "")],
+)
+def test_a_process_is_named_by_its_program(monkeypatch: pytest.MonkeyPatch, argument: str, program: str) -> None:
+    """One that was started with ``python -m`` by its package, not by the file that all of them have."""
+    monkeypatch.setattr("sys.argv", [argument])
+    assert this_process(1.0, "").program == program
