@@ -222,6 +222,8 @@ def advice_of(problem: StandfastError) -> str:
 FRAMES = 5
 """How many lines of a traceback are shown: the last ones, where the trouble is."""
 
+_PACKAGE: Final = os.path.join(os.path.dirname(sf.__file__), "")  # noqa: PTH118, PTH120 -- compared with plain text
+
 
 @final
 class Wanted(Generic[T]):
@@ -295,11 +297,11 @@ def _described(found: object) -> str:
 
 
 def _refuse(message: str, problem: BaseException) -> NoReturn:
-    """End with an exception of the user's own code: what it says, and where."""
-    lines = traceback.format_exception_only(problem)
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if "importlib" not in frame.filename]
-    where = "".join(traceback.format_list(frames[1:][-FRAMES:]))
-    end(f"{message}: {''.join(lines).strip()}", NOT_LOADED, where.rstrip())
+    """End with an exception of the user's own code: what it says, and where. What Standfast did below is left out."""
+    says = str(problem) if isinstance(problem, StandfastError) else "".join(traceback.format_exception_only(problem))
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [each for each in frames if "importlib" not in each.filename and not each.filename.startswith(_PACKAGE)]
+    end(f"{message}: {says.strip()}", NOT_LOADED, "".join(traceback.format_list(own[-FRAMES:])).rstrip())
 
 
 # --- which store, namespace and tenant a command works on ----------------------------------------------------------

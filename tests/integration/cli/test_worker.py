@@ -156,6 +156,7 @@ def test_a_worker_shows_on_a_terminal_how_it_goes(start: Start, folder: str, ter
         ("nowhere:engine", 4, "there is no module nowhere"),
         ("flows:nothing", 4, "Did you mean flows:engine?"),
         ("flows:not_one", 4, "flows:not_one is no engine but of type int"),
+        ("flows:stays", 4, "flows:stays() made no engine: stays: start it with"),
         ("flows:cannot", 4, "flows:cannot() made no engine: RuntimeError: no settings"),
         ("broken", 4, "No module named 'nothing_of_this_name'"),
         ("wrong:engine", 4, "ZeroDivisionError: division by zero"),
