@@ -103,6 +103,8 @@ async def open_store(
     """
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidUrlError(type(url).__name__, f"a store URL is text, for example {EXAMPLES['sqlite']!r}")
+    if url != url.strip(" "):  # of a file it would be another one, and nothing would tell
+        raise InvalidUrlError(url, "it begins or ends with a space; leave that out, or write %20 in the name of a file")
     scheme, separator, _ = url.partition("://")
     if not separator or (scheme not in EXAMPLES and scheme not in _SERVERS):
         raise InvalidUrlError(url, _what_to_type(url, scheme))
@@ -148,6 +150,8 @@ def file_of(url: str) -> str | None:
 
 
 def _what_to_type(url: str, scheme: str) -> str:
+    if url.startswith("sqlite:") and "://" not in url:
+        return f"three slashes are needed: {'sqlite:///' + url.removeprefix('sqlite:')!r}"
     if "://" not in url:
         return f"it has no scheme; for a file write {f'sqlite:///{url}'!r}"
     if scheme.lower() in _DESIGNED:
