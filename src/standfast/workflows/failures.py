@@ -88,7 +88,10 @@ def trace_of(error: BaseException, carried: str = "") -> str:
     carried = carried or next((note.trace for note in _notes(error) if isinstance(note, TraceNote)), "")
     frames = list(traceback.walk_tb(error.__traceback__))
     lines = [*_own_lines(frames), *carried.splitlines()][-MOST_FRAMES:]
-    if not lines and not type(error).__module__.startswith("standfast."):  # it comes from Standfast, and should not
+    cause = error.__cause__
+    is_told = cause is not None and _own(list(traceback.walk_tb(cause.__traceback__)))  # by the trace of the cause
+    is_ours = not is_told and not type(error).__module__.startswith("standfast.")
+    if not lines and is_ours:  # it comes from Standfast, and should not
         lines = [_line(place) for place in frames[-MOST_FRAMES:]]
     return mask_message("\n".join(line[-_MAX_LINE:] for line in lines))
 

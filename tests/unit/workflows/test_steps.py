@@ -10,6 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import RunFailedError, StepInterruptedError, WorkflowAlreadyExistsError
+from standfast.workflows.failures import failure_lines
 from tests.unit.workflows.engines import WORKFLOWS, act, collects, engine, until
 
 STARTED: list[asyncio.Event] = []
@@ -106,3 +107,20 @@ def test_a_wait_before_an_attempt_is_never_longer_than_the_longest() -> None:
     """However many attempts there were: a step may be tried for months."""
     retry = sf.Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=60.0)
     assert [retry.wait_before(attempt) for attempt in (2, 3, 8, 5_000)] == [1.0, 2.0, 60.0, 60.0]
+
+
+async def test_what_a_function_in_a_thread_raised_is_shown_without_our_frames() -> None:
+    """Where it was raised is told by the cause; the lines between it and the step are not the user's."""
+
+    @sf.workflow
+    async def exits(ctx: sf.Context) -> None:
+        await ctx.step(ends_abruptly, "exit")
+
+    async with sf.Engine("memory://", workflows=[exits]) as engine:
+        with pytest.raises(RunFailedError) as failed:
+            await (await engine.start(exits)).result()
+        failure = (await engine.get(failed.value.run_id)).failure
+    assert failure is not None
+    lines = list(failure_lines(failure))
+    assert not [line for line in lines if "threads.py" in line or "workflows/runtime.py" in line or "/steps.py" in line]
+    assert lines[-1].endswith("in ends_abruptly")
