@@ -222,9 +222,22 @@ class Activation:
             await self.runtime.until_proven()
         if self.is_unloading or (self.is_stopping and not (branch is not None and branch.is_beginning)):
             raise Unload
+        if self.runtime.is_torn_down():
+            self.abandon()
+            raise Unload
         if self.claim is None or not self.runtime.may_act(self.claim.presence):
             self.evict()
             raise Unload
+
+    def is_torn_down(self, problem: BaseException | None) -> bool:
+        """Return True if what was raised is that the event loop ends, and take the run off: that fails no run.
+
+        Nothing of it is recorded. Whichever worker finds that this process is gone goes on from the records.
+        """
+        is_so = isinstance(problem, asyncio.CancelledError) and self.runtime.is_torn_down()
+        if is_so:
+            self.abandon()
+        return is_so
 
     def is_live(self, branch: Branch) -> bool:
         """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
@@ -277,6 +290,10 @@ class Activation:
         self.note_idleness()
         try:
             result = await wait.future
+        except asyncio.CancelledError as problem:
+            if self.is_torn_down(problem):
+                raise Unload from None
+            raise
         finally:
             self.branches.end_wait(branch, wait)
             self.runtime.idle.pop(self, None)
@@ -468,6 +485,8 @@ class Activation:
         return self._seen_whole(how)
 
     def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:
+        if how[0] == "raised":
+            self.is_torn_down(how[1])
         if isinstance(how[1], Unload) and how[0] == "raised":
             self.unload()
             return "unloaded", None

@@ -307,6 +307,7 @@ class Runtime:
         self._alarm_count = 0
         self.notify: Callable[[], None] = _nothing
         self.made_room: Callable[[], None] = _nothing
+        self.is_torn_down: Callable[[], bool] = bool
         self.execute: Callable[[Activation], None] = _nothing_with
         self.poll_again: Callable[[str], None] = _nothing_with
         self.has_room: Callable[[], bool] = bool

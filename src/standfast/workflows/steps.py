@@ -629,6 +629,9 @@ class StepExecution:
             CURRENT_STEP.reset(tokens[0])
             INSIDE.reset(tokens[1])
             RECORDING.reset(tokens[2])
+        if activation.is_torn_down(how[1]):
+            recording.drop()
+            raise Unload
         if recording.is_asked:
             how = await self._settle(recording, how)
         else:

@@ -215,7 +215,7 @@ class Worker:
         self._heard: Final[dict[str, Instant]] = {}
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         runtime.notify, runtime.execute, runtime.poll_again = self._notified.set, self.execute, self._on_ready
-        runtime.made_room = self._on_room
+        runtime.made_room, runtime.is_torn_down = self._on_room, self._is_torn_down
         runtime.has_room = self.has_room
 
     async def start(self) -> None:
@@ -246,6 +246,10 @@ class Worker:
 
     def _tell_held_up(self, late: float) -> None:
         self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
+
+    def _is_torn_down(self) -> bool:
+        """Return True if the event loop ends: then all its tasks are cancelled at one moment, this worker's too."""
+        return self._main is not None and self._main.cancelling() > 0
 
     async def join(self) -> None:
         """Wait until the worker has stopped. If that is because of an error that it cannot go on after, raise it."""

@@ -99,7 +99,7 @@ def test_arguments_come_back_as_they_were_given(number: int, by_name: bool, at: 
 )
 def test_a_wrong_call_is_a_type_error(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """As Python would say, before anything is written."""
-    with pytest.raises(TypeError, match=r"order'\(\) cannot be called like this") as caught:
+    with pytest.raises(TypeError, match="order' cannot be called like this") as caught:
         ORDER.pack(args, kwargs)
     assert isinstance(caught.value, WrongArgumentsError)
 
