@@ -196,6 +196,7 @@ class Worker:
         self._main: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._indexing: asyncio.Task[None] | None = None
+        self._sentinel: asyncio.Task[bool] | None = None
         self._pulse: Pulse | None = None
         self._ready: Final[OrderedDict[str, None]] = OrderedDict()
         self._capacity, self._ended, self._took = Capacity(), 0, 0.0
@@ -226,6 +227,7 @@ class Worker:
         self._listening = asyncio.get_running_loop().create_task(self._listen(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
         self._indexing = asyncio.get_running_loop().create_task(self._index())
+        self._sentinel = asyncio.get_running_loop().create_task(asyncio.Event().wait())
         self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
         self._runtime.lines.heartbeat.loop_report = self._pulse.report
 
@@ -248,8 +250,11 @@ class Worker:
         self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
 
     def _is_torn_down(self) -> bool:
-        """Return True if the event loop ends: then all its tasks are cancelled at one moment, this worker's too."""
-        return self._main is not None and self._main.cancelling() > 0
+        """Return True if the event loop ends: then all its tasks are cancelled at one moment, also one that only waits.
+
+        The others have limits of time inside, which cancel them, too.
+        """
+        return self._sentinel is not None and self._sentinel.cancelling() > 0
 
     async def join(self) -> None:
         """Wait until the worker has stopped. If that is because of an error that it cannot go on after, raise it."""
@@ -706,7 +711,7 @@ class Worker:
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.gather(*(self._release(each, grace, hurried) for each in loaded), return_exceptions=True)
         hurried.cancel()
-        for task in (self._listening, self._indexing):
+        for task in (self._listening, self._indexing, self._sentinel):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -726,7 +731,7 @@ class Worker:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
         self.is_stopping = True
         self._end_pulse()
-        loops = {task for task in (self._main, self._listening, self._indexing) if task is not None}
+        loops = {task for task in (self._main, self._listening, self._indexing, self._sentinel) if task is not None}
         for task in loops:
             task.cancel()
         return loops | self._tasks
