@@ -159,6 +159,7 @@ SMALL_FOR_A_REASON: dict[str, str] = {
     "testing/workflows/interleavings.py": "a public part of the test kit of its own",
     "workflows/saved_history.py": "the layout of files that tests and the dashboard share",
     "cli/launcher.py": "started as a file, by an interpreter that loads nothing else",
+    "cli/probes.py": "the option --listen of three commands",
 }
 
 TWO_CLASSES_OF_ONE_NAME = {

@@ -38,7 +38,7 @@ def listen_at(text: str) -> tuple[str, int] | None:
 
 @contextlib.asynccontextmanager
 async def listening(place: tuple[str, int] | str | None, probes: Probes) -> AsyncGenerator[ProbeListener | None]:
-    """Answer probes at a place, if there is one. A place that cannot be had ends the command."""
+    """Answer probes at a place, if there is one. A place that is taken ends the command."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             listener = await stack.enter_async_context(listening_at(place, probes))

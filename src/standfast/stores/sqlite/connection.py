@@ -96,9 +96,9 @@ def copied(path: str) -> Generator[str]:
     with tempfile.TemporaryDirectory(prefix="standfast-") as folder:
         copy = os.path.join(folder, os.path.basename(path))  # noqa: PTH118, PTH119 -- plain text, like all paths here
         try:
-            if os.statvfs(path).f_flag & os.ST_RDONLY or not os.path.exists(f"{path}-shm"):  # noqa: PTH110 -- as above
+            if os.statvfs(path).f_flag & os.ST_RDONLY or not os.path.exists(f"{path}-shm"):  # noqa: PTH110 -- plain text, like all paths here
                 for ending in ("", "-wal"):
-                    if os.path.exists(path + ending):  # noqa: PTH110 -- as above
+                    if os.path.exists(path + ending):  # noqa: PTH110 -- plain text, like all paths here
                         shutil.copyfile(path + ending, copy + ending)
             else:
                 with (
