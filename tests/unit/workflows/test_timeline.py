@@ -176,16 +176,16 @@ async def test_a_retried_run_tells_how_long_it_waited_for_the_operator() -> None
 
     async with sf.Engine("memory://", workflows=[fragile]) as opened:
         run = await opened.start(fragile, id="r")
+        failed_at: list[Instant] = []
         for _ in range(2):
             with pytest.raises(sf.errors.RunFailedError):
                 await run.result()
-            failed_at = (await opened.get("r")).changed_at
+            failed_at.append((await opened.get("r")).changed_at)
             await opened.retry("r")
         assert await run.result() == "tea"
         timeline = await opened.timeline("r")
     waited = [span for span in timeline.spans if span.kind == "operator"]
-    assert len(waited) == 2
-    assert waited[-1].began_at == failed_at
+    assert [span.began_at for span in waited] == failed_at
     assert timeline.seconds.keys() >= {"operator"}
     assert all(span.began_at >= waited[-1].ended_at for span in timeline.spans if span.kind in ("worker", "work"))
 
