@@ -34,6 +34,7 @@ from standfast.stores.backend import OPEN, Applied, RiderBatch, WorkRider, moved
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
+from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from standfast.stores.fold import Ranges
     from standfast.stores.protocol import Change
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
+    from standfast.stores.sqlite.plain_batch import Row
 
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
@@ -376,7 +378,6 @@ _COUNT_UP: Final = (
     "INSERT INTO main.counters VALUES (?, ?, ?) ON CONFLICT (handle)"
     " DO UPDATE SET count = excluded.count, at = excluded.at WHERE excluded.count > count"
 )
-_INSERT: Final = "INSERT INTO main.records VALUES (?, ?, ?, ?)"
 _REPLACE: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE rowid = ?"
 _DELETE: Final = "DELETE FROM main.records WHERE key = ?"
 _ATTEMPT: Final = "SELECT count FROM main.counters WHERE handle = ?"
@@ -415,6 +416,7 @@ class Database:
         "_file",
         "_last_commit_seconds",
         "_limits",
+        "_plain_in",
         "_reader",
         "_rows",
         "_section",
@@ -431,6 +433,7 @@ class Database:
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
         self._rows: dict[RecordKey, int] = {}
+        self._plain_in = 0  # after how many batches one may be written as if every guard held
         self._last_commit_seconds = self.quickest_of_two = 0.0
         self.log_pages = 0
         with self._section:
@@ -450,10 +453,13 @@ class Database:
             self._begin(patience)
             try:
                 rider = batch.riders[0]
-                folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
+                folded = self._write_plainly(batch.riders, patience) if len(batch.riders) > 1 else None
+                if folded is None:
+                    folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
+                    self._write(folded)
                 has_written = bool(folded.writes) or type(folded.outcomes[0]) is Worked
                 if has_written:
-                    self._write(batch.attempt, folded)
+                    self._count_up(batch.attempt, folded)
             except BaseException:
                 self._roll_back()
                 raise
@@ -529,9 +535,26 @@ class Database:
 
         return first
 
-    def _write(self, attempt: str, folded: Folded) -> None:
+    def _write_plainly(self, riders: Sequence[Rider], patience: float) -> Folded | None:
+        """Write commits whose guards all hold, without folding them; None: fold them, nothing is written."""
+        if self._plain_in:
+            self._plain_in -= 1
+            return None
+        writer, time = self._writer, self._time
+        last_version, last_at = writer.execute(_COUNTERS).fetchall()[0]
+        time.look(writer)
+        at = time.now(last_at)
+        batch = PlainBatch.of(riders, at, max(last_version, at - 1))  # as in _fold
+        folded = None if batch is None else batch.write(writer)
+        if batch is not None and folded is None:
+            self._plain_in = PAUSE
+            self._roll_back()
+            self._begin(patience)
+        return folded
+
+    def _write(self, folded: Folded) -> None:
         execute_many, rows = self._writer.executemany, self._rows
-        inserts: list[tuple[object, ...]] = []
+        inserts: list[Row] = []
         replacements: list[tuple[object, ...]] = []
         for key, record in folded.writes.items():
             if record is not None:
@@ -540,13 +563,16 @@ class Database:
                 else:  # found a moment ago: its row is known, and need not be looked for by its key again
                     replacements.append((record.version, record.expires_at, record.value, row))
         if inserts:
-            execute_many(_INSERT, inserts)
+            insert(self._writer, inserts)
         if replacements:
             execute_many(_REPLACE, replacements)
         if len(inserts) + len(replacements) < len(folded.writes):
             execute_many(_DELETE, [(key,) for key, record in folded.writes.items() if record is None])
+
+    def _count_up(self, attempt: str, folded: Folded) -> None:
         handle, number = _split(attempt)
-        execute_many(_COUNT_UP, (("", folded.last_version, folded.at), (handle, number, folded.at)))
+        counts = (("", folded.last_version, folded.at), (handle, number, folded.at))
+        self._writer.executemany(_COUNT_UP, counts)
         if self._writer.changes() != 1:
             raise AttemptClosedError(self._file.path, f"attempt {attempt} was settled as never written")
 

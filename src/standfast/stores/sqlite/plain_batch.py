@@ -1,0 +1,161 @@
+"""A batch of plain commits, written as if every guard held.
+
+Most batches of many riders are commits of different records whose guards all hold: steps of many runs. Nothing of such
+a batch has to be read but the records that are only checked; each other guard is part of the statement that writes. If
+one does not hold, or if riders touch the same record, nothing may be kept of it, and the batch is folded instead
+(:mod:`~standfast.stores.fold`), which is the specification of what is done here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING, Final, final
+
+import apsw
+
+from standfast.stores.backend import CommitRider
+from standfast.stores.fold import Folded
+from standfast.stores.protocol import MAX_VERSION, Commit, Delete, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from standfast.clock import Instant
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Rider
+    from standfast.stores.protocol import Wake
+    from standfast.stores.sqlite.connection import SqliteConnection
+
+    Row = tuple[RecordKey, int, Instant | None, bytes]
+
+_LIVE: Final = "(expires_at IS NULL OR expires_at > ?)"
+_REPLACE: Final = (
+    f"UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
+)
+_DELETE: Final = f"DELETE FROM main.records WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
+_INSERT: Final = "INSERT INTO main.records VALUES "
+_ROW: Final = "(?, ?, ?, ?)"
+_ROWS: Final = 32
+"""How many rows one statement inserts: beyond some dozens, more gain nothing."""
+
+_MANY: Final = f"{_INSERT}{', '.join([_ROW] * _ROWS)}"
+_ONE: Final = f"{_INSERT}{_ROW}"
+_MOST_CHECKED: Final = 512
+
+PAUSE: Final = 32
+"""How many batches are folded at once after one that was written in vain: its like may follow."""
+
+
+@cache
+def _count_of(size: int) -> str:
+    """Return the statement that counts how many of some records are there, live, at their versions."""
+    pairs = ", ".join(["(?, ?)"] * size)
+    return (
+        f"SELECT count(*) FROM (VALUES {pairs}) AS g JOIN main.records AS r"  # noqa: S608 -- only question marks
+        f" ON r.key = g.column1 AND r.version = g.column2 WHERE {_LIVE}"
+    )
+
+
+def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
+    """Insert records, many by one statement: that takes half as long as one by one."""
+    whole = len(rows) - len(rows) % _ROWS
+    for first in range(0, whole, _ROWS):
+        connection.execute(_MANY, tuple(chain.from_iterable(rows[first : first + _ROWS])))
+    if whole < len(rows):
+        connection.executemany(_ONE, rows[whole:])
+
+
+@final
+class PlainBatch:
+    """What a batch of plain commits writes, and what its riders are told if all of it could be written."""
+
+    __slots__ = (
+        "_at",
+        "_changed",
+        "_checks",
+        "_deletes",
+        "_inserts",
+        "_last_version",
+        "_outcomes",
+        "_replaces",
+        "_wakes",
+    )
+
+    def __init__(self, at: Instant, last_version: int) -> None:
+        self._at, self._last_version = at, last_version
+        self._inserts: Final[list[Row]] = []
+        self._replaces: Final[list[tuple[object, ...]]] = []
+        self._deletes: Final[list[tuple[RecordKey, int, Instant]]] = []
+        self._checks: Final[dict[RecordKey, int]] = {}
+        self._changed: Final[dict[RecordKey, None]] = {}
+        self._outcomes: Final[list[Commit]] = []
+        self._wakes: Final[list[Wake]] = []
+
+    @classmethod
+    def of(cls, riders: Sequence[Rider], at: Instant, last_version: int) -> PlainBatch | None:
+        """Return the batch that riders make; None: they are not plain, or not apart from each other."""
+        if last_version + len(riders) > MAX_VERSION:
+            return None
+        batch = cls(at, last_version)
+        for rider in riders:
+            if type(rider) is not CommitRider or rider.after is not None or rider.before is not None:
+                return None
+            if not batch._add(rider):
+                return None
+        written = len(batch._inserts) + len(batch._replaces) + len(batch._deletes)
+        is_apart = written == len(batch._changed) and batch._checks.keys().isdisjoint(batch._changed)
+        return batch if is_apart else None
+
+    def _add(self, rider: CommitRider) -> bool:
+        at, checks, changed = self._at, self._checks, self._changed
+        self._last_version = version = self._last_version + 1
+        versions: dict[RecordKey, int] = {}
+        for change in rider.changes:
+            key = change.key
+            if type(change) is Put:
+                versions[key] = version
+                changed[key] = None
+                if change.expected:
+                    self._replaces.append((version, change.expires_at, change.value, key, change.expected, at))
+                else:
+                    self._inserts.append((key, version, change.expires_at, change.value))
+            elif type(change) is Delete:
+                changed[key] = None
+                self._deletes.append((key, change.expected, at))
+            elif checks.setdefault(key, change.expected) != change.expected:
+                return False
+        if rider.wake:
+            self._wakes += rider.wake
+        self._outcomes.append(Commit(at, versions))
+        return True
+
+    def write(self, connection: SqliteConnection) -> Folded | None:
+        """Write everything, in the transaction under way; None: a guard does not hold, and it must be rolled back."""
+        if not self._all_hold(connection):
+            return None
+        if self._inserts:
+            try:
+                insert(connection, self._inserts)
+            except apsw.ConstraintError:
+                return None
+        before = connection.total_changes()
+        if self._replaces:
+            connection.executemany(_REPLACE, self._replaces)
+        if self._deletes:
+            connection.executemany(_DELETE, self._deletes)
+        if connection.total_changes() - before != len(self._replaces) + len(self._deletes):
+            return None
+        writes = dict.fromkeys(self._changed)
+        return Folded(self._at, tuple(self._outcomes), writes, tuple(self._wakes), self._last_version)
+
+    def _all_hold(self, connection: SqliteConnection) -> bool:
+        checks = tuple(self._checks.items())
+        for first in range(0, len(checks), _MOST_CHECKED):
+            some = checks[first : first + _MOST_CHECKED]
+            size = 1 << (len(some) - 1).bit_length()  # few sizes, so that each statement is prepared once
+            # What fills up a statement is a key that no record has.
+            pairs = (*chain.from_iterable(some), *((b"", 0) * (size - len(some))))
+            if connection.execute(_count_of(size), (*pairs, self._at)).get != len(some):
+                return False
+        return True

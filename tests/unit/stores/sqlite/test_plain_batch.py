@@ -1,0 +1,199 @@
+"""A batch that is written as if every guard held comes to what folding it comes to, or to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import apsw
+
+import standfast as sf
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Check, Commit, Conflict, Delete, Put, Record, Wake
+from standfast.stores.backend import ChoiceRider, CommitRider
+from standfast.stores.fold import fold_in_order
+from standfast.stores.memory import CAPABILITIES
+from standfast.stores.protocol import MAX_VERSION, Alternative
+from standfast.stores.sqlite import plain_batch
+from standfast.stores.sqlite.plain_batch import PlainBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from standfast.stores import Change
+    from standfast.stores.backend import Rider
+
+NOW, LAST = Instant(1_000), 50
+KEYS = [RecordKey("ns", f"{number:03}") for number in range(80)]
+EXPIRES = {7: NOW, 17: Instant(NOW - 1), 27: Instant(NOW + 1), 37: Instant(NOW + 1)}
+SEEDED = {key: Record(key, b"before", number + 1, EXPIRES.get(number)) for number, key in enumerate(KEYS) if number % 2}
+"""Every other key has a record; two of those are expired, and two are about to."""
+
+ROUNDS = 600
+
+
+def table(records: dict[RecordKey, Record]) -> apsw.Connection:
+    """Return a database that holds records."""
+    connection = apsw.Connection("")
+    connection.execute(resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text())
+    rows = [(each.key, each.version, each.expires_at, each.value) for each in records.values()]
+    connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
+    return connection
+
+
+def content(connection: apsw.Connection) -> dict[RecordKey, Record]:
+    """Return what a database holds."""
+    rows = connection.execute("SELECT key, value, version, expires_at FROM records").fetchall()
+    return {(key := RecordKey.from_encoded(row[0])): Record(key, *row[1:]) for row in rows}
+
+
+def is_apart(riders: Sequence[CommitRider]) -> bool:
+    """Return True if no rider changes what another one looks at."""
+    changed = [change.key for rider in riders for change in rider.changes if not isinstance(change, Check)]
+    checked = {change.key for rider in riders for change in rider.changes if isinstance(change, Check)}
+    return len({*changed}) == len(changed) and checked.isdisjoint(changed)
+
+
+def change_of(draw: random.Random, key: RecordKey, *, holds: bool = True) -> Change:
+    """Return a change of a record, whose guard holds or does not."""
+    record = SEEDED.get(key)
+    expected = 0 if record is None or record.is_expired(NOW) else record.version
+    if not holds:
+        wrong = {0, 1, expected + 1, expected if record is None else record.version} - {expected}
+        expected = draw.choice(sorted(wrong))
+    kind = draw.choice((Put, Put, Delete, Check)) if expected else Put
+    if kind is Put:
+        return Put(key, b"after", expected, draw.choice((None, None, Instant(NOW + 5))))
+    return Delete(key, expected) if kind is Delete else Check(key, expected)
+
+
+def batch_of(draw: random.Random) -> list[CommitRider]:
+    """Return riders with records of their own whose guards hold; or so but for one thing."""
+    keys = draw.sample(KEYS, draw.randint(2, 20))
+    made = [change_of(draw, key) for key in keys]
+    spoiled, before = draw.randrange(len(made)), None
+    if draw.randrange(2):  # the records that are expired, or nearly, are few
+        keys[spoiled] = KEYS[draw.choice([*EXPIRES])]
+        made = [change_of(draw, key) for key in dict.fromkeys(keys)]
+        spoiled = min(spoiled, len(made) - 1)
+    match draw.randrange(8):
+        case 0:
+            made[spoiled] = change_of(draw, keys[spoiled], holds=False)
+        case 1:
+            made.append(change_of(draw, keys[spoiled]))  # behind another rider, which may have changed it
+        case 2:
+            made.append(change_of(draw, keys[spoiled], holds=False))
+        case 3:
+            made[spoiled] = Put(keys[spoiled], b"after", made[spoiled].expected, draw.choice((NOW, Instant(NOW - 1))))
+        case 4:
+            before = draw.choice((NOW, Instant(NOW + 1)))
+        case _:
+            pass
+    batch: list[CommitRider] = []
+    while made:
+        some = {change.key: change for change in (made.pop(0) for _ in range(min(len(made), draw.randint(1, 4))))}
+        batch.append(CommitRider(tuple(some.values()), before=before, wake=(Wake(KEYS[0]),) * draw.randrange(2)))
+    return batch
+
+
+def test_what_is_written_is_what_folding_comes_to() -> None:
+    """The same answers, the same records, versions and wakes; and nothing is refused that could be written."""
+    draw, written = random.Random(7), 0
+    for _ in range(ROUNDS):
+        batch = batch_of(draw)
+        expected = fold_in_order(batch, NOW, LAST, SEEDED, CAPABILITIES)
+        connection = table(SEEDED)
+        plain = PlainBatch.of(batch, NOW, LAST)
+        done = None if plain is None else plain.write(connection)
+        if done is not None:
+            written += 1
+            assert done.outcomes == expected.outcomes
+            assert (done.wakes, done.last_version) == (expected.wakes, expected.last_version)
+            assert done.writes.keys() == expected.writes.keys()
+            wanted = SEEDED | {key: record for key, record in expected.writes.items() if record is not None}
+            gone = {key for key, record in expected.writes.items() if record is None}
+            assert content(connection) == {key: record for key, record in wanted.items() if key not in gone}
+        else:
+            was_expired = any(key in SEEDED and SEEDED[key].is_expired(NOW) for key in expected.writes)
+            is_timed = any(rider.before is not None for rider in batch)
+            has_lost = any(isinstance(each, Conflict) for each in expected.outcomes)
+            assert has_lost or not is_apart(batch) or was_expired or is_timed
+    assert ROUNDS // 8 < written < ROUNDS // 2
+
+
+def test_many_rows_are_inserted_by_few_statements_in_their_order() -> None:
+    """Those that fill a statement, and those that are left over."""
+    for number in (1, 31, 32, 33, 64, 80):
+        connection = table({})
+        batch = [CommitRider((Put(key, key),)) for key in KEYS[:number]]
+        plain = PlainBatch.of(batch, NOW, LAST)
+        assert plain is not None
+        assert plain.write(connection) is not None
+        rows = connection.execute("SELECT key, version, value FROM records ORDER BY rowid").fetchall()
+        assert rows == [(key, LAST + 1 + place, key) for place, key in enumerate(KEYS[:number])]
+
+
+def test_more_checks_than_one_statement_takes_are_all_looked_at() -> None:
+    """The last of them is as good a guard as the first."""
+    keys = [RecordKey("ns", f"{number:05}") for number in range(1_100)]
+    connection = table({key: Record(key, b"", 7) for key in keys})
+
+    def batch(last: int) -> list[CommitRider]:
+        checks = [CommitRider((Check(key, 7), Put(key.child("new"), b""))) for key in keys[:-1]]
+        return [*checks, CommitRider((Check(keys[-1], last), Put(keys[-1].child("new"), b"")))]
+
+    wrong, right = PlainBatch.of(batch(6), NOW, LAST), PlainBatch.of(batch(7), NOW, LAST)
+    assert wrong is not None
+    assert right is not None
+    assert wrong.write(connection) is None
+    assert right.write(connection) is not None
+
+
+def test_what_is_no_commit_or_has_no_version_left_is_not_plain() -> None:
+    """Choices are folded; so is what comes after the last version, which folding refuses."""
+    put = Put(KEYS[0], b"")
+    others: list[list[Rider]] = [[CommitRider((put,)), ChoiceRider((Alternative((put,)),))]]
+    for batch in others:
+        assert PlainBatch.of(batch, NOW, LAST) is None
+    assert PlainBatch.of([CommitRider((put,))], NOW, MAX_VERSION) is None
+    assert PlainBatch.of([CommitRider((put,))], NOW, MAX_VERSION - 1) is not None
+
+
+async def test_a_batch_of_which_one_is_refused_is_folded_and_its_like_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rider gets its own verdict, nothing of the first attempt is kept, and later batches are plain again."""
+    tried: list[int] = []
+    of = PlainBatch.of
+
+    def counted(batch: Sequence[Rider], at: Instant, last_version: int) -> PlainBatch | None:
+        tried.append(len(batch))
+        return of(batch, at, last_version)
+
+    monkeypatch.setattr(plain_batch.PlainBatch, "of", counted)
+    async with sf.open(f"sqlite:///{tmp_path / 'a.db'}") as space:
+        keys = [space.key("k", f"{number:03}") for number in range(40)]
+
+        async def both(first: Change, second: Change) -> list[object]:
+            space.store.expect_another()  # type: ignore[attr-defined] # pyright: ignore -- of a GroupedStore
+            return [type(each) for each in await asyncio.gather(space.commit(first), space.commit(second))]
+
+        assert await both(Put(keys[0], b"1"), Put(keys[1], b"1")) == [Commit, Commit]
+        assert tried == [2]
+        assert await both(Put(keys[0], b"2"), Put(keys[2], b"1")) == [Conflict, Commit]
+        assert tried == [2, 2]
+        seen = await space.read(*keys[:3])
+        assert [seen.records[key].value for key in keys[:3]] == [b"1", b"1", b"1"]
+        for number in range(plain_batch.PAUSE):
+            put = Put(keys[3], b"", seen.version(keys[3]))
+            assert await both(put, Put(space.key("more", f"{number}"), b"")) == [Commit, Commit]
+            seen = await space.read(keys[3])
+        assert tried == [2, 2]
+        assert await both(Put(keys[4], b"1"), Put(keys[5], b"1")) == [Commit, Commit]
+        assert tried == [2, 2, 2]
