@@ -29,10 +29,11 @@ _AFTER_ALL: Final = b"\xff"  # sorts after every encoded part: UTF-8 never conta
 
 def encode_parts(parts: tuple[str, ...]) -> bytes:
     """Encode a tuple of text so that the bytes sort like the tuple and no two tuples share them."""
-    return b"".join([_encode_part(part) for part in parts])
+    return b"".join([encode_part(part) for part in parts])
 
 
-def _encode_part(part: str) -> bytes:
+def encode_part(part: str) -> bytes:
+    """Encode one part, as :func:`encode_parts` does."""
     if not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise ArgumentTypeError("a str as a key part (choose its text yourself, with str(...))", type(part).__name__)
     try:
@@ -174,7 +175,7 @@ def _declare(
     family.name, family.modes, family.alone = name, modes, alone
     family.after, family.place, family.history = after, place, history
     family.has_modes = bool(modes or alone)
-    family.encoded_name = _encode_part(name)
+    family.encoded_name = encode_part(name)
     return family
 
 

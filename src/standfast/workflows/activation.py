@@ -113,6 +113,7 @@ class Activation:
         self.inbox_poll = InboxPoll(self)
         self.cancel_is_raised = any(event.kind == "cancelled" and is_of_run(event) for event in events)
         self._cancel_told = self.cancel_is_raised
+        self._effect_prefix = ""
         self._told_early: RunCancelled | None = None
 
     @property
@@ -137,8 +138,11 @@ class Activation:
 
     def effect_key(self, step_id: str) -> str:
         """Return the idempotency key of a step, whose id has its branch's path."""
-        space = self.runtime.space
-        return effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, step_id)
+        if not (prefix := self._effect_prefix):
+            space = self.runtime.space
+            prefix = effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, "")
+            self._effect_prefix = prefix
+        return prefix + step_id  # which is the last part of the key
 
     # --- its end -------------------------------------------------------------------------------------------------
 
@@ -193,7 +197,13 @@ class Activation:
             raise Unload
         try:
             write = journal.flush if branch is None else journal.flush_for_effect
-            while (refused := await insist(self, write)) is not None:
+            while True:
+                try:
+                    refused = await write()
+                except TRIED_AGAIN as problem:
+                    refused = await insist(self, write, problem)
+                if refused is None:
+                    break
                 self.refused(refused)
         except StoreError:
             self.abandon()
@@ -211,6 +221,18 @@ class Activation:
         if is_evicted or not note_lost(self, conflict):
             self.drop(conflict)
             raise Unload
+
+    @property
+    def may_act_at_once(self) -> bool:
+        """Whether :meth:`check_may_act` has nothing to wait for, and nothing to refuse."""
+        runtime, claim = self.runtime, self.claim
+        return (
+            runtime.is_proven
+            and not self.is_unloading
+            and not self.is_stopping
+            and claim is not None
+            and runtime.may_act(claim.presence)
+        )
 
     async def check_may_act(self, branch: Branch | None = None) -> None:
         """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear.
@@ -741,19 +763,31 @@ def _release(future: asyncio.Future[None]) -> None:
 AGAIN_AFTER: Final = 0.05
 """Seconds between two tries."""
 
+TRIED_AGAIN: Final = (OutcomeUnknownError, StoreBusyError, StoreUnavailableError)
+"""How a store fails that may do better the next time."""
 
-async def insist(activation: Activation, write: Callable[[], Awaitable[T]]) -> T:
+
+async def insist(activation: Activation, write: Callable[[], Awaitable[T]], problem: StoreError | None = None) -> T:
     """Write for a run; try again if the store fails, for as long as this process is taken for alive.
 
-    ``write`` must be refused if it was written before, as everything is that adds to a history.
+    Args:
+        activation: The run.
+        write: Writes. It must be refused if it was written before, as everything is that adds to a history.
+        problem: What the first try has failed with, if the caller has tried already.
     """
     runtime, claim = activation.runtime, activation.claim
     gives_up_at = later(runtime.clock.elapsed(), runtime.space.lease)
-    while True:
-        try:
-            return await write()
-        except (OutcomeUnknownError, StoreBusyError, StoreUnavailableError):
-            may_go_on = claim is not None and runtime.may_act(claim.presence) and runtime.clock.elapsed() < gives_up_at
-            if activation.is_unloading or not may_go_on:
-                raise
-        await asyncio.sleep(AGAIN_AFTER)
+    try:
+        while True:
+            if problem is not None:
+                is_in_time = runtime.clock.elapsed() < gives_up_at
+                may_go_on = claim is not None and runtime.may_act(claim.presence) and is_in_time
+                if activation.is_unloading or not may_go_on:
+                    raise problem
+                await asyncio.sleep(AGAIN_AFTER)
+            try:
+                return await write()
+            except TRIED_AGAIN as failed:
+                problem = failed
+    finally:
+        del problem  # whose traceback knows this frame

@@ -93,7 +93,7 @@ class Journal:
         written: int,
         driven: Driven | None = None,
     ) -> None:
-        self._scope, self._saw, self._keys = scope, saw, keys
+        self._scope, self._commit, self._saw, self._keys = scope, scope.store.commit, saw, keys
         self._written, self._driven = written, driven
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
@@ -122,6 +122,13 @@ class Journal:
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
         return bool(self._pending or self._extra_changes or self._progress is not None)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to write, or being written, or held, which has to be looked at."""
+        return bool(
+            self._pending or self._is_flushing or self.holds or self._extra_changes or self._progress is not None
+        )
 
     @property
     def has_only_grants(self) -> bool:
@@ -226,9 +233,9 @@ class Journal:
         self._start_flushing()
         some: list[HistoryEvent] = []
         try:
-            for some in self._portions(events):
+            for some in (events,) if len(events) == 1 else self._portions(events):
                 # Not through the space: these are keys of its own making.
-                answer = await self._scope.store.commit(self._own, *self._chunks(some))
+                answer = await self._commit(self._own, *self._chunks(some))
                 self._saw(answer.at)
                 if type(answer) is Conflict:
                     return answer
@@ -240,7 +247,8 @@ class Journal:
                 events = events[len(some) :]
             raise
         finally:
-            self._pending = events + self._pending
+            if events:
+                self._pending = events + self._pending
             self._stop_flushing(is_written=not events)
         return None
 
@@ -277,9 +285,11 @@ class Journal:
         self._is_flushing = False
         if is_written:
             self._done = self._begun
-        readers, self._readers = self._readers, []
-        release_all(iter(readers))
-        self._let_next_write()
+        if self._readers:
+            readers, self._readers = self._readers, []
+            release_all(iter(readers))
+        if self._writers:
+            self._let_next_write()
 
     async def _until_ended(self, waiting: list[asyncio.Future[None]] | deque[asyncio.Future[None]]) -> None:
         """Wait until a write has ended: with all others, or, among the writers, until it is this one's turn."""
@@ -394,7 +404,7 @@ class Journal:
         if not events:
             return ()
         if len(events) == 1:
-            return (Put(self._keys.chunk(self._written), packed_chunk(events)),)
+            return (Put(self._keys.chunk(self._written), packed_chunk(events)),)  # as below
         return tuple(
             Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(events)
         )

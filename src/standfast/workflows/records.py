@@ -17,7 +17,7 @@ from standfast.errors import (
     RunNotFoundError,
     WorkflowAlreadyExistsError,
 )
-from standfast.keys import RecordKey, encode_parts
+from standfast.keys import RecordKey, encode_part
 from standfast.locks.run_locks import ENDS, MOST_TAGS, listings
 from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
@@ -401,18 +401,32 @@ def _place(namespace: str, tenant: str, kind: str) -> bytes:
     return bytes(RecordKey(namespace, tenant, kind))
 
 
+@lru_cache(maxsize=1_000)
+def _owned_by(namespace: str, tenant: str, presence: str) -> bytes:
+    return bytes(RecordKey(namespace, tenant, "own", presence))
+
+
+@lru_cache(maxsize=1_000)
+def _places(namespace: str, tenant: str) -> tuple[bytes, bytes, bytes]:
+    """Return the places of what every run has: its header, its state and its history."""
+    return _place(namespace, tenant, "run"), _place(namespace, tenant, "life"), _place(namespace, tenant, "step")
+
+
 @final
 class RunKeys:
     """Where the records of one run lie. A run names a dozen of them, so each is put together from encoded pieces."""
 
-    __slots__ = ("_encoded", "_scope", "header", "id", "state")
+    __slots__ = ("_chunks", "_encoded", "_scope", "header", "id", "state")
 
     def __init__(self, scope: Scope, run_id: str) -> None:
+        header, state, chunks = _places(scope.namespace, scope.tenant)
         self.id: Final = run_id
         self._scope: Final = scope
-        self._encoded: Final = encode_parts((run_id,))
-        self.header: Final = self._at("run")
-        self.state: Final = self._at("life")
+        encoded = encode_part(run_id)
+        self._encoded: Final = encoded
+        self.header: Final = RecordKey.from_encoded(header + encoded)
+        self.state: Final = RecordKey.from_encoded(state + encoded)
+        self._chunks: Final = chunks + encoded
 
     def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
         place = _place(self._scope.namespace, self._scope.tenant, kind)
@@ -435,12 +449,11 @@ class RunKeys:
 
     def own(self, presence: str) -> RecordKey:
         """Return the key of the grant that a presence has, or would have, of this run."""
-        place = _place(self._scope.namespace, self._scope.tenant, "own")
-        return RecordKey.from_encoded(place + encode_parts((presence,)) + self._encoded)
+        return RecordKey.from_encoded(_owned_by(self._scope.namespace, self._scope.tenant, presence) + self._encoded)
 
     def chunk(self, position: int) -> RecordKey:
         """Return the key of the chunk whose first event has that position."""
-        return self._at("step", b"%08d\x00\x01" % position)
+        return RecordKey.from_encoded(b"%b%08d\x00\x01" % (self._chunks, position))
 
     def history(self) -> tuple[RecordKey, RecordKey]:
         """Return the range of all chunks."""

@@ -25,10 +25,11 @@ from standfast.errors import (
 from standfast.events import StepRecorded, StepRetried
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.stores.user_transactions import converse, converse_blocking, user_connection_of, user_transactions_of
-from standfast.workflows.activation import insist, raise_lost
+from standfast.workflows.activation import Activation, insist, raise_lost
 from standfast.workflows.control import Unload
-from standfast.workflows.definition import INSIDE
+from standfast.workflows.definition import INSIDE, Step
 from standfast.workflows.failures import describe, restore
+from standfast.workflows.journal import Taken
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import OVER, Wait
 from standfast.workflows.values import digest
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
     from standfast.log_hook import Fact
     from standfast.stores.protocol import Change, Snapshot
     from standfast.stores.user_transactions import Talk, UserConnection
-    from standfast.workflows.activation import Activation
-    from standfast.workflows.definition import Step
     from standfast.workflows.failures import KnownErrors
-    from standfast.workflows.journal import Journal, Taken
+    from standfast.workflows.journal import Journal
     from standfast.workflows.records import RunKeys
     from standfast.workflows.replay import Branch
 
@@ -224,8 +223,10 @@ IDLE: Final = 10.0
 
 
 @final
-class Recording:
+class Recording(Struct, eq=False):
     """The record of one attempt of a step, if the step wants to write it itself.
+
+    A struct, because one is made for every attempt, and hardly any is used.
 
     Attributes:
         is_asked: The step has asked for it.
@@ -233,34 +234,24 @@ class Recording:
         result: What was recorded, as it is read back.
     """
 
-    __slots__ = (
-        "_activation",
-        "_answer",
-        "_commit",
-        "_digest",
-        "_id",
-        "_is_over",
-        "_loop",
-        "_noted",
-        "_put",
-        "_step",
-        "_taken",
-        "event",
-        "is_asked",
-        "result",
-    )
+    _activation: Activation
+    _step: Step[..., Any]
+    _id: str
+    _digest: str
+    _taken: Taken | None = None
+    _commit: JournalCommit | None = None
+    _put: Put | None = None
+    _noted: HistoryEvent | None = None
+    _answer: Commit | Conflict | None = None
+    _is_over: bool = False
+    is_asked: bool = False
+    event: HistoryEvent | None = None
+    result: Any = None
 
-    def __init__(self, activation: Activation, step: Step[..., Any], step_id: str, digest: str) -> None:
-        self._activation, self._step, self._id, self._digest = activation, step, step_id, digest
-        self._loop: Final = asyncio.get_running_loop()
-        self._taken: Taken | None = None
-        self._commit: JournalCommit | None = None
-        self._put: Put | None = None
-        self._noted: HistoryEvent | None = None
-        self._answer: Commit | Conflict | None = None
-        self._is_over = self.is_asked = False
-        self.event: HistoryEvent | None = None
-        self.result: Any = None
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the run is driven on; the step may run in another thread."""
+        return self._activation.over.get_loop()
 
     # --- in the step ---------------------------------------------------------------------------------------------
 
@@ -518,18 +509,20 @@ class StepExecution:
         self._retry_at: Instant | None = None
         self._recorded: HistoryEvent | None = None
 
-    async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
-        """Return what the step returned, by record or by running it."""
-        if not self._activation.is_live(self._branch):
-            while (event := await self._activation.turn(self._branch, STEP, self._id)) is not None:
-                self._compare(event)
-                if event.kind == "step":
-                    return self._replayed(event)
-                if event.kind == "transaction":
-                    return await self._resume(event)
-                self._began = event.kind == "began"
-                if event.kind == "tried":
-                    self._attempt, self._retry_at = self._attempt + 1, event.until
+    def result(self) -> Coroutine[Any, Any, Any]:
+        """Return what the step returned, by record or by running it. Await it at once."""
+        return self._execute() if self._activation.is_live(self._branch) else self._replay()
+
+    async def _replay(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        while (event := await self._activation.turn(self._branch, STEP, self._id)) is not None:
+            self._compare(event)
+            if event.kind == "step":
+                return self._replayed(event)
+            if event.kind == "transaction":
+                return await self._resume(event)
+            self._began = event.kind == "began"
+            if event.kind == "tried":
+                self._attempt, self._retry_at = self._attempt + 1, event.until
         return await self._execute()
 
     async def _resume(self, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the step returned
@@ -560,9 +553,10 @@ class StepExecution:
                 return outcome_of(settled, self._step, self._known)
             try:
                 journal = activation.journal
-                if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
+                if journal is not None and journal.has_work:
                     await activation.flush(self._branch, self._id)  # what was done before is durable before all else
-                await activation.check_may_act(self._branch)
+                if not activation.may_act_at_once:
+                    await activation.check_may_act(self._branch)
                 if self._branch.cancel is not None:  # it was told while that was written
                     activation.raise_cancel(self._branch, self._id)
                 value, problem = await self._attempt_it()
@@ -699,8 +693,9 @@ class StepExecution:
     def _record(self, value: Any, problem: BaseException | None) -> tuple[HistoryEvent, Any]:  # noqa: ANN401 -- whatever the step returned
         """Note how the step ended; return the event, and the result as it is read back."""
         activation, restored = self._activation, None
-        now = activation.runtime.now()
-        packed = b"null"
+        runtime = activation.runtime
+        elapsed = runtime.clock.elapsed()
+        now, packed = runtime.now_at(elapsed), b"null"
         if problem is None:
             try:
                 packed, restored = self._step.signature.result.pack_and_restore(value)
@@ -709,9 +704,9 @@ class StepExecution:
         if problem is not None:
             event = self._failed(problem, now)
         else:
-            event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest, took=self._took())
+            took = 0 if self._ran_from is None else elapsed - self._ran_from
+            event = HistoryEvent("step", self._id, now, Raw(packed), digest=self._digest, took=took)
         activation.note(event)
-        runtime = activation.runtime
         if event.kind != "tried" and runtime.tally_step is not None:
             runtime.tally_step((activation.workflow.name, self._step.name, event.failure is not None, event.took))
         elif event.kind == "tried" or runtime.hooks:
