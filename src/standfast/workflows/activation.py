@@ -107,6 +107,7 @@ class Activation:
         self.has_resumed = False  # its code is past what it did before it was loaded
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.awaited = 0  # how many are writing something that they tell this run, and not the store
+        self.is_ending = False  # its end is being written: perhaps it is there already
         self.pace: Final = BranchPace(self.branches)
         self.turns = Turns(self)
         self.turn = self.turns.take

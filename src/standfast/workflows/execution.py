@@ -162,6 +162,7 @@ async def _end(
     parent = None if activation.header.lines else parent_here(activation)
     if activation.header.parent and parent is None:
         over[RunKeys(runtime.space, activation.header.parent).ready] = READY
+    activation.is_ending = True
     if parent is not None:
         parent.awaited += 1
     try:

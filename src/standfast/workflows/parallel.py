@@ -150,8 +150,9 @@ async def _cancel(
 async def _look_at(activation: Activation, child_id: str) -> RunState | Wait:
     """Return how a child has ended, or what to wait for."""
     runtime, as_of = activation.runtime, activation.inbox_poll.polls
-    state = activation.ended_children.pop(child_id, None)
-    if state is None and child_id not in runtime.loaded:  # else it tells of its end, or makes this run look at it
+    state, here = activation.ended_children.pop(child_id, None), runtime.loaded.get(child_id)
+    # One that is here tells of its end, or makes this run look at it; unless it does so already, before this look.
+    if state is None and (here is None or here.is_ending):
         keys = RunKeys(runtime.space, child_id)
         state = ending_in(await ask(activation, runtime.space.read(keys.state)), keys)
         state = activation.ended_children.pop(child_id, state)  # it may have ended here meanwhile
