@@ -174,7 +174,15 @@ class Codec(Generic[T]):
 
         ``form`` is the number of its format, see ``newest``.
         """
-        return (_PREFIX if form == FORMAT else b"%d:" % form) + self._body(value)
+        if form != FORMAT:
+            return b"%d:" % form + self._body(value)
+        try:
+            body = self._encoder.encode(value)
+        except Exception:  # noqa: BLE001 -- what is wrong is told below
+            body = self._body(value)
+        if len(body) > self.max_bytes - len(_PREFIX):
+            self._check_size(len(_PREFIX) + len(body), EncodeError)
+        return _PREFIX + body
 
     def decode(self, data: bytes) -> T:
         """Return the value that ``data`` was made from.

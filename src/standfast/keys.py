@@ -327,7 +327,7 @@ class RecordKey(bytes):
     @property
     def namespace(self) -> bytes:
         """The encoded first part, which bounds commits and scans."""
-        return bytes(self[: self.find(_END) + len(_END)])
+        return self[: self.find(_END) + 2]  # which is as long as _END; a slice is plain bytes
 
     def child(self, *parts: str) -> RecordKey:
         """Return the key that continues this one by ``parts``."""

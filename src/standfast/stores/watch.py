@@ -88,8 +88,12 @@ class LocalSubscriptions:
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Notify the subscribers of each changed key, and of each wake."""
-        for key in changed:
-            self.notify_at(key, key)
+        table, lengths = self.by_prefix, self._lengths
+        for key in changed:  # as notify_at does, without a call for each key: hardly any has subscribers
+            for length in lengths:
+                if key[:length] in table:
+                    self.notify_at(key, key)
+                    break
         for wake in wakes:
             self.notify_at(wake.to, wake.about or wake.to, wake.moved)
 

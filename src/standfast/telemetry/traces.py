@@ -15,7 +15,7 @@ from standfast.clock import SYSTEM_CLOCK, Instant
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import Committed
 from standfast.trace_context import SAMPLED, RunTrace, TraceContext, read_headers, read_stored
-from standfast.workflows.steps import CURRENT_STEP
+from standfast.workflows.definition import CURRENT_STEP
 
 try:
     from opentelemetry import context as otel_context

@@ -26,7 +26,7 @@ from standfast.errors import (
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from standfast.trace_context import RunTrace
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
-from standfast.workflows.definition import INSIDE
+from standfast.workflows.definition import CURRENT_STEP, INSIDE
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
 from standfast.workflows.journal import Claim, Journal, release_all
@@ -112,7 +112,7 @@ class Activation:
         self.turns = Turns(self)
         self.turn = self.turns.take
         self.inbox_poll = InboxPoll(self)
-        self.cancel_is_raised = any(event.kind == "cancelled" and is_of_run(event) for event in events)
+        self.cancel_is_raised = bool(events) and any(event.kind == "cancelled" and is_of_run(event) for event in events)
         self._cancel_told = self.cancel_is_raised
         self._effect_prefix = ""
         self._told_early: RunCancelled | None = None
@@ -147,17 +147,17 @@ class Activation:
 
     # --- its end -------------------------------------------------------------------------------------------------
 
-    async def until_over(self) -> RunState | None:
-        """Wait until it is no longer in memory; return its state if it has ended.
+    def until_over(self) -> asyncio.Future[RunState | None]:
+        """Wait until it is no longer in memory; return its state if it has ended. Await it at once.
 
         Each caller has a future of its own: one that is cancelled must not cancel ``over``, and a shield around that
         would cost another future and another turn of the loop.
         """
         if self.over.done():
-            return self.over.result()
-        own: asyncio.Future[RunState | None] = asyncio.get_running_loop().create_future()
+            return self.over
+        own: asyncio.Future[RunState | None] = self.over.get_loop().create_future()
         self._awaiting.append(own)
-        return await own
+        return own
 
     def finish(self) -> None:
         """Tell that it is no longer in memory."""
@@ -484,7 +484,7 @@ class Activation:
         self.branches.add(branch)
         if self._told_early is not None:
             self.cancel(self._told_early)
-        tokens = CURRENT.set(branch), INSIDE.set(True)
+        tokens = CURRENT.set(branch), INSIDE.set(True), CURRENT_STEP.set(None)  # it may have been started in a step
         args, kwargs = self.workflow.signature.unpack(self.header.input)
         if self.is_resumed:
             self.notify()  # what has come before
@@ -503,6 +503,7 @@ class Activation:
             self.branches.remove(branch)
             CURRENT.reset(tokens[0])
             INSIDE.reset(tokens[1])
+            CURRENT_STEP.reset(tokens[2])
             if tracing is not None:
                 tracing.leave(traced)
         return self._seen_whole(how)

@@ -18,12 +18,12 @@ from standfast.workflows import operations
 from standfast.workflows.context_locks import ContextLock, lock_request
 from standfast.workflows.context_state import ContextRateLimiter, ContextState
 from standfast.workflows.control import ContinueAsNew
-from standfast.workflows.definition import Step, Workflow, as_step
+from standfast.workflows.definition import CURRENT_STEP, Step, Workflow, as_step
 from standfast.workflows.inbox import Handler
 from standfast.workflows.messages import checked_message_name
 from standfast.workflows.parallel import BARE, child, gather, race
 from standfast.workflows.replay import CURRENT
-from standfast.workflows.steps import CURRENT_STEP, StepExecution, step_fields
+from standfast.workflows.steps import StepExecution, step_fields
 from standfast.workflows.transactions import RecordedScope, transaction
 from standfast.workflows.values import PLAIN
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from standfast.workflows.context import Context
     from standfast.workflows.records import Standing, Start, Started
+    from standfast.workflows.steps import CurrentStep
     from standfast.workflows.values import Signature
 
     OnTick: TypeAlias = Callable[[Start, tuple[Standing, ...]], Awaitable[Started]]
@@ -81,7 +82,10 @@ LONGEST_NAME: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@ -]+", re.ASCII)
 
 INSIDE: Final[ContextVar[bool]] = ContextVar("standfast_inside_a_workflow", default=False)
-"""True in the code of a workflow, False in a step of it and everywhere else."""
+"""True in the code of a workflow and in its steps, False everywhere else."""
+
+CURRENT_STEP: Final[ContextVar[CurrentStep | None]] = ContextVar("standfast_step", default=None)
+"""The step that is running; None in the code of a workflow, and everywhere else."""
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -154,7 +158,7 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function as it is. Inside a workflow that is refused: it would not be recorded."""
-        if INSIDE.get():
+        if INSIDE.get() and CURRENT_STEP.get() is None:
             raise UsageError(
                 f"{self.name}(...) inside a workflow", "is not recorded", f"write await ctx.step({self.name}, ...)"
             )

@@ -25,7 +25,7 @@ from standfast.errors import (
 from standfast.events import RunConflicts
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.trace_context import RunPiece
-from standfast.workflows.activation import Activation, insist
+from standfast.workflows.activation import TRIED_AGAIN, Activation, insist
 from standfast.workflows.context import Context
 from standfast.workflows.context_locks import due_of
 from standfast.workflows.control import ContinueAsNew, RunCancelled, next_id
@@ -46,13 +46,13 @@ from standfast.workflows.records import (
 from standfast.workflows.termination import end_by_force
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit
     from standfast.trace_context import RunTrace
-    from standfast.workflows.journal import Claim
+    from standfast.workflows.journal import Claim, Journal
     from standfast.workflows.records import HistoryEvent, Status
     from standfast.workflows.runtime import Runtime
 
@@ -144,7 +144,6 @@ async def _end(
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
     runtime, state = activation.runtime, activation.state
     await activation.inbox_poll.stop()
-    known = runtime.known_with(activation.workflow.raises)
     ended = structs.replace(
         state,
         status=status,
@@ -154,7 +153,7 @@ async def _end(
         waits_for="",
         misfit_at=None,
         result=UNSET if result is None else Raw(result),
-        failure=None if problem is None else describe(problem, known),
+        failure=None if problem is None else describe(problem, runtime.known_with(activation.workflow.raises)),
         cancel=_reason(state, problem),
         continues=continues is not None,
     )
@@ -298,22 +297,34 @@ async def release(activation: Activation, about: str, *, is_misfit: bool = False
         activation.runtime.emit_moved(activation.keys.id, freed, 0, state, activation.header)
 
 
-async def _commit_state(
+def _commit_state(
     activation: Activation,
     state: RunState,
     over: Mapping[RecordKey, bytes | None],
     continues: ContinueAsNew | None = None,
     parent: Activation | None = None,
-) -> object:
+) -> Coroutine[Any, Any, object]:
     """Write a run's next state together with everything that is not written yet; then tell of it as a trace."""
     if activation.trace is None or activation.journal is None:
-        return await _write_state(activation, state, over, continues, parent)
-    await activation.journal.settled()
-    state = structs.replace(state, traced=activation.journal.position, pieces=state.pieces + 1)
+        return _write_state(activation, state, over, continues, parent)
+    return _commit_traced(activation, activation.trace, activation.journal, state, over, continues, parent)
+
+
+async def _commit_traced(
+    activation: Activation,
+    trace: RunTrace,
+    journal: Journal,
+    state: RunState,
+    over: Mapping[RecordKey, bytes | None],
+    continues: ContinueAsNew | None,
+    parent: Activation | None,
+) -> object:
+    await journal.settled()
+    state = structs.replace(state, traced=journal.position, pieces=state.pieces + 1)
     answer = await _write_state(activation, state, over, continues, parent)
     if not isinstance(answer, Conflict):
         with suppress(StandfastError):  # which has no bearing on the run
-            await _trace_piece(activation, activation.trace, state)
+            await _trace_piece(activation, trace, state)
     return answer
 
 
@@ -347,7 +358,7 @@ async def _trace_piece(activation: Activation, trace: RunTrace, state: RunState)
     )
 
 
-async def _write_state(
+async def _write_state(  # noqa: C901 -- one loop, which finds out what was in its way
     activation: Activation,
     state: RunState,
     over: Mapping[RecordKey, bytes | None],
@@ -359,11 +370,12 @@ async def _write_state(
     With ``parent`` it is written only if that run is driven here; if it is not, the parent is made to look.
     """
     claim, space, keys, journal = activation.claim, activation.runtime.space, activation.keys, activation.journal
-    if journal is not None:
+    if journal is not None and journal.is_flushing:
         await journal.settled()  # else it would be written a second time, and that is refused
     if claim is None or journal is None or activation.is_evicted:
         return Conflict(activation.runtime.now(), {})
-    await journal.prepare()
+    if journal.needs_preparation:
+        await journal.prepare()
     last = journal.rest()
     if state.has_ended and activation.header.lines and not state.continues:
         return await insist(activation, lambda: leave_lines(activation, state, last, over))
@@ -380,7 +392,10 @@ async def _write_state(
             *extra,
             *(() if right is None else (Check(right.key, right.fence),)),
         )
-        answer = await insist(activation, partial(_commit, space, changes, over))
+        try:
+            answer = await (commit_over(space, changes, over) if over else space.commit(*changes))
+        except TRIED_AGAIN as problem:
+            answer = await insist(activation, partial(_commit, space, changes, over), problem)
         if not isinstance(answer, Conflict):
             activation.runtime.saw(answer.at)
             return answer

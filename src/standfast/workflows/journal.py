@@ -346,6 +346,11 @@ class Journal:
         self._extra_changes.pop(self._keys.progress, None)
         self._progress = packed
 
+    @property
+    def needs_preparation(self) -> bool:
+        """Whether :meth:`prepare` has something to find out."""
+        return self._progress is not None and self._progress_version is None
+
     async def prepare(self) -> None:
         """Find out what is needed to write what was noted."""
         if self._progress is not None and self._progress_version is None:
@@ -375,7 +380,9 @@ class Journal:
 
     def rest(self) -> tuple[Change, ...]:
         """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
-        changes = (*self._chunks(self._pending), *self._with_progress().values())
+        changes = self._chunks(self._pending)
+        if self._extra_changes or self._progress is not None:
+            changes = (*changes, *self._with_progress().values())
         self._written += len(self._pending)
         self._pending, self._extra_changes = [], {}
         return changes

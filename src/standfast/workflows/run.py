@@ -59,7 +59,9 @@ class Run(Generic[R]):
             ResultTimeoutError: It had not ended in time.
         """
         if timeout is None:
-            return self._result_of(await self._end())
+            loaded = self._engine.runtime.loaded.get(self.id)
+            state = None if loaded is None else await loaded.until_over()  # as _end does; mostly that is all
+            return self._result_of(await self._end() if state is None or state.continues else state)
         limit = seconds(timeout, what="timeout")
         try:
             async with asyncio.timeout(limit):

@@ -391,10 +391,15 @@ class Runtime:
 
     # --- being a worker ------------------------------------------------------------------------------------------
 
+    @property
+    def reliable_worker(self) -> WorkerPresence | None:
+        """This engine's worker; None if there is none that can be relied on."""
+        return self.worker if self.may_act() else None
+
     async def ensure_presence(self) -> WorkerPresence:
         """Return this engine's worker; make one if there is none that can be relied on."""
-        if self.worker is not None and self.may_act():
-            return self.worker
+        if (worker := self.reliable_worker) is not None:
+            return worker
         async with self._presence_lock:
             if self.worker is None or not self.may_act():
                 self.lost_presence()

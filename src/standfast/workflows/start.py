@@ -113,12 +113,14 @@ async def start(runtime: Runtime, asked: Start) -> Started:
     if standings:
         return await start_in_lines(runtime, asked, standings)
     for _ in range(START_TRIES):
-        worker = await runtime.ensure_presence() if asked.drive and not asked.delay else None
+        drives = asked.drive and not asked.delay
+        worker = (runtime.reliable_worker or await runtime.ensure_presence()) if drives else None
         now = runtime.now()
         state = first_state(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(runtime.space, asked.run_id)
         header = header_of(asked, now)
-        changes = [*creation(runtime.space, asked, now, state, made=(keys, header)), *asked.extra_changes]
+        changes = creation(runtime.space, asked, now, state, made=(keys, header))
+        changes += asked.extra_changes
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
@@ -350,19 +352,24 @@ async def checked_start(
 ) -> Start:
     """Return a start that is checked; options that are None were not given."""
     given = {name: value for name, value in options.items() if value is not None}
-    target = await find(engine.runtime, workflow, drives=engine.drives, unknown=unknown)
+    runtime = engine.runtime
+    if type(workflow) is Workflow and unknown == "raise":  # as find does; nearly every start is this
+        check_registered(runtime, workflow, drives=engine.drives)
+        target: Startable = workflow
+    else:
+        target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     asked = as_start(
         target,
         packed_arguments(workflow, target, args, kwargs, by_name, given),
         run_id=given.get("id"),
         idempotency_key=given.get("idempotency_key"),
-        delay=seconds(given.get("delay", 0.0), what="delay"),
+        delay=seconds(given["delay"], what="delay") if "delay" in given else 0.0,
         drive=engine.has_room and isinstance(target, Workflow),
     )
-    tags = tuple(checked_message_name("tag", tag) for tag in given.get("tags", ()))
+    tags = tuple([checked_message_name("tag", tag) for tag in given["tags"]]) if "tags" in given else ()
     if len(tags) > MOST_TAGS:
         raise DeclarationError("tags", f"there are {len(tags)}; a run has at most {MOST_TAGS}, each of which finds it")
-    tracing = engine.runtime.tracing
+    tracing = runtime.tracing
     caller = None if tracing is None else tracing.current()
     trace = "" if caller is None else caller.stored
     return structs.replace(asked, tags=tags, trace=trace) if tags or trace else asked

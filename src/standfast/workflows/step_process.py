@@ -23,9 +23,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from standfast.errors import DeclarationError, StepProcessError
-from standfast.workflows.definition import Step
+from standfast.workflows.definition import CURRENT_STEP, Step
 from standfast.workflows.failures import Failure, KnownErrors, describe, restore
-from standfast.workflows.steps import CURRENT_STEP, CurrentStep
+from standfast.workflows.steps import CurrentStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

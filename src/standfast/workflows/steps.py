@@ -27,7 +27,7 @@ from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.stores.user_transactions import converse, converse_blocking, user_connection_of, user_transactions_of
 from standfast.workflows.activation import Activation, insist, raise_lost
 from standfast.workflows.control import Unload
-from standfast.workflows.definition import INSIDE, Step
+from standfast.workflows.definition import CURRENT_STEP, Step
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import Taken
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
@@ -436,9 +436,6 @@ class CurrentStep(Struct, frozen=True):
         return recording.record_with(connection, result)
 
 
-CURRENT_STEP: Final[ContextVar[CurrentStep | None]] = ContextVar("standfast_step", default=None)
-
-
 def current_step() -> CurrentStep:
     """Return the step that is running. Outside of one it is refused."""
     found = CURRENT_STEP.get()
@@ -602,7 +599,7 @@ class StepExecution:
         key = activation.effect_key(self._id)
         current = CurrentStep(activation.keys.id, self._id, self._attempt, key, activation.fence)
         recording = Recording(activation, step, self._id, self._digest)
-        tokens = CURRENT_STEP.set(current), INSIDE.set(False), RECORDING.set(recording)
+        tokens = CURRENT_STEP.set(current), RECORDING.set(recording)
         if activation.runtime.on_attempt is not None:
             activation.runtime.on_attempt(current)
         how: tuple[Any, BaseException | None]
@@ -621,8 +618,7 @@ class StepExecution:
         finally:
             branch.is_in_effect = False
             CURRENT_STEP.reset(tokens[0])
-            INSIDE.reset(tokens[1])
-            RECORDING.reset(tokens[2])
+            RECORDING.reset(tokens[1])
         if activation.is_torn_down(how[1]):
             recording.drop()
             raise Unload
@@ -772,17 +768,13 @@ class StepExecution:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
         now, key = self._activation.runtime.now(), self._activation.effect_key(self._id)
         error, answer = StepInterruptedError(self._id, key), None
-        tokens = (
-            CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)),
-            INSIDE.set(False),
-        )
+        token = CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key))
         try:
             answer = await self._ask_whether_it_happened()
         except Exception as problem:  # noqa: BLE001 -- whatever it is, it is unknown whether the step happened
             error.__cause__ = problem
         finally:
-            CURRENT_STEP.reset(tokens[0])
-            INSIDE.reset(tokens[1])
+            CURRENT_STEP.reset(token)
         if isinstance(answer, Happened):
             return self._record(answer.result, None)[0]
         if isinstance(answer, DidNotHappen):

@@ -322,9 +322,12 @@ def digest(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         body = _steady.encode((args, kwargs))
     except Exception:  # noqa: BLE001 -- steps may take anything, and what cannot be compared is not compared
         return ""
-    return blake2b(body, digest_size=8).hexdigest()
+    made = _short_digest.copy()  # which takes less than to make one
+    made.update(body)
+    return made.hexdigest()
 
 
+_short_digest: Final = blake2b(digest_size=8)
 _steady: Final = msgspec.json.Encoder(enc_hook=to_steady_data, order="deterministic")
 
 

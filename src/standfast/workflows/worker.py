@@ -6,6 +6,7 @@ Hints tell what is ready; the timer index tells what is due; now and then it loo
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict, deque
 from itertools import islice
@@ -274,10 +275,13 @@ class Worker:
             self._own(self._safely(release(activation, "a worker")))
             return
         self._runtime.loaded[activation.keys.id] = activation
-        began = asyncio.get_running_loop().time()
-        self._own(execute(activation)).add_done_callback(lambda _: self._count_ended(began))
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(execute(activation))
+        self._tasks.add(task)  # as _own does, with one callback for both
+        task.add_done_callback(functools.partial(self._count_ended, loop.time()))
 
-    def _count_ended(self, began: float) -> None:
+    def _count_ended(self, began: float, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         self._ended += 1
         self._took += asyncio.get_running_loop().time() - began
 

@@ -66,6 +66,7 @@ class SqliteConnection(Protocol):
     def pragma(self, name: str, value: int | str | None = None, /) -> Any: ...  # noqa: ANN401, D102 -- as in apsw
     def readonly(self, name: str, /) -> bool: ...  # noqa: D102 -- as in apsw
     def changes(self) -> int: ...  # noqa: D102 -- as in apsw
+    def total_changes(self) -> int: ...  # noqa: D102 -- as in apsw
     def set_busy_timeout(self, milliseconds: int, /) -> None: ...  # noqa: D102 -- as in apsw
     def set_wal_hook(self, hook: Callable[[Any, str, int], int] | None, /) -> None: ...  # noqa: D102 -- as in apsw
     def set_progress_handler(self, handler: Callable[[], bool] | None, steps: int = 100, /) -> None: ...  # noqa: D102 -- as in apsw

@@ -126,7 +126,7 @@ class PlainBatch:
             elif checks.setdefault(key, change.expected) != change.expected:
                 return False
         if rider.wake:
-            self._wakes += rider.wake
+            self._wakes.extend(rider.wake)
         self._outcomes.append(Commit(at, versions))
         return True
 
