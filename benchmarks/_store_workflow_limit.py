@@ -15,7 +15,7 @@ import standfast as sf
 from benchmarks._sqlite_limit import HANDLE
 from benchmarks._store_limit import TABLES, beside
 from benchmarks._store_limit_sql import NOW, SETTINGS
-from benchmarks._workflow_limit import DIGITS, HEADER, STEPS, BareRun
+from benchmarks._workflow_limit import DIGITS, HEADER, STEPS, WORKER, BareRun
 from benchmarks._workflow_windows import Timing
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ class Pending:
 
 
 class PostgresWorkflowLimit:
-    """Starts runs, records their steps and ends them; every write but the first is guarded by the owner grant."""
+    """Starts runs, records their steps and ends them.
+
+    A start is guarded by the record of the worker, every other write by the owner's grant.
+    """
 
     def __init__(self, url: str, values: Values) -> None:
         self._values = values
@@ -85,6 +88,9 @@ class PostgresWorkflowLimit:
         await connection.execute(SETTINGS)
         await connection.execute(f"INSERT INTO {TABLES}.attempts VALUES ('{WRITER}', 0, 0, '{{}}')")  # noqa: S608 -- of constants
         self._statement = await connection.prepare(TRANSACT)
+        pending = Pending()
+        pending.made.append((WORKER, self._fresh(self._values.owner)))
+        self._worker: int = (await self._statement.fetch(*pending.parameters()))[0][1]
 
     def runs(self, at_once: int, steps: int, seconds: float) -> Window:
         """Run batches of so many, each of whose writes is one transaction, one batch after another."""
@@ -101,6 +107,7 @@ class PostgresWorkflowLimit:
 
     async def _batch(self, runs: Sequence[BareRun], steps: int) -> None:
         pending = Pending()
+        pending.held.append((WORKER, self._worker))
         for run in runs:
             self._enqueue(run, pending)
             pending.made.append((run.owner, self._fresh(self._values.owner)))
@@ -150,7 +157,7 @@ class PostgresWorkflowLimit:
 
     def _record(self, run: BareRun, number: int, pending: Pending) -> None:
         pending.held.append((run.owner, run.fence))
-        pending.made.append((run.name.join(STEPS[number]), self._fresh(self._values.step)))
+        pending.made.append((run.name.join(STEPS[number]), self._fresh(self._values.of_step(number))))
 
     def _end(self, run: BareRun, pending: Pending) -> None:
         """The last step's record and the end are one commit; deleting the grant checks it."""

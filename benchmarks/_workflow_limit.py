@@ -38,18 +38,27 @@ HEADER: Final = around(ROOT.child("run", SOMEONE), SOMEONE)
 LIFE: Final = around(ROOT.child("life", SOMEONE), SOMEONE)
 OWNER: Final = around(ROOT.child("own", new_id(), SOMEONE), SOMEONE)
 STEPS: Final = [around(ROOT.child("step", SOMEONE, f"{number:08}"), SOMEONE) for number in range(MOST_STEPS)]
+WORKER: Final = ROOT.child("worker", new_id())
 LISTED: Final = bytes(ROOT.child("runs", "completed", "add"))
 END: Final = b"\x00\x01"  # of a part of a key
 
 
 class Values(NamedTuple):
-    """What the records of a run hold: as many bytes as those that Standfast writes."""
+    """What the records of a run hold: as many bytes as those that Standfast writes.
+
+    The record of the first step says which worker recorded it, and so is longer than the others.
+    """
 
     header: bytes
     life: bytes
     owner: bytes
+    first_step: bytes
     step: bytes
     ended: bytes
+
+    def of_step(self, number: int) -> bytes:
+        """Return what the record of a step holds."""
+        return self.step if number else self.first_step
 
 
 class BareRun:
@@ -69,12 +78,17 @@ class BareRun:
 
 
 class WorkflowLimit(Limit):
-    """Starts runs, records their steps and ends them; every write but the first is guarded by the owner grant."""
+    """Starts runs, records their steps and ends them.
+
+    A start is guarded by the record of the worker, every other write by the owner's grant.
+    """
 
     def __init__(self, path: str, values: Values) -> None:
         super().__init__(path)
         self._values = values
         self._version = self._writes = 0
+        self._worker = 0
+        self._together(self._come, [BareRun()])
 
     def runs(self, at_once: int, steps: int, seconds: float) -> Window:
         """Run batches of so many, each of whose writes is one transaction, one batch after another."""
@@ -114,21 +128,26 @@ class WorkflowLimit(Limit):
             work(run, *more)
         self._finish(self._version)
 
+    def _come(self, _: BareRun) -> None:
+        self._worker = self._put(WORKER, self._values.owner)
+
     def _start(self, run: BareRun) -> None:
+        self._check(WORKER, self._worker)
         self._put(run.name.join(HEADER), self._values.header)
         run.life_version = self._put(run.life, self._values.life)
         run.fence = self._put(run.owner, self._values.owner)
 
     def _record(self, run: BareRun, number: int) -> None:
-        self._check(run)
-        self._put(run.name.join(STEPS[number]), self._values.step)
+        self._check(run.owner, run.fence)
+        self._put_step(run, number)
+
+    def _put_step(self, run: BareRun, number: int) -> None:
+        self._put(run.name.join(STEPS[number]), self._values.of_step(number))
 
     def _end(self, run: BareRun, last: int) -> None:
-        """The last step's record and the end are one commit."""
+        """The last step's record and the end are one commit; deleting the grant checks it."""
         if last >= 0:
-            self._record(run, last)
-        else:
-            self._check(run)
+            self._put_step(run, last)
         self._replace(run.life, self._values.ended, run.life_version)
         self._version += 1
         key, value = run.listed()
@@ -149,9 +168,9 @@ class WorkflowLimit(Limit):
         if successor is not None:
             self._begin(successor)
 
-    def _check(self, run: BareRun) -> None:
-        found: Any = self.connection.execute(GUARD, (run.owner,)).fetchall()
-        assert found[0][0] == run.fence
+    def _check(self, key: bytes, version: int) -> None:
+        found: Any = self.connection.execute(GUARD, (key,)).fetchall()
+        assert found[0][0] == version
 
     def _put(self, key: bytes, value: bytes) -> int:
         self._version += 1
