@@ -486,9 +486,10 @@ class CommitGroup:
 
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
         outcomes, self.problem = applied.outcomes, None
-        for seat in [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred][::-1]:
-            seat.state = _WAITING
-            self._queue.appendleft(seat)
+        if Deferred in {*map(type, outcomes)}:
+            for seat in [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred][::-1]:
+                seat.state = _WAITING
+                self._queue.appendleft(seat)
         self._arrived_at = monotonic()
         flight, worked = self._arrived_at - self._left_at, self._boarded_at - self._left_at
         if (

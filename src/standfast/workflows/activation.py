@@ -226,14 +226,10 @@ class Activation:
     @property
     def may_act_at_once(self) -> bool:
         """Whether :meth:`check_may_act` has nothing to wait for, and nothing to refuse."""
-        runtime, claim = self.runtime, self.claim
-        return (
-            runtime.is_proven
-            and not self.is_unloading
-            and not self.is_stopping
-            and claim is not None
-            and runtime.may_act(claim.presence)
-        )
+        claim = self.claim
+        if claim is None or self.is_unloading or self.is_stopping:
+            return False
+        return self.runtime.may_act_at_once(claim.presence)
 
     async def check_may_act(self, branch: Branch | None = None) -> None:
         """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear.

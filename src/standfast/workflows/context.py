@@ -25,7 +25,7 @@ from standfast.workflows.parallel import BARE, child, gather, race
 from standfast.workflows.replay import CURRENT
 from standfast.workflows.steps import StepExecution, step_fields
 from standfast.workflows.transactions import RecordedScope, transaction
-from standfast.workflows.values import PLAIN
+from standfast.workflows.values import PLAIN, digest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -187,7 +187,7 @@ class Context:
     def _execute(
         self, branch: Branch, step: Step[..., Any], step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        return StepExecution(self._activation, branch, step, step_id, args, kwargs).result()
+        return StepExecution(self._activation, branch, step, step_id, args, kwargs, digest(args, kwargs)).result()
 
     # --- time and chance -----------------------------------------------------------------------------------------
 

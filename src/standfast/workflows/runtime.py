@@ -445,6 +445,13 @@ class Runtime:
             return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
 
+    def may_act_at_once(self, presence: str) -> bool:
+        """Return True if this process may act by a presence, and others can see that it lives, or never could."""
+        own, worker = self._presence, self.worker
+        if own is None or worker is None or worker.presence != presence:
+            return False
+        return own.is_proven and own.left() > 0
+
     @property
     def is_proven(self) -> bool:
         """Whether others can see that this process lives, or never could: then there is nothing to wait for."""

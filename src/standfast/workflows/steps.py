@@ -31,8 +31,7 @@ from standfast.workflows.definition import CURRENT_STEP, Step
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import Taken
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
-from standfast.workflows.replay import OVER, Wait
-from standfast.workflows.values import digest
+from standfast.workflows.replay import OVER, Branch, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from standfast.workflows.failures import KnownErrors
     from standfast.workflows.journal import Journal
     from standfast.workflows.records import RunKeys
-    from standfast.workflows.replay import Branch
 
 
 # --- asking the store on behalf of a run's code --------------------------------------------------------------------
@@ -471,40 +469,21 @@ DID_NOT_HAPPEN: Final = DidNotHappen()
 
 
 @final
-class StepExecution:
-    """One step of a run, from its first event to its last."""
+class StepExecution(Struct, eq=False):
+    """One step of a run, from its first event to its last. A struct, because one is made for every step."""
 
-    __slots__ = (
-        "_activation",
-        "_args",
-        "_attempt",
-        "_began",
-        "_branch",
-        "_digest",
-        "_id",
-        "_kwargs",
-        "_ran_from",
-        "_recorded",
-        "_retry_at",
-        "_step",
-    )
-
-    def __init__(
-        self,
-        activation: Activation,
-        branch: Branch,
-        step: Step[..., Any],
-        step_id: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self._activation, self._branch, self._step, self._id = activation, branch, step, step_id
-        self._args, self._kwargs = args, kwargs
-        self._digest: Final = digest(args, kwargs)
-        self._attempt, self._began = 1, False
-        self._ran_from: Instant | None = None
-        self._retry_at: Instant | None = None
-        self._recorded: HistoryEvent | None = None
+    _activation: Activation
+    _branch: Branch
+    _step: Step[..., Any]
+    _id: str
+    _args: tuple[Any, ...]
+    _kwargs: dict[str, Any]
+    _digest: str
+    _attempt: int = 1
+    _began: bool = False
+    _ran_from: Instant | None = None
+    _retry_at: Instant | None = None
+    _recorded: HistoryEvent | None = None
 
     def result(self) -> Coroutine[Any, Any, Any]:
         """Return what the step returned, by record or by running it. Await it at once."""

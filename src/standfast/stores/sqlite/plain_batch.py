@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores.backend import Rider
-    from standfast.stores.protocol import Wake
+    from standfast.stores.protocol import Record, Wake
     from standfast.stores.sqlite.connection import SqliteConnection
 
     Row = tuple[RecordKey, int, Instant | None, bytes]
@@ -98,37 +98,35 @@ class PlainBatch:
         if last_version + len(riders) > MAX_VERSION:
             return None
         batch = cls(at, last_version)
+        return batch if batch._takes(riders) else None
+
+    def _takes(self, riders: Sequence[Rider]) -> bool:
+        at, version, checks, changed = self._at, self._last_version, self._checks, self._changed
+        inserts, replaces, deletes = self._inserts, self._replaces, self._deletes
         for rider in riders:
             if type(rider) is not CommitRider or rider.after is not None or rider.before is not None:
-                return None
-            if not batch._add(rider):
-                return None
-        written = len(batch._inserts) + len(batch._replaces) + len(batch._deletes)
-        is_apart = written == len(batch._changed) and batch._checks.keys().isdisjoint(batch._changed)
-        return batch if is_apart else None
-
-    def _add(self, rider: CommitRider) -> bool:
-        at, checks, changed = self._at, self._checks, self._changed
-        self._last_version = version = self._last_version + 1
-        versions: dict[RecordKey, int] = {}
-        for change in rider.changes:
-            key = change.key
-            if type(change) is Put:
-                versions[key] = version
-                changed[key] = None
-                if change.expected:
-                    self._replaces.append((version, change.expires_at, change.value, key, change.expected, at))
-                else:
-                    self._inserts.append((key, version, change.expires_at, change.value))
-            elif type(change) is Delete:
-                changed[key] = None
-                self._deletes.append((key, change.expected, at))
-            elif checks.setdefault(key, change.expected) != change.expected:
                 return False
-        if rider.wake:
-            self._wakes.extend(rider.wake)
-        self._outcomes.append(Commit(at, versions))
-        return True
+            version += 1
+            versions: dict[RecordKey, int] = {}
+            for change in rider.changes:
+                key = change.key
+                if type(change) is Put:
+                    versions[key] = version
+                    changed[key] = None
+                    if change.expected:
+                        replaces.append((version, change.expires_at, change.value, key, change.expected, at))
+                    else:
+                        inserts.append((key, version, change.expires_at, change.value))
+                elif type(change) is Delete:
+                    changed[key] = None
+                    deletes.append((key, change.expected, at))
+                elif checks.setdefault(key, change.expected) != change.expected:
+                    return False
+            if rider.wake:
+                self._wakes.extend(rider.wake)
+            self._outcomes.append(Commit(at, versions))
+        self._last_version = version
+        return len(inserts) + len(replaces) + len(deletes) == len(changed) and checks.keys().isdisjoint(changed)
 
     def write(self, connection: SqliteConnection) -> Folded | None:
         """Write everything, in the transaction under way; None: a guard does not hold, and it must be rolled back."""
@@ -146,7 +144,7 @@ class PlainBatch:
             connection.executemany(_DELETE, self._deletes)
         if connection.total_changes() - before != len(self._replaces) + len(self._deletes):
             return None
-        writes = dict.fromkeys(self._changed)
+        writes: dict[RecordKey, Record | None] = {**self._changed}
         return Folded(self._at, tuple(self._outcomes), writes, tuple(self._wakes), self._last_version)
 
     def _all_hold(self, connection: SqliteConnection) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import apsw
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from standfast.stores import Change
     from standfast.stores.backend import Rider
+    from standfast.stores.sqlite.connection import SqliteConnection
 
 NOW, LAST = Instant(1_000), 50
 KEYS = [RecordKey("ns", f"{number:03}") for number in range(80)]
@@ -38,16 +39,16 @@ SEEDED = {key: Record(key, b"before", number + 1, EXPIRES.get(number)) for numbe
 ROUNDS = 600
 
 
-def table(records: dict[RecordKey, Record]) -> apsw.Connection:
+def table(records: dict[RecordKey, Record]) -> SqliteConnection:
     """Return a database that holds records."""
-    connection = apsw.Connection("")
+    connection = cast("SqliteConnection", apsw.Connection(""))
     connection.execute(resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text())
     rows = [(each.key, each.version, each.expires_at, each.value) for each in records.values()]
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
     return connection
 
 
-def content(connection: apsw.Connection) -> dict[RecordKey, Record]:
+def content(connection: SqliteConnection) -> dict[RecordKey, Record]:
     """Return what a database holds."""
     rows = connection.execute("SELECT key, value, version, expires_at FROM records").fetchall()
     return {(key := RecordKey.from_encoded(row[0])): Record(key, *row[1:]) for row in rows}
