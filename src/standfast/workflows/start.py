@@ -353,11 +353,7 @@ async def checked_start(
     """Return a start that is checked; options that are None were not given."""
     given = {name: value for name, value in options.items() if value is not None}
     runtime = engine.runtime
-    if type(workflow) is Workflow and unknown == "raise":  # as find does; nearly every start is this
-        check_registered(runtime, workflow, drives=engine.drives)
-        target: Startable = workflow
-    else:
-        target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
+    target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     asked = as_start(
         target,
         packed_arguments(workflow, target, args, kwargs, by_name, given),
