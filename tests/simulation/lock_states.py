@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from standfast.locks.line import Holder, Waiter, has_fallen
-from standfast.locks.line_records import Head
+from standfast.locks.line_records import Head, is_slotted
 from standfast.locks.mutex_line import is_mutex
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Attempt(Struct):
 
 
 class LineState(Struct, frozen=True):
-    """The records of one line. A mutex is held by the one that its grant is for; of others, the head has a list.
+    """The records of one line. A mutex and slots are held by those that grants are for; of others, the head has a list.
 
     Those that a head only counts have a record each (``held``). One whose presence is not counted holds nothing.
     """
@@ -45,18 +45,18 @@ class LineState(Struct, frozen=True):
     waiters: dict[str, Waiter] = field(default_factory=dict)
     grants: dict[int | str, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, Holder] = field(default_factory=dict)
-    holder: Holder | None = None
+    granted: dict[int, Holder] = field(default_factory=dict)
 
     @property
-    def is_mutex(self) -> bool:
-        """Whether it is a mutex."""
-        return self.head is not None and is_mutex(self.head)
+    def is_queued(self) -> bool:
+        """Whether it is a mutex, or has slots: then the store has drawn the tickets."""
+        return self.head is not None and (is_mutex(self.head) or is_slotted(self.head))
 
     @property
     def holders(self) -> tuple[Holder, ...]:
         """Everyone who holds, in order of their grants."""
-        if self.holder is not None:
-            return (self.holder,)
+        if self.granted:
+            return tuple(sorted(self.granted.values(), key=lambda each: (each.granted_at, each.slot)))
         if self.head is None:
             return ()
         counted = self.head.unseen_of

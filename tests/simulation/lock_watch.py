@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from standfast.stores.memory import MemoryRecords
     from tests.simulation.lock_process import Process
 
+QUEUES: Final = ("queue", "queued")
+"""The kinds of tickets that the store has numbered."""
+
 LATE: Final = 0.005
 """Seconds by which a callback may be late on a simulated loop."""
 
@@ -62,8 +65,8 @@ class LockWatch:
                 self._saw_presence(key)
             elif kind == "effect":
                 self._saw_effect(key)
-            elif kind in ("line", "ticket", "grant", "queue", "held"):
-                name, last = parts[2 + (kind == "held")], parts[3] if kind == "queue" else parts[-1]
+            elif kind in ("line", "ticket", "grant", "queue", "queued", "held"):
+                name, last = parts[2 + (kind == "held")], parts[3] if kind in QUEUES else parts[-1]
                 touched[name] = self._changed(touched.get(name) or self.line(name), kind, key, last)
         for name, after in touched.items():
             before, self.lines[name] = self.line(name), after
@@ -80,10 +83,13 @@ class LockWatch:
         if kind == "grant":
             grants = {slot: grant for slot, grant in state.grants.items() if slot != int(last)}
             holder = holder_in(record) if record is not None and record.value[:STAMP_BYTES].isdigit() else None
+            granted = {slot: each for slot, each in state.granted.items() if slot != int(last)}
             if record is not None:
                 entry = GRANTS.decode(record.value).entry if holder is None else holder.entry.id
                 grants[int(last)] = (record.version, entry)
-            return structs.replace(state, grants=grants, holder=holder)
+            if holder is not None:
+                granted[int(last)] = holder
+            return structs.replace(state, grants=grants, granted=granted)
         if kind == "held":
             held = {name: each for name, each in state.held.items() if name != last}
             counted = {slot: grant for slot, grant in state.grants.items() if slot != last}
@@ -93,7 +99,7 @@ class LockWatch:
             return structs.replace(state, held=held, grants=counted)
         waiters = {name: each for name, each in state.waiters.items() if each.ticket != int(last)}
         if record is not None:
-            waits = holder_in(record).entry if kind == "queue" else WAITERS.decode(record.value).entry
+            waits = holder_in(record).entry if kind in QUEUES else WAITERS.decode(record.value).entry
             waiters[waits.id] = Waiter(waits, int(last))
         return structs.replace(state, waiters=waiters)
 
@@ -215,13 +221,13 @@ class LockWatch:
         self._latest[name] = max([latest, *(each.ticket for each in after.waiters.values())])
         for waiter in after.waiters.values():
             ticket = waiter.ticket
-            is_seen = after.holder is not None if after.is_mutex else head and head.front <= ticket < head.next_ticket
+            is_seen = bool(after.granted) if after.is_queued else head and head.front <= ticket < head.next_ticket
             self.demand(is_seen, f"line: nobody sees ticket {ticket} of {name}")
             self.demand(self.attempts[waiter.entry.note].waits, f"line: {waiter.entry.note} waits but did not want to")
             if not same_life or before.head is None:
                 continue
             old = before.waiters.get(waiter.entry.id)
-            last = latest + 1 if after.is_mutex else before.head.next_ticket
+            last = latest + 1 if after.is_queued else before.head.next_ticket
             is_new = ticket >= last and (old is None or not self._is_present(old.entry))
             kept = is_new or (old is not None and ticket == old.ticket)
             self.demand(kept, f"FIFO: {waiter.entry.note} got an old ticket of {name}")

@@ -22,7 +22,7 @@ from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES
 from standfast.locks.inspect import holders_of, waiters_of
 from standfast.locks.line import Entry, Holder, OfPresence, Rules
-from standfast.locks.line_records import HEADS, MARKERS, WAITERS, LineKeys, Marker, marker_key, presences_of
+from standfast.locks.line_records import HEADS, MARKERS, WAITERS, LineKeys, Marker, is_slotted, marker_key, presences_of
 from standfast.locks.mutex_line import SLOT, is_mutex
 from standfast.stores.protocol import Check, Commit, Delete, Put
 
@@ -196,7 +196,7 @@ class _LineWaits:
         record = seen.get(keys.head)
         if record is None:
             return None
-        head, holders = HEADS.decode(record.value), holders_of(keys, seen)
+        head, holders = HEADS.decode(record.value), await holders_of(self._scope, keys, seen)
         waiters = await self._queue(keys, head, marker)
         if not waiters:
             return None
@@ -215,7 +215,7 @@ class _LineWaits:
     async def _queue(self, keys: LineKeys, head: Head, marker: Marker) -> tuple[Waiter, ...]:
         """Return the entries before a waiter, as far as they are looked at, and itself the last; or nothing."""
         found: list[Waiter] = []
-        if not is_mutex(head):  # then the marker says where it stands
+        if not is_mutex(head) and not is_slotted(head):  # then the marker says where it stands
             start, own = keys.ticket(min(head.front, marker.ticket)), keys.ticket(marker.ticket)
             record = (await self._scope.read(own)).get(own)
             waiter = None if record is None else WAITERS.decode(record.value)

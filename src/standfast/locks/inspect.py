@@ -19,9 +19,21 @@ from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, OfPresence, Until, Waiter, has_fallen
 from standfast.locks.line_history import HISTORIES, PastHold
-from standfast.locks.line_records import GRANTS, HEADS, HELD, WAITERS, Head, LineKeys, head_at, presences_of, run_of
+from standfast.locks.line_records import (
+    GRANTS,
+    HEADS,
+    HELD,
+    WAITERS,
+    Head,
+    LineKeys,
+    head_at,
+    is_slotted,
+    presences_of,
+    run_of,
+)
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 from standfast.locks.mutex_line import SLOT, holder_in, is_mutex, queued_in
+from standfast.locks.slot_line import grants_in, pace_in
 from standfast.stores.protocol import Record
 
 if TYPE_CHECKING:
@@ -422,20 +434,28 @@ async def lines_at(scope: Scope, heads: Iterable[Record], at: Instant) -> list[F
     """Read the lines that heads were found of at an instant, in a few round trips for all of them together."""
     found = [(LineKeys.of_head(scope, each.key), head_at(HEADS.decode(each.value), at)) for each in heads]
     wanted: dict[RecordKey, RecordKey] = {}
+    slots: dict[RecordKey, list[RecordKey]] = {}
     for keys, head in found:
         if is_mutex(head):
             wanted[keys.head] = keys.grant(SLOT)
+        elif is_slotted(head):
+            slots[keys.head] = [*map(keys.grant, range(0 if head.pinned else head.rules.permits or 0))]
         elif head.next_ticket > head.front:
             wanted[keys.head] = keys.ticket(head.front)
-    records, _ = await _read_all(scope, [*wanted.values()])
-    queues = await _queues(scope, [keys for keys, head in found if is_mutex(head)])
+    records, _ = await _read_all(scope, [*wanted.values(), *(key for some in slots.values() for key in some)])
+    queues = await _queues(scope, [_queue_keys(keys, head) for keys, head in found if _has_queue(head)])
     lines: list[FoundLine] = []
     for keys, head in found:
         record = records.get(wanted[keys.head]) if keys.head in wanted else None
-        if is_mutex(head):
+        if _has_queue(head):
             queue = queues[keys.head]
-            first = queued_in(keys, queue[0]) if queue else None
-            lines.append(FoundLine(keys, head, () if record is None else (holder_in(record),), len(queue), first))
+            first = queued_in(_queue_keys(keys, head), queue[0]) if queue else None
+            held = [] if record is None else [record]
+            if is_slotted(head):
+                held = [records[key] for key in slots[keys.head] if key in records]
+                if head.pinned:  # some may hold more than there are by now
+                    held = [*(await grants_in(scope, keys)).values()]
+            lines.append(FoundLine(keys, head, tuple(map(holder_in, held)), len(queue), first))
             continue
         if record is None and keys.head in wanted:  # the first one has left meanwhile, or out of turn
             rest = await scope.scan(*keys.tickets_from(head.front), limit=1)
@@ -446,8 +466,18 @@ async def lines_at(scope: Scope, heads: Iterable[Record], at: Instant) -> list[F
     return lines
 
 
+def _has_queue(head: Head) -> bool:
+    """Return True if waiters have numbers that the store has drawn, and holders are where their grants are."""
+    return is_mutex(head) or is_slotted(head)
+
+
+def _queue_keys(keys: LineKeys, head: Head) -> LineKeys:
+    """Return the keys of a line by which its waiters are found."""
+    return keys.with_slots() if is_slotted(head) else keys
+
+
 async def _queues(scope: Scope, lines: Sequence[LineKeys]) -> dict[RecordKey, list[Record]]:
-    """Return the waiters of mutexes, of each as many as are counted. Most have none: those cost nothing."""
+    """Return the waiters of lines, of each as many as are counted. Most have none: those cost nothing."""
     queues: dict[RecordKey, list[Record]] = {keys.head: [] for keys in lines}
     rest = sorted(lines, key=lambda keys: keys.queue)
     while rest:
@@ -502,13 +532,15 @@ async def holders_in(scope: Scope, address: tuple[str, ...]) -> tuple[Holder, ..
     """Return the entries that hold the line at an address."""
     keys = LineKeys(scope, address)
     seen = await scope.read(keys.head, keys.grant(SLOT))
-    return holders_of(keys, seen)
+    return await holders_of(scope, keys, seen)
 
 
-def holders_of(keys: LineKeys, seen: Snapshot) -> tuple[Holder, ...]:
+async def holders_of(scope: Scope, keys: LineKeys, seen: Snapshot) -> tuple[Holder, ...]:
     """Return who holds a line, by its head and its first grant, but for those that it only counts."""
     record, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
     head = None if record is None else HEADS.decode(record.value)
+    if head is not None and is_slotted(head):
+        return tuple(map(holder_in, (await grants_in(scope, keys)).values()))
     if head is None or not is_mutex(head):
         return () if head is None else head.holders
     return () if grant is None else (holder_in(grant),)
@@ -547,8 +579,9 @@ async def stored_records(scope: Scope, address: tuple[str, ...], *, limit: int =
     """Return the records of a line as they are stored: its head, grants, presences and the first waiters."""
     keys = LineKeys(scope, address)
     seen = await _look(scope, keys, _checked_limit(limit))
-    if seen.head is not None and is_mutex(seen.head):
-        queue = await scope.scan(*keys.queue.within(), limit=max(1, len(seen.waiters))) if seen.waiters else None
+    if seen.head is not None and _has_queue(seen.head):
+        of_queue = _queue_keys(keys, seen.head)
+        queue = await scope.scan(*of_queue.queue.within(), limit=max(1, len(seen.waiters))) if seen.waiters else None
         return [_shown(record) for record in (*seen.records.values(), *(queue.records.values() if queue else ()))]
     wanted = [*seen.records, *(keys.ticket(waiter.ticket) for waiter in seen.waiters)]
     records, _ = await _read_all(scope, wanted)
@@ -564,7 +597,7 @@ def _checked_limit(limit: int) -> int:
 
 
 def _value(kind: str, record: Record) -> object:
-    if kind == "queue" or (kind == "grant" and record.value[:2].isdigit()):  # begins with a time
+    if kind in ("queue", "queued") or (kind == "grant" and record.value[:2].isdigit()):  # begins with a time
         return holder_in(record)
     codecs: dict[str, Codec[Any]] = {
         "line": HEADS,
@@ -610,7 +643,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     if found is None:
         past = {key: record for key, record in first.records.items() if key == keys.past}
         return _LineRead(first.at, records=past)
-    head, holders = head_at(HEADS.decode(found.value), first.at), holders_of(keys, first)
+    head, holders = head_at(HEADS.decode(found.value), first.at), await holders_of(scope, keys, first)
     if head.unseen:
         holders = (*holders, *await held_of(scope, keys, head.unseen_of, LISTED))
     waiters = [waiter async for waiter in waiters_of(scope, keys, head, limit + 1)]
@@ -621,9 +654,13 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     records, at = await _read_all(scope, wanted)
     held = [keys.head, *grants] if is_mutex(head) else [keys.head]
     is_whole = all(_version(records, key) == first.version(key) for key in held)
+    if is_slotted(head):
+        head = structs.replace(head, pace=pace_in([records[key] for key in grants if key in records]))
+        now = [holder_in(records[key]) if key in records else None for key in grants]
+        is_whole = is_whole and now == [*holders]
     more = len(waiters) > limit
-    if is_mutex(head):
-        rest = await _count(scope, *keys.queue.within(), MOST_COUNTED) - len(shown) if more else 0
+    if _has_queue(head):
+        rest = await _count(scope, *_queue_keys(keys, head).queue.within(), MOST_COUNTED) - len(shown) if more else 0
     else:
         rest = max(0, head.next_ticket - shown[-1].ticket - 1) if shown else head.next_ticket - head.front
     return _LineRead(at, head, holders, shown, more, rest, records, is_whole)
@@ -651,13 +688,19 @@ async def waiters_of(
 ) -> AsyncIterator[Waiter]:
     """Yield the waiters of a line with that head, from the front, page by page; None: whatever line it is."""
     counted, queue = keys.tickets_from(0 if head is None else head.front), keys.queue.within()
+    slotted = keys.with_slots()
+    queued = slotted.queue.within()
     given = 0
-    for first, end in (counted, queue) if head is None else (queue if is_mutex(head) else counted,):
+    wanted = queue if head is None or is_mutex(head) else queued if is_slotted(head) else counted
+    for first, end in (counted, queue, queued) if head is None else (wanted,):
         start: RecordKey | None = first
         while start is not None and given != limit:
             page = await scope.scan(start, end, limit=PAGE if limit is None else min(PAGE, limit - given))
             for record in page.records.values():
-                yield queued_in(keys, record) if end is queue[1] else WAITERS.decode(record.value)
+                if end is counted[1]:
+                    yield WAITERS.decode(record.value)
+                else:
+                    yield queued_in(keys if end is queue[1] else slotted, record)
             given += len(page.records)
             start = page.more
 
@@ -786,7 +829,8 @@ class _Liveness:
         if holder.slot == OUT_OF_SIGHT:
             return grant.version
         head = self._seen.head
-        entry = holder_in(grant).entry.id if head is not None and is_mutex(head) else GRANTS.decode(grant.value).entry
+        is_whole = head is not None and _has_queue(head)
+        entry = holder_in(grant).entry.id if is_whole else GRANTS.decode(grant.value).entry
         return grant.version if entry == holder.entry.id else None
 
     def holder(self, holder: Holder) -> ExplainedHolder:

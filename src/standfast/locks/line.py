@@ -90,10 +90,14 @@ class Holder(Struct, frozen=True, omit_defaults=True):
 
 
 class Waiter(Struct, frozen=True, omit_defaults=True):
-    """An entry that waits. Tickets grow in the order of the commits that enqueued them."""
+    """An entry that waits. Tickets grow in the order of the commits that enqueued them.
+
+    ``pace``: how many seconds holds of its process took lately, where no head says it; 0: not known.
+    """
 
     entry: Entry
     ticket: int = 0
+    pace: float = 0.0
 
 
 # --- the line: one pure algebra under every durable lock -----------------------------------------------------------

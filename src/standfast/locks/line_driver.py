@@ -24,6 +24,7 @@ from standfast.locks.line_memory import FEW_SLOTS, Guess, KnownRecords
 from standfast.locks.line_records import (
     GRANTS,
     HEADS,
+    SEMAPHORE,
     WINDOW,
     Enter,
     Head,
@@ -34,6 +35,7 @@ from standfast.locks.line_records import (
     Reap,
     Request,
     brought_by,
+    is_slotted,
     waiter_in,
 )
 from standfast.locks.line_step import (
@@ -46,6 +48,7 @@ from standfast.locks.line_step import (
     quick_step,
 )
 from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex, is_of_mutex
+from standfast.locks.slot_line import SlotDriver, is_plain
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
 
@@ -153,7 +156,10 @@ class LineDriver:
         self._guess: Final = Guess(keys, self._most, limits)
         self._known: Final = KnownRecords(keys, clock)
         self._is_mutex = False
-        self.mutex: Final = MutexDriver(scope, keys, clock, (self.dead, self.killed), seen, granted or _ignored)
+        gone, tell = (self.dead, self.killed), granted or _ignored
+        self.mutex: Final = MutexDriver(scope, keys, clock, gone, seen, tell)
+        self._has_slots: bool | None = None  # None: it was free, or is not known
+        self._slots: Final = SlotDriver(scope, keys.with_slots(), clock, gone, seen, tell, self._note_disagreement)
 
     @property
     def is_idle(self) -> bool:
@@ -162,9 +168,25 @@ class LineDriver:
 
     def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, awaited or not."""
-        if self._is_of_mutex(spec):
+        if self._is_of_mutex(spec) or self._is_of_slots(request, spec):
             return self.mutex.begin(self.do(request, spec))
         return self._ask(request, spec)
+
+    def _is_of_slots(self, request: Request, spec: LockSpec) -> bool:
+        """Return True if a semaphore has slots as far as is known, or may begin so with this entry."""
+        if self._has_slots is None:
+            return self._scope.store.capabilities.alternatives and is_plain(request, spec)
+        return self._has_slots and spec.kind in ("", SEMAPHORE)
+
+    def _note_disagreement(self, head: Head) -> None:
+        self.disagreement = head
+
+    def note_grant(self, holder: Holder) -> None:
+        """Note that the store has handed over to an entry of this process."""
+        if self._has_slots:
+            self._slots.note_grant(holder)
+        else:
+            self.mutex.held_since = holder.granted_at
 
     def _is_of_mutex(self, spec: LockSpec) -> bool:
         if spec.kind:
@@ -191,14 +213,28 @@ class LineDriver:
             self._is_mutex = False
             with suppress(OtherLayoutError):  # it was of another kind a moment ago
                 return await self._do_counted(request, spec)
-        try:
-            return await self._do_counted(request, spec)
-        except OtherLayoutError:
-            return await self._leave_moved(request, spec)
+        while True:
+            if self._is_of_slots(request, spec) and (answered := await self._do_in_slots(request, spec)) is not None:
+                return answered
+            try:
+                return await self._do_counted(request, spec)
+            except OtherLayoutError:
+                if spec.kind != SEMAPHORE or not self._scope.store.capabilities.alternatives:
+                    return await self._leave_moved(request, spec)
+                self._has_slots = True
+
+    async def _do_in_slots(self, request: Request, spec: LockSpec) -> Answered | None:
+        asked = self.mutex.asked
+        if type(request) is Enter and asked and asyncio.current_task() not in asked:  # it may have asked to leave
+            await asyncio.wait(asked)
+        answered = await self._slots.do(request, spec)
+        self._has_slots = answered is not None
+        return answered
 
     async def _leave_moved(self, request: Request, spec: LockSpec) -> Answered:
-        """Let a holder leave that took the mutex before its store was moved here from one that hands mutexes over."""
-        answered = None if isinstance(request, Enter) else await self.mutex.step(request, spec)
+        """Let a holder leave that took its lock before its store was moved here from one that hands locks over."""
+        driver = self._slots if spec.kind == SEMAPHORE else self.mutex
+        answered = None if isinstance(request, Enter) else await driver.step(request, spec)
         if answered is None:
             raise StoreBusyError(self.keys.name, "it is held since before its store was moved here; ask again later")
         return answered
@@ -224,7 +260,7 @@ class LineDriver:
         """
         if self._is_of_mutex(spec):
             return await self.mutex.leave_known(request, spec)
-        if not self.is_idle or self.dead:
+        if not self.is_idle or self.dead or self._is_of_slots(request, spec):
             return None
         self._is_busy = True
         try:
@@ -340,7 +376,9 @@ class LineDriver:
         """
         if self._is_mutex and (sight := await self.mutex.look(also)) is not None:
             return sight
-        self._is_mutex = False
+        if self._has_slots and (sight := await self._slots.look()) is not None:
+            return sight
+        self._is_mutex, self._has_slots = False, None
         keys = frozenset((self.keys.head, *self._guess.likely(())))
         most = max(1, min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4))
         passed = list(waiting)[:NEAR] if self._guess.is_counting else []
@@ -352,6 +390,9 @@ class LineDriver:
             if is_mutex(view.head) and (sight := await self.mutex.look(also)) is not None:
                 self._is_mutex = True
                 return sight
+            if is_slotted(view.head) and (sight := await self._slots.look()) is not None:
+                self._has_slots = True
+                return sight
             before = [each for each, ticket in waiting.items() if view.head.unseen and ticket < view.line.front]
             if not {*passed} >= {*before[:most]}:
                 passed = before[:most]
@@ -361,6 +402,7 @@ class LineDriver:
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
             if not view.missing:
                 self._guess.remember(view.line)
+                self._has_slots = False if view.head.life else None
                 unread = waiting[before[most]] if len(before) > most else None
                 return Sight(view.line, view.head.life, fences, seen.at, asked_at, unread=unread)
             named = map(self.keys.held, {*passed, *also} if view.head.unseen else ())
@@ -370,6 +412,8 @@ class LineDriver:
         """Return the waiter with a ticket, however far back; None: it does not wait."""
         if self._is_mutex:
             return await self.mutex.waiter_at(ticket)
+        if self._has_slots:
+            return await self._slots.waiter_at(ticket)
         key = self.keys.ticket(ticket)
         record = (await self._scope.read(key)).get(key)
         return None if record is None else waiter_in(record)
@@ -379,7 +423,7 @@ class LineDriver:
 
         Waiters in front of them that were not read are out of sight.
         """
-        if self._is_mutex or self._guess.is_counting:
+        if self._is_mutex or self._has_slots or self._guess.is_counting:
             return await self.look((), waiting)
         near = dict(itertools.islice(waiting.items(), NEAR))
         keys = self._guess.near(near.values())
@@ -475,7 +519,8 @@ class LineDriver:
             fences[holder.entry.id] = decided.versions[self.keys.grant_of(holder)]
         unread = 0 if line.unseen else None
         sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions, unread)
-        if not is_mutex(found.head):  # of which nothing is in sight here
+        if found.head.life:  # of others nothing is in sight here
+            self._has_slots = None if line.is_empty and not found.head.pinned else False
             self._seen(sight)
         return sight
 
@@ -765,7 +810,7 @@ class LocalLine:
         holder = holder_in(grant)
         wait = self.waits.get(holder.entry.id)
         if wait is not None and holder.entry.anchor == wait.entry.anchor:
-            self.driver.mutex.held_since = holder.granted_at
+            self.driver.note_grant(holder)
             self._settle_shown(wait, holder, grant.version)
         return True
 

@@ -1,7 +1,8 @@
 """How a counted line lies in a store: which records, and what a step of it changes.
 
-Semaphores, locks with modes, limits and queues of requests lie so, and mutexes on stores without alternatives. A mutex
-on memory, SQLite, PostgreSQL or Redis lies as :mod:`~standfast.locks.mutex_line` says.
+Locks with modes, limits and queues of requests lie so, and all locks on stores without alternatives. On memory, SQLite,
+PostgreSQL or Redis a mutex lies as :mod:`~standfast.locks.mutex_line` says, and a semaphore of few permits as
+:mod:`~standfast.locks.slot_line` does.
 
 The head has the rules and the holders; each waiter is a record of its own, so that the cost of a hand-over does not
 grow with the number of waiters; and each slot has a grant, written only when a permit changes hands, whose version is
@@ -377,6 +378,9 @@ WINDOW: Final = 8
 FEW_HOLDERS: Final = 8
 """How many holders the line of a limit lists, before it only counts them."""
 
+SEMAPHORE: Final = "semaphore"
+"""The kind of a line in which each holder takes some of a number of permits."""
+
 LIMIT: Final = "limit"
 """The kind of a line in which runs and requests hold a place until they end: beyond a few they are only counted."""
 
@@ -481,6 +485,11 @@ def head_at(head: Head, at: Instant) -> Head:
     return structs.replace(head, rules=rules, pinned=over.pinned, reversion=None)
 
 
+def is_slotted(head: Head) -> bool:
+    """Return True if the records of a semaphore lie as :mod:`~standfast.locks.slot_line` says: a record a permit."""
+    return head.kind == SEMAPHORE and not head.life
+
+
 def waiter_in(record: Record) -> Waiter:
     """Return the waiter that a record holds. While it moves up it is read once in every step."""
     return _decoded(record.value)
@@ -509,12 +518,13 @@ class LineKeys:
 
     __slots__ = (
         "_end",
-        "_grants",
+        "_gates",
         "_held",
         "_scope",
         "_seen",
         "_tickets",
         "address",
+        "grants",
         "head",
         "inboxes",
         "name",
@@ -522,7 +532,7 @@ class LineKeys:
         "queue",
     )
 
-    def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
+    def __init__(self, scope: Scope, address: tuple[str, ...], queue: str = "queue") -> None:
         self._scope: Final = scope
         self.address: Final = address
         self.name: Final = name_of(address)
@@ -530,9 +540,10 @@ class LineKeys:
         self.past: Final = scope.key("past", *address)
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
-        self._grants: Final = scope.key("grant", *address)
+        self._gates: Final = scope.key("gate", *address)
+        self.grants: Final = scope.key("grant", *address)
         self._held: Final = scope.key("held", str(len(address)), *address)  # the number: no address begins with another
-        self.queue: Final = scope.key("queue", *address)
+        self.queue: Final = scope.key(queue, *address)
         self.inboxes: Final = scope.key("presence")
         self._seen: Final[dict[int, RecordKey]] = {}
 
@@ -540,6 +551,17 @@ class LineKeys:
     def of_head(cls, scope: Scope, head: RecordKey) -> LineKeys:
         """Return the keys of the line whose head was found at ``head``."""
         return cls(scope, head.parts[3:])
+
+    def with_slots(self) -> LineKeys:
+        """Return the keys of the same line if it has slots: its waiters are not where those of a mutex are.
+
+        One that takes it for a mutex, and joins, must not be granted a permit before it finds out.
+        """
+        return LineKeys(self._scope, self.address, "queued")
+
+    def gate(self, permits: int | None) -> RecordKey:
+        """Return the key of the gate of a line with slots, with that number of permits."""
+        return self._gates.child(str(permits))
 
     def ticket(self, number: int) -> RecordKey:
         """Return the key of the waiter with that ticket; they sort by number."""
@@ -551,18 +573,18 @@ class LineKeys:
         return self.ticket(number), self._tickets.within()[1]
 
     def queued(self, number: int) -> RecordKey:
-        """Return what the key of a ticket in a mutex's queue begins with."""
+        """Return what the key of a ticket in the queue of a mutex or of slots begins with."""
         return RecordKey.from_encoded(b"%b%016d" % (self.queue, number))
 
     def number(self, ticket: RecordKey) -> int:
-        """Return the number of a ticket in a mutex's queue."""
+        """Return the number of a ticket in such a queue."""
         return int(ticket[len(self.queue) : len(self.queue) + 16])
 
     def grant(self, slot: int) -> RecordKey:
         """Return the key of a slot's grant."""
         key = self._seen.get(slot)
         if key is None:
-            key = self._seen[slot] = self._grants.child(str(slot))
+            key = self._seen[slot] = self.grants.child(str(slot))
         return key
 
     def held(self, entry_id: str) -> RecordKey:
@@ -811,7 +833,7 @@ class LineView:
             return
         old, kept = self.head, put_out_of_sight(line)
         pinned, reversion = (
-            (old.pinned, old.reversion) if resized is None else (resized.pinned, _reversion(old, resized))
+            (old.pinned, old.reversion) if resized is None else (resized.pinned, reversion_after(old, resized))
         )
         if not pinned and line.is_empty:
             yield from self._delete(self.keys.head)
@@ -880,7 +902,7 @@ def wakes_between(
             yield Wake(keys.presence(presence), about, shows=shows)
 
 
-def _reversion(old: Head, resized: Resize) -> Reversion | None:
+def reversion_after(old: Head, resized: Resize) -> Reversion | None:
     """Return what a line goes back to: what it had before the first of the numbers that are set for a while."""
     if resized.until is None:
         return None

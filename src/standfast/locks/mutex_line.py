@@ -130,7 +130,13 @@ def holder_in(record: Record) -> Holder:
     """Return the holder that a grant is for."""
     granted_at, entry = _entry_in(record.value)
     ends_at = None if entry.max_hold is None else later(granted_at, entry.max_hold)
-    return Holder(entry, SLOT, granted_at, ends_at)
+    return Holder(entry, slot_of(record.key), granted_at, ends_at)
+
+
+def slot_of(grant: RecordKey) -> int:
+    """Return the slot that a grant is of: the last part of its key."""
+    number = grant[grant.rfind(b"\x00\x01", 0, -2) + 2 : -2]
+    return int(number) if number.isdigit() else SLOT
 
 
 def queued_in(keys: LineKeys, record: Record) -> Waiter:
@@ -148,8 +154,17 @@ def _entry_in(value: bytes) -> tuple[Instant, Entry]:
     return first, entry if entry.entered_at else structs.replace(entry, entered_at=last)
 
 
-def _grant_value(holder: Holder) -> bytes:
-    return stamped(holder.granted_at, WAITERS.encode_own(Waiter(holder.entry)))
+def unstamped_value(record: Record) -> bytes:
+    """Return what a ticket or a grant says, without the times before it."""
+    value = record.value
+    while value[:STAMP_BYTES].isdigit():
+        value = unstamped(value)[1]
+    return value
+
+
+def grant_value(holder: Holder, pace: float = 0.0) -> bytes:
+    """Return a grant as it is stored."""
+    return stamped(holder.granted_at, WAITERS.encode_own(Waiter(holder.entry, pace=pace)))
 
 
 # --- the general way: a line as a snapshot shows it, and the way back from a changed line to changes ---------------
@@ -226,7 +241,7 @@ class MutexView:
         keys, grant, at = self.keys, self.keys.grant(SLOT), self._seen.version
         changes: list[AlternativeChange] = [*self._ticket_changes(line)]
         if line.holders and line.holders != self.line.holders:
-            changes.append(Put(grant, _grant_value(line.holders[0]), at(grant)))
+            changes.append(Put(grant, grant_value(line.holders[0]), at(grant)))
             if self.line.holders and not self._waited(line.holders[0]):
                 changes.append(Empty(keys.queue))  # a newcomer takes what is over, and passes none
         if line.holders:
@@ -532,7 +547,7 @@ class MutexDriver:
             page = await self._front(facts) if scans else None
             also = await self._own_ticket(request, page)
             if page is not None:
-                named.update(_next_keys(keys, page, extra_changes_of(request)))
+                named.update(next_keys(keys, page, extra_changes_of(request)))
             seen = await scope.read(*named)
             view = self._view(seen, frozenset(named), spec, facts, page, also)
             if view is None:
@@ -563,10 +578,10 @@ class MutexDriver:
         keys, scope = self._keys, self._scope
         while True:
             page = await scope.scan(*keys.queue.within(), limit=KNOWN)
-            if not any(_is_dead(each, facts) for each in page.records.values()):
+            if not any(is_dead(each, facts) for each in page.records.values()):
                 return self._keep_front(page)
             more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
-            dead = [each for each in more.records.values() if _is_dead(each, facts)]
+            dead = [each for each in more.records.values() if is_dead(each, facts)]
             if dead:
                 await scope.commit(*[Delete(each.key, each.version) for each in dead])
 
@@ -680,7 +695,7 @@ def _just_leaves(request: Leave, spec: LockSpec) -> bool:
     return not (brings or request.by_force or request.only_waiting or spec.history)
 
 
-def _next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:
+def next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:
     """Yield where the first waiter is told of its turn, if it is a run, and what is to be known of it besides."""
     for record in page.records.values():
         entry = _entry_in(record.value)[1]
@@ -692,7 +707,8 @@ def _next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | Non
             return
 
 
-def _is_dead(ticket: Record, facts: LineFacts) -> bool:
+def is_dead(ticket: Record, facts: LineFacts) -> bool:
+    """Return True if the waiter that a ticket is of is known to be dead."""
     anchor = _entry_in(ticket.value)[1].anchor if facts.dead else None
     return isinstance(anchor, OfPresence) and anchor.presence in facts.dead
 

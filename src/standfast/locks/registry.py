@@ -22,7 +22,6 @@ from standfast.locks.inspect import find_waiter
 from standfast.locks.line import Rules, Until, advance, presence_of
 from standfast.locks.line_driver import LocalLine
 from standfast.locks.line_records import HELD, Leave, Left, LineKeys, LockSpec, Reap, presences_of
-from standfast.locks.mutex_line import SLOT
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Decision, Delete, Put, Wake
 
@@ -99,7 +98,7 @@ class Lines:
         self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
         self._lines: Final[OrderedDict[tuple[str, ...], LocalLine]] = OrderedDict()
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
-        self._by_grant: Final[dict[RecordKey, LocalLine]] = {}
+        self._by_grants: Final[dict[bytes, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
@@ -131,7 +130,7 @@ class Lines:
         if found is None:
             found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
             self._by_head[found.driver.keys.head] = found
-            self._by_grant[found.driver.keys.grant(SLOT)] = found
+            self._by_grants[found.driver.keys.grants] = found
             self._forget_some()
         self._lines[address] = found  # the latest used comes last
         return found
@@ -142,7 +141,7 @@ class Lines:
             address, line = self._lines.popitem(last=False)
             if line.is_idle:
                 keys = line.driver.keys
-                del self._by_head[keys.head], self._by_grant[keys.grant(SLOT)]
+                del self._by_head[keys.head], self._by_grants[keys.grants]
             else:
                 self._lines[address] = line  # in use: it is looked at again after all others
 
@@ -184,7 +183,9 @@ class Lines:
                 told = {shown.key for shown in hint.moved if shown.key not in self._by_head}
                 unsure = [line for shown in hint.moved if (line := self._take_shown(shown)) is not None]
                 if hint.complete:  # a grant that is too large for a notice is read
-                    about = [self._by_head.get(key) or self._by_grant.get(key) for key in hint.about - told]
+                    about = [
+                        self._by_head.get(key) or self._by_grants.get(_all_grants(key)) for key in hint.about - told
+                    ]
                     lines = [line for line in about if line is not None]
                 else:
                     lines = [line for line in self._lines.values() if self._may_have_missed(line)]
@@ -204,7 +205,7 @@ class Lines:
         if (line := self._by_head.get(record.key)) is not None:
             line.take_head(record)
             return None
-        line = self._by_grant.get(record.key) or self._lines.get(record.key.parts[3:-1])
+        line = self._by_grants.get(_all_grants(record.key))
         try:
             return None if line is None or line.take_grant(record) else line
         except StandfastError:  # another version may have written it
@@ -447,6 +448,11 @@ class Lines:
                     await self._given_back.wait()
         except TimeoutError:
             return
+
+
+def _all_grants(grant: RecordKey) -> bytes:
+    """Return what the keys of all grants of a line begin with, by one of them."""
+    return grant[: grant.rfind(b"\x00\x01", 0, -2) + 2]
 
 
 def _delete_unchanged(versions: dict[RecordKey, int], seen: Snapshot) -> Decision[None]:

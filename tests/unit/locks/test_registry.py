@@ -67,7 +67,7 @@ async def test_lines_in_use_do_not_keep_others_from_being_forgotten(
     assert sum(name.startswith("held") for name in kept) == 50
     assert sum(name.startswith("left") for name in kept) <= 20
     assert len(looked) <= 250 * registry.FORGOTTEN
-    assert len(lines._by_head) == len(lines._by_grant) == len(kept)
+    assert len(lines._by_head) == len(lines._by_grants) == len(kept)
     await lines.aclose()
 
 

@@ -1,0 +1,768 @@
+"""The line of a semaphore with slots: a record a permit, so that no two processes race for one of them.
+
+========================  =====================================  ===============================================
+``line/<key>``            the head: kind, permits                put with the first grant, deleted with the last
+``gate/<key>/<n>``        that there are ``n`` permits, and      put and deleted with the head; deleted while
+                          each that holds has one of them        some entry does not fit into that
+``grant/<key>/<slot>``    who holds; its version is the fence    put when a permit is taken or changes hands
+``queued/<key>/<n>/…``    a waiter; the store draws ``n``        appended, and moved into a grant
+========================  =====================================  ===============================================
+
+While the gate is there, four commits do nearly all of the work, each in one round trip and without a read before it:
+
+* **Enter**: under the gate create the grant of a free slot; or, as all grants are present, append a ticket; or create
+  head, gate and grant.
+* **Leave**: move the first ticket into the own grant; or else, as there is none, delete the grant, and with the last
+  one head and gate.
+* **Withdraw**: delete the ticket.
+
+This is correct because one that joins finds all grants present, and does not pass one that deletes a grant, which
+finds no ticket: **while there is a ticket, all permits are held**. So a free slot means that none waits, and may be
+taken without a look (``tests/model/test_slot_line.py``).
+
+Everything else is decided by the pure line (:mod:`standfast.locks.line`) on what was read. If its outcome keeps to that
+sentence, it is committed under the gate, guarded by the records that it changes. If not (an entry with a weight,
+permits that were set to fewer than are held, a history) the gate is closed first: the head gets another version, then
+the gate is deleted. Without a gate every commit replaces the head at the version that was read, as in a counted line;
+the first whose outcome keeps to the sentence puts the gate back.
+
+Lines begin so by a plain entry: of a process, with one permit and no time of its own. One that a run begins, or an
+operator, is a counted line, as are all with more than :data:`MOST_SLOTS` permits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct, structs
+
+from standfast.clock import MICROSECONDS, Instant
+from standfast.errors import StoreBusyError
+from standfast.keys import RecordKey
+from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfPresence, Rules, Until, Waiter, Waiting
+from standfast.locks.line_records import (
+    HEADS,
+    READY,
+    SEMAPHORE,
+    WAITERS,
+    Enter,
+    Head,
+    Leave,
+    Left,
+    LineFacts,
+    LockSpec,
+    Reap,
+    Resize,
+    brought_by,
+    extra_changes_of,
+    head_at,
+    head_value,
+    is_slotted,
+    reversion_after,
+    wakes_between,
+)
+from standfast.locks.line_step import Answered, Sight, StepInput, keys_changed, take_step
+from standfast.locks.mutex_line import (
+    MOST_DEAD,
+    QUICK_TRIES,
+    TRIES,
+    UNDRAWN,
+    WINDOW,
+    grant_value,
+    holder_in,
+    is_dead,
+    next_keys,
+    queued_in,
+    suffix_of,
+    unstamped_value,
+)
+from standfast.stores.protocol import (
+    Alternative,
+    Append,
+    Check,
+    Choice,
+    Conflict,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Record,
+    Snapshot,
+    Stamped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from standfast.clock import Clock
+    from standfast.locks.line_records import LineKeys, Request
+    from standfast.locks.line_step import StepDecision, StepResult
+    from standfast.scope import Scope
+    from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
+
+
+MOST_SLOTS: Final = 16
+"""The most permits of a line with slots: one that joins looks at each of them."""
+
+FEW_WAYS: Final = 6
+"""How many slots an entry tries at once; a store takes two alternatives more than that."""
+
+
+def is_plain(request: Request, spec: LockSpec) -> bool:
+    """Return True if an entry of a process takes one permit of few, has not been in the line, and brings nothing."""
+    if type(request) is not Enter or spec.kind != SEMAPHORE or spec.history or not _are_few(spec.rules.permits):
+        return False
+    entry = request.entry
+    brings = request.extra_changes or request.marker or request.permits or request.lease or request.since
+    is_new = request.is_new and request.ticket is None and not brings
+    is_light = entry.weight == 1 and not entry.mode and entry.max_hold is None
+    return is_new and is_light and entry.woken and type(entry.anchor) is OfPresence
+
+
+def _are_few(permits: int | None) -> bool:
+    return permits is not None and 1 <= permits <= MOST_SLOTS
+
+
+def keeps_to_slots(line: Line, head: Head) -> bool:
+    """Return True if a line may have a gate: each that holds has one permit, and if one waits, all are held."""
+    permits = line.rules.permits
+    if permits is None or not _are_few(permits) or line.rules.alone or head.history or head.reversion is not None:
+        return False
+    if any(each.entry.weight != 1 or each.entry.mode or each.slot >= permits for each in line.holders):
+        return False
+    return len(line.holders) == permits or (not line.waiters and line.horizon is None)
+
+
+def absent(key: RecordKey) -> Empty:
+    """Return a guard that there is no record at a key; it looks after all keys of its alternative are locked."""
+    return Empty(RecordKey.from_encoded(key[:-1]))
+
+
+# --- what was read, and the way back from a changed line to changes --------------------------------------------------
+
+
+class SlotRecords(Struct, frozen=True):
+    """The records of a line, as they were read. ``is_open``: there was a gate, as old as the head."""
+
+    head: Record | None
+    gate: Record | None
+    grants: dict[int, Record]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gate is as old as the head: both are written together."""
+        return self.head is not None and self.gate is not None and self.gate.version == self.head.version
+
+
+@final
+class SlotView:
+    """A line with slots as it was read: what a step is decided on.
+
+    Args:
+        keys: Its records.
+        records: What was read of them.
+        seen: All that was read.
+        given: The keys that ``seen`` was taken of.
+        spec: What the call site says about the line.
+        facts: What is known besides.
+        queue: The first tickets, and others that matter; None: none were read.
+        horizon: From which ticket on others may be out of sight; None: none are.
+        pace: How many seconds a hold of this process took lately.
+
+    Attributes:
+        is_open: There was a gate.
+        must_close: What is to become of the line cannot be committed under the gate.
+    """
+
+    __slots__ = (
+        "_given",
+        "_pace",
+        "_records",
+        "_seen",
+        "_tickets",
+        "facts",
+        "head",
+        "history",
+        "is_open",
+        "keys",
+        "line",
+        "missing",
+        "must_close",
+    )
+
+    def __init__(
+        self,
+        keys: LineKeys,
+        records: SlotRecords,
+        seen: Snapshot,
+        given: frozenset[RecordKey],
+        spec: LockSpec,
+        facts: LineFacts,
+        queue: Iterable[Record] | None,
+        horizon: int | None,
+        pace: float,
+    ) -> None:
+        self._pace: Final = pace
+        self.keys, self._records, self._seen, self._given, self.facts = keys, records, seen, given, facts
+        self.missing: set[RecordKey] = set()
+        self.must_close = False
+        stored, self.is_open = records.head, records.is_open
+        self.head: Final = (
+            Head("", SEMAPHORE, spec.rules) if stored is None else head_at(HEADS.decode(stored.value), seen.at)
+        )
+        self.history: Final = max(self.head.history, spec.history)
+        holders = sorted(
+            [holder_in(each) for each in records.grants.values()], key=lambda each: (each.granted_at, each.slot)
+        )
+        held = {holder.entry.id for holder in holders}  # read after the tickets: it may have been one of them
+        self._tickets: Final = {keys.number(record.key): record for record in queue or ()}
+        waiters = [queued_in(keys, record) for _, record in sorted(self._tickets.items())]
+        if queue is None:  # while there is a free slot, none waits
+            is_free = stored is None or (records.is_open and len(holders) < (self.head.rules.permits or 0))
+            horizon = None if is_free else 0
+        waiters = [each for each in waiters if each.entry.id not in held]
+        self.line: Final = Line(self.head.rules, tuple(holders), tuple(waiters), UNDRAWN, horizon, sparse=True)
+
+    def get(self, key: RecordKey) -> Record | None:
+        """Return what was read of a key; one that was not read is missing."""
+        if key not in self._given:
+            self.missing.add(key)
+        return self._seen.get(key)
+
+    def is_alive(self, entry: Entry) -> bool:
+        """Return True if an entry's anchor holds at the time of the snapshot."""
+        anchor = entry.anchor
+        if isinstance(anchor, OfPresence):
+            return anchor.presence not in self.facts.dead
+        return not isinstance(anchor, Until) or anchor.at > self._seen.at
+
+    def fence_of(self, holder: Holder) -> int:
+        """Return the version of the holder's grant."""
+        return self._version(holder.slot)
+
+    def _version(self, slot: int) -> int:
+        record = self._records.grants.get(slot)
+        return 0 if record is None else record.version
+
+    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
+        """Return what tells runs that their place has changed."""
+        keys = [self.keys.ready(run) for run in runs]
+        return tuple([Put(key, READY, 0 if (record := self.get(key)) is None else record.version) for key in keys])
+
+    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
+        """Return whom to wake: waiters that hold now, and entries that were evicted."""
+        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
+
+    def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:
+        """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
+        head, records = self._head_after(line, resized), self._records
+        is_over = line.is_empty and not head.pinned
+        slots, tickets = [*self._slot_changes(line)], [*self._ticket_changes(line)]
+        if records.head is not None and records.gate is None:
+            return (*slots, *tickets, *self._closed(line, head, is_over=is_over, is_same=not slots and not tickets))
+        if records.head is None:
+            return () if is_over else (*slots, *tickets, *self._begun(line, head))
+        self.must_close = not records.is_open or not (is_over or keeps_to_slots(line, head)) or head != self.head
+        if not slots and not tickets and not is_over and not self.must_close:
+            return ()
+        guards = [*self._guards(line, slots, tickets, is_over=is_over)]
+        looks_below = any(isinstance(each, Append | Empty) for each in (*tickets, *guards))
+        self.must_close |= looks_below and any(isinstance(each, Put | Delete) for each in tickets)
+        return () if self.must_close else (*slots, *tickets, *guards)
+
+    def _head_after(self, line: Line, resized: Resize | None) -> Head:
+        old = self.head
+        if resized is None:
+            return structs.replace(old, rules=line.rules, history=self.history)
+        reversion = reversion_after(old, resized)
+        return structs.replace(old, rules=line.rules, history=self.history, pinned=resized.pinned, reversion=reversion)
+
+    def _begun(self, line: Line, head: Head) -> Iterator[AlternativeChange]:
+        yield Put(self.keys.head, head_value(head))
+        if keeps_to_slots(line, head):
+            yield Put(self.keys.gate(line.rules.permits), head_value(head))
+
+    def _closed(self, line: Line, head: Head, *, is_over: bool, is_same: bool) -> Iterator[AlternativeChange]:
+        """Return what becomes of the head while there is no gate: each change of the line replaces it."""
+        stored = self._records.head
+        assert stored is not None  # noqa: S101 -- for the type checker: it was looked at
+        if is_over:
+            yield Delete(stored.key, stored.version)
+        elif (is_open := keeps_to_slots(line, head)) or not is_same or head_value(head) != stored.value:
+            yield Put(stored.key, head_value(head), stored.version)
+            if is_open:
+                yield Put(self.keys.gate(line.rules.permits), head_value(head))
+
+    def _guards(
+        self, line: Line, slots: Iterable[AlternativeChange], tickets: Iterable[AlternativeChange], *, is_over: bool
+    ) -> Iterator[AlternativeChange]:
+        """Return what must be so for changes under the gate, and what becomes of it."""
+        keys, records = self.keys, self._records
+        touched = keys_changed(slots)
+        is_freed = any(isinstance(each, Delete) for each in slots)
+        is_passed = any(not self._waited(each) and each.slot in records.grants for each in line.holders)
+        if is_freed or is_passed or is_over:  # a newcomer takes what is over, and passes none
+            yield Empty(keys.queue)
+        everyone = [keys.grant(slot) for slot in range(self.head.rules.permits or 0)]
+        if any(isinstance(each, Append) for each in tickets):
+            yield from [Present(each) for each in everyone if each not in touched]
+        if is_over and records.gate is not None and records.head is not None:
+            yield from [absent(each) for each in everyone if each not in touched]
+            yield Delete(records.gate.key, records.gate.version)
+            yield Delete(records.head.key, records.head.version)
+        elif records.gate is not None:
+            yield Present(records.gate.key)
+            if is_freed:  # it is not the last one, which takes the head along
+                yield from [Present(each) for each in everyone if each in self._held() and each not in touched][:1]
+
+    def _held(self) -> set[RecordKey]:
+        return {record.key for record in self._records.grants.values()}
+
+    def _waited(self, holder: Holder) -> bool:
+        """Return True if a holder held before, or had a ticket."""
+        line, entry_id = self.line, holder.entry.id
+        return line.holder(entry_id) is not None or line.waiter(entry_id) is not None
+
+    def _slot_changes(self, line: Line) -> Iterator[AlternativeChange]:
+        before = {each.slot: each for each in self.line.holders}
+        after = {each.slot: each for each in line.holders}
+        for slot in before.keys() | after.keys():
+            key, new = self.keys.grant(slot), after.get(slot)
+            if new is None:
+                yield Delete(key, self._version(slot))
+            elif new != before.get(slot):
+                yield Put(key, grant_value(new, 0.0 if self._waited(new) else self._pace), self._version(slot))
+
+    def _ticket_changes(self, line: Line) -> Iterator[AlternativeChange]:
+        queue, stay = self.keys.queue, {each.ticket: each for each in line.waiters}
+        for ticket, record in self._tickets.items():
+            if ticket not in stay:
+                yield Delete(record.key, record.version)
+        before = {each.ticket: each for each in self.line.waiters}
+        for ticket, waiter in stay.items():
+            if before.get(ticket) == waiter:
+                continue
+            value = WAITERS.encode_own(Waiter(waiter.entry, pace=self._pace if ticket == UNDRAWN else 0.0))
+            suffix = suffix_in_slots(waiter.entry)
+            append = Append(queue, value, suffix)
+            if ticket == UNDRAWN:
+                yield append
+                continue
+            record, key = self._tickets[ticket], append.key_of(ticket)  # it has another anchor now, and keeps its place
+            if record.key == key:
+                yield Put(key, value, record.version)
+            else:
+                yield from (Delete(record.key, record.version), Put(key, value))
+
+
+def suffix_in_slots(entry: Entry) -> bytes:
+    """Return how the key of a ticket ends: by the address of its process if the store may move it."""
+    return suffix_of(entry) if entry.weight == 1 and not entry.mode else b""
+
+
+async def grants_in(scope: Scope, keys: LineKeys) -> dict[int, Record]:
+    """Return all grants of a line by their slots, as of one moment."""
+    page = await scope.scan(*keys.grants.within(), limit=scope.at_most(MOST_HOLDERS))
+    return {int(key.parts[-1]): record for key, record in page.records.items()}
+
+
+def pace_in(grants: Iterable[Record]) -> float:
+    """Return how many seconds a hold took lately, as the processes say that hold; 0: none of them knows."""
+    said = [pace for each in grants if (pace := WAITERS.decode(unstamped_value(each)).pace)]
+    return sum(said) / len(said) if said else 0.0
+
+
+def _rounded(pace: float) -> float:
+    return float(f"{max(0.0, pace):.2g}")
+
+
+# --- driving it ------------------------------------------------------------------------------------------------------
+
+
+@final
+class SlotDriver:
+    """All requests of one process on one line with slots.
+
+    Args:
+        scope: Where the line lies.
+        keys: Its records.
+        clock: The process's own clock.
+        dead: Presences that are known to be gone, and which of them were seen to die.
+        seen: Called with what each step has left behind.
+        granted: Called with the grant of another entry that a step has made.
+        disagrees: Called with the head if a call site says another number of permits.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        keys: LineKeys,
+        clock: Clock,
+        dead: tuple[set[str], set[str]],
+        seen: Callable[[Sight], None],
+        granted: Callable[[Record], None],
+        disagrees: Callable[[Head], None],
+    ) -> None:
+        self._scope, self._keys, self._clock, self._seen = scope, keys, clock, seen
+        self._granted, self._disagrees = granted, disagrees
+        self._dead, self._killed = dead
+        self._gate: Record | None = None  # as it was last seen
+        self._head = Head("", SEMAPHORE, Rules())  # what it says
+        self._permits = 0  # how many permits the line had; 0: it is not known
+        self._slot = hash(scope.presence_name) % MOST_SLOTS  # where to look for a free one first
+        self._waited = False  # the last one that entered had to wait
+        self._hands_over = False  # the last one that left was waited for
+        self._tickets: Final[dict[str, RecordKey]] = {}
+        self._since: Final[dict[str, Instant]] = {}
+        self._pace = 0.0
+
+    async def do(self, request: Request, spec: LockSpec) -> Answered | None:
+        """Answer a request; None: the line is of another kind."""
+        if type(request) is Enter:
+            if is_plain(request, spec):
+                return await self._enter(request, spec)
+        elif type(request) is Leave:
+            ticket, since = self._tickets.pop(request.entry_id, None), self._since.pop(request.entry_id, None)
+            brings = request.extra_changes or request.marker
+            if not (brings or request.by_force or request.only_waiting or spec.history):
+                if request.fence is not None and request.slot is not None:
+                    return await self._leave(request, request.slot, request.fence, since, spec)
+                if ticket is not None:
+                    return await self._withdraw(request, ticket, spec)
+        return await self.step(request, spec)
+
+    def note_grant(self, holder: Holder) -> None:
+        """Note since when an entry of this process holds."""
+        self._since[holder.entry.id] = holder.granted_at
+
+    # --- the short ways ----------------------------------------------------------------------------------------------
+
+    async def _enter(self, request: Enter, spec: LockSpec) -> Answered | None:
+        value, free = WAITERS.encode_own(Waiter(request.entry, pace=_rounded(self._pace))), list[int]()
+        for _ in range(QUICK_TRIES):
+            permits = self._permits or spec.rules.permits or 1
+            ways = [*self._ways_in(request, spec, permits, value, free)]
+            asked_at = self._clock.elapsed()
+            chosen = await self._scope.choose(*[Alternative(way) for way in ways])
+            if isinstance(chosen, Choice):
+                return await self._entered(request.entry, ways[chosen.index], chosen, asked_at)
+            if self._keys.gate(permits) in chosen.current and self._keys.head in chosen.current:
+                break  # it has another number of permits, or no gate
+            free = [slot for slot in range(permits) if self._keys.grant(slot) in chosen.current]
+            free = [slot for slot in free if chosen.current[self._keys.grant(slot)] is None]
+            if not request.waits and not free:
+                break
+        self._permits = 0
+        return await self.step(request, spec)
+
+    def _ways_in(
+        self, request: Enter, spec: LockSpec, permits: int, value: bytes, free: Collection[int]
+    ) -> Iterator[tuple[AlternativeChange, ...]]:
+        """Yield the alternatives of one that enters. At most one of them holds, so the likeliest comes first."""
+        keys, gate, entry = self._keys, self._keys.gate(permits), request.entry
+        append = Append(keys.queue, value, suffix_of(entry), stamped=True)
+        join: tuple[AlternativeChange, ...] = (
+            Present(gate),
+            *[Present(keys.grant(slot)) for slot in range(permits)],
+            append,
+        )
+        if request.waits and self._waited:
+            yield join
+        order = [(self._slot + place) % permits for place in range(permits)]
+        order.sort(key=lambda slot: slot not in free)
+        yield from [(Present(gate), Stamped(keys.grant(slot), value)) for slot in order[:FEW_WAYS]]
+        if request.waits and not self._waited:
+            yield join
+        head = head_value(Head("", SEMAPHORE, spec.rules))
+        first = Stamped(keys.grant(self._slot % (spec.rules.permits or 1)), value)
+        yield Put(keys.head, head), Put(keys.gate(spec.rules.permits), head), first
+
+    async def _entered(
+        self, entry: Entry, way: tuple[AlternativeChange, ...], chosen: Choice, asked_at: Instant
+    ) -> Answered | None:
+        keys, first = self._keys, way[0]
+        if isinstance(first, Put):
+            self._keep_gate(Record(keys.gate(HEADS.decode(first.value).rules.permits), first.value, chosen.version))
+        elif isinstance(first, Present):
+            if (gate := chosen.present.get(first.key)) is None:  # the answer got lost, and what was found does not say
+                gate = (await self._scope.read(first.key)).get(first.key)
+            self._keep_gate(gate)
+        rules = self._head.rules
+        self._waited = isinstance(way[-1], Append)
+        if self._waited:
+            ticket = chosen.appended
+            assert ticket is not None  # noqa: S101 -- for the type checker: it has appended one
+            self._tickets[entry.id] = ticket
+            line = Line(rules, (), (), UNDRAWN, 0, sparse=True)
+            return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
+        grant = next(each.key for each in way if isinstance(each, Stamped))
+        self._slot = int(grant.parts[-1])
+        holder = Holder(structs.replace(entry, entered_at=chosen.at), self._slot, chosen.at)
+        self.note_grant(holder)
+        fences = {entry.id: chosen.version}
+        line = Line(rules, (holder,), (), UNDRAWN, sparse=True)
+        return Answered(Granted(holder), Sight(line, "", fences, chosen.at, asked_at))
+
+    def _keep_gate(self, gate: Record | None) -> None:
+        self._gate = gate
+        if gate is not None:
+            self._head = HEADS.decode(gate.value)
+            self._permits = self._head.rules.permits or 0
+
+    async def _leave(
+        self, request: Leave, slot: int, fence: int, since: Instant | None, spec: LockSpec
+    ) -> Answered | None:
+        """Hand over, or free the permit.
+
+        One that waited for its turn, after others were waited for, most likely hands over, and tries only that: to find
+        out if it is the last one takes locks that all others wait for.
+        """
+        keys = self._keys
+        tries_first = self._hands_over and self._waited
+        for _ in range(QUICK_TRIES):
+            gate = self._gate
+            if gate is None:
+                break
+            asked_at = self._clock.elapsed()
+            ways = [*self._ways_out(gate, slot, fence)]
+            chosen = await self._scope.choose(*[Alternative(each) for each in (ways[-2:-1] if tries_first else ways)])
+            if isinstance(chosen, Choice):
+                self._hands_over = chosen.moved is not None or (tries_first and chosen.is_settled)
+                self._slot = slot
+                if since is not None:
+                    took = (chosen.at - since) / MICROSECONDS
+                    self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
+                if chosen.moved is not None:
+                    self._granted(chosen.moved)
+                left = Left(was_holding=True, was_waiting=False)
+                return Answered(left, Sight(Line(self._head.rules), "", {}, chosen.at, asked_at))
+            if not tries_first or keys.grant(slot) in chosen.current or keys.head in chosen.current:
+                break
+            tries_first = self._hands_over = False
+        return await self.step(request, spec)
+
+    def _ways_out(self, gate: Record, slot: int, fence: int) -> Iterator[tuple[AlternativeChange, ...]]:
+        keys, grant = self._keys, self._keys.grant(slot)
+        if not self._head.pinned:
+            others = [absent(keys.grant(each)) for each in range(self._permits) if each != slot]
+            last = Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version)
+            freed: tuple[AlternativeChange, ...] = (Empty(keys.queue), *others, *last)
+            yield freed
+        is_open = Check(keys.head, gate.version)  # head and gate are written together
+        yield MoveFirst(keys.queue, grant, fence, keys.inboxes), is_open
+        yield Empty(keys.queue), Delete(grant, fence), is_open
+
+    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
+        asked_at = self._clock.elapsed()
+        gone = await self._scope.commit(Delete(ticket, self._keys.number(ticket)))  # the number is its version
+        if isinstance(gone, Conflict):  # it has been granted, or is in the line no more
+            return await self.step(request, spec)
+        left = Left(was_holding=False, was_waiting=True)
+        return Answered(left, Sight(Line(spec.rules), "", {}, gone.at, asked_at))
+
+    # --- the general way ---------------------------------------------------------------------------------------------
+
+    async def look(self) -> Sight | None:
+        """Read the line; None: it is of another kind."""
+        asked_at = self._clock.elapsed()
+        page = await self._scope.scan(*self._keys.queue.within(), limit=WINDOW)
+        found = await self._read(frozenset(), _ANY)
+        if found is None:
+            return None
+        records, seen = found
+        view = self._view(records, seen, frozenset(), _ANY, LineFacts(), page, ())
+        fences = {holder.entry.id: view.fence_of(holder) for holder in view.line.holders}
+        return Sight(view.line, "", fences, seen.at, asked_at)
+
+    async def waiter_at(self, ticket: int) -> Waiter | None:
+        """Return the waiter with a ticket, however far back; None: it does not wait."""
+        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
+        return next((queued_in(self._keys, record) for record in found.records.values()), None)
+
+    async def step(self, request: Request, spec: LockSpec) -> Answered | None:
+        """Read the line, decide by the pure one, and commit that if it is still so; None: it is of another kind."""
+        keys, scope = self._keys, self._scope
+        brought = {*brought_by(request)}
+        named = {*brought}
+        scans = type(request) is not Enter or request.ticket is not None or not request.is_new
+        for _ in range(TRIES):
+            facts = LineFacts(dead=frozenset(self._dead), killed=frozenset(self._killed))
+            if facts.dead or spec.history:
+                named.add(keys.past)
+            asked_at = self._clock.elapsed()
+            found = await self._look_at(request, spec, facts, named, scans=scans)
+            if found is None:
+                return None
+            view, records, seen, given = found
+            asked = StepInput(keys, (request,), spec, given, facts, (), scope.presence, scope.store.capabilities)
+            decision = take_step(asked, view, seen)
+            result = decision.result
+            if result.missing:
+                brought |= result.missing - named
+                named |= result.missing
+            elif result.line.is_cut_off and not result.line.is_full and not scans and view.is_open:
+                scans = True  # a holder has fallen, and who comes next was not looked at
+            elif view.must_close:
+                await self._close(records)
+            elif type(request) is not Reap and _appends_beside(keys, decision.changes):
+                await self.step(Reap(), _ANY)  # two commits: the store looks at all tickets
+            else:
+                done = await self._commit(decision, records, seen, brought)
+                if not isinstance(done, Conflict):
+                    self._dead.difference_update(facts.dead)
+                    self._killed.intersection_update(self._dead)
+                    answered = self._finish(view, result, done, asked_at)
+                    if result.line.is_cut_off and not result.line.is_full:
+                        await self.step(Reap(), _ANY)  # more have their turns than were looked at
+                    return answered
+        raise StoreBusyError(keys.name, f"its line moved on {TRIES} times while a step was taken")
+
+    async def _look_at(
+        self, request: Request, spec: LockSpec, facts: LineFacts, named: set[RecordKey], *, scans: bool
+    ) -> tuple[SlotView, SlotRecords, Snapshot, frozenset[RecordKey]] | None:
+        """Read what a request is decided on; None: the line is of another kind."""
+        keys = self._keys
+        page = await self._front(facts) if scans else None
+        also = await self._own_ticket(request, page)
+        if page is not None:
+            named.update(next_keys(keys, page, extra_changes_of(request)))
+        found = await self._read(frozenset(named), spec)
+        if found is None or (found[0].head is None and not _may_begin(request, spec)):
+            return None
+        records, seen = found
+        if records.head is not None and records.gate is None:  # whatever changes after the head was read changes it
+            page = await self._front(facts)
+            also = await self._own_ticket(request, page)
+        given = frozenset({*named, *seen.records})
+        return self._view(records, seen, given, spec, facts, page, also), records, seen, given
+
+    async def _read(self, named: frozenset[RecordKey], spec: LockSpec) -> tuple[SlotRecords, Snapshot] | None:
+        """Read the line; None: it is of another kind. Under a gate all of it is read at one moment."""
+        keys, permits = self._keys, self._permits or spec.rules.permits or 1
+        while True:
+            slots = {keys.grant(slot): slot for slot in range(permits if _are_few(permits) else 0)}
+            seen = await self._scope.read(*named, keys.head, keys.gate(permits), *slots)
+            stored = seen.get(keys.head)
+            if stored is None:
+                self._keep_gate(None)
+                return SlotRecords(None, None, {}), seen
+            head = HEADS.decode(stored.value)
+            if not is_slotted(head):
+                return None
+            if head.rules.permits != permits and _are_few(head.rules.permits):
+                permits = head.rules.permits or 1
+                continue
+            gate = seen.get(keys.gate(permits))
+            self._keep_gate(gate)
+            if gate is None:
+                grants = await grants_in(self._scope, keys)
+                found = {record.key: record for record in grants.values()}
+                return SlotRecords(stored, None, grants), Snapshot(seen.at, {**seen.records, **found})
+            grants = {slot: record for key, slot in slots.items() if (record := seen.get(key)) is not None}
+            return SlotRecords(stored, gate, grants), seen
+
+    async def _close(self, records: SlotRecords) -> None:
+        """Take the gate away. First the head gets another version: none that leaves hands over by the old one."""
+        if records.head is None or records.gate is None:
+            return
+        if records.is_open:
+            closed = await self._scope.commit(Put(records.head.key, records.head.value, records.head.version))
+            if isinstance(closed, Conflict):
+                return
+        await self._scope.commit(Delete(records.gate.key, records.gate.version))
+
+    async def _front(self, facts: LineFacts) -> Snapshot:
+        """Read the first waiters, and remove those that are dead."""
+        keys, scope = self._keys, self._scope
+        while True:
+            page = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_SLOTS))
+            if not any(is_dead(each, facts) for each in page.records.values()):
+                return page
+            more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
+            dead = [each for each in more.records.values() if is_dead(each, facts)]
+            if dead:
+                await scope.commit(*[Delete(each.key, each.version) for each in dead])
+
+    async def _own_ticket(self, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
+        """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
+        ticket = request.ticket if isinstance(request, Enter | Leave) else None
+        if page is None or page.more is None or ticket is None:
+            return ()
+        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
+        return tuple([record for key, record in found.records.items() if key not in page.records])
+
+    def _view(
+        self,
+        records: SlotRecords,
+        seen: Snapshot,
+        given: frozenset[RecordKey],
+        spec: LockSpec,
+        facts: LineFacts,
+        page: Snapshot | None,
+        also: Iterable[Record],
+    ) -> SlotView:
+        keys, pace = self._keys, _rounded(self._pace)
+        if page is None:
+            return SlotView(keys, records, seen, given, spec, facts, None, None, pace)
+        horizon = keys.number(next(reversed(page.records))) + 1 if page.more is not None else None
+        queue = (*page.records.values(), *also)
+        return SlotView(keys, records, seen, given, spec, facts, queue, horizon, pace)
+
+    async def _commit(
+        self, decision: StepDecision, records: SlotRecords, seen: Snapshot, brought: Collection[RecordKey]
+    ) -> Choice | Commit | Conflict | Snapshot:
+        """Commit what was decided, if all that it was decided on is still so."""
+        changes: list[AlternativeChange] = [*decision.changes]
+        touched = keys_changed(changes)
+        is_closed = records.head is not None and records.gate is None
+        if not changes and not is_closed:
+            return seen
+        if is_closed and records.head is not None and records.head.key not in touched:
+            changes.append(Check(records.head.key, records.head.version))
+        elif not is_closed and records.gate is not None and records.gate.key not in touched:
+            changes.append(Present(records.gate.key))
+        looked_at = [seen.records[key] for key in brought if key in seen.records and key not in touched]
+        changes += [Check(record.key, record.version) for record in looked_at]
+        if self._scope.store.capabilities.alternatives:
+            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
+        alone = [each for each in changes if isinstance(each, Put | Delete | Check)]  # the store was moved: none joins
+        return await self._scope.commit(*alone, wake=decision.wake)
+
+    def _finish(
+        self, view: SlotView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
+    ) -> Answered:
+        keys, line, [outcome] = self._keys, found.line, found.outcomes
+        versions = {} if isinstance(done, Snapshot) else done.versions
+        if keys.head in versions or line.is_empty:
+            self._gate = None  # another one counts now
+        if found.disagrees:
+            self._disagrees(found.head)
+        drawn = done.appended if isinstance(done, Choice) else None
+        number = UNDRAWN if drawn is None else keys.number(drawn)
+        waiters = [structs.replace(each, ticket=number) if each.ticket == UNDRAWN else each for each in line.waiters]
+        fences = {each.entry.id: versions.get(keys.grant(each.slot)) or view.fence_of(each) for each in line.holders}
+        sight = Sight(structs.replace(line, waiters=tuple(waiters)), "", fences, done.at, asked_at, versions)
+        self._seen(sight)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, Granted):
+            self.note_grant(outcome.holder)
+        if isinstance(outcome, Waiting) and outcome.ticket == UNDRAWN:
+            outcome = structs.replace(outcome, ticket=number)
+        return Answered(outcome, sight)
+
+
+_ANY: Final = LockSpec("", Rules())
+
+
+def _may_begin(request: Request, spec: LockSpec) -> bool:
+    """Return True if a request may find no line: it begins one with slots, or needs none."""
+    return is_plain(request, spec) if isinstance(request, Enter) else not isinstance(request, Resize)
+
+
+def _appends_beside(keys: LineKeys, changes: Iterable[AlternativeChange]) -> bool:
+    """Return True if changes append a ticket, and change others, which cannot be in one commit."""
+    if not any(isinstance(each, Append) for each in changes):
+        return False
+    return any(isinstance(each, Put | Delete) and each.key.startswith(keys.queue) for each in changes)
