@@ -1,7 +1,7 @@
-"""One process that contends for a mutex of a space: what a hold costs with all that a lock has.
+"""One process that contends for a mutex or a semaphore of a space: what a hold costs with all that a lock has.
 
-Arguments: URL, name of the mutex, a file (not used), seconds, and how long each hold lasts. It says ``ready``, waits
-for a line, and answers in JSON. What is counted are calls of the store.
+Arguments: URL, name of the lock, a file (not used), seconds, how long each hold lasts, and for a semaphore how many
+permits it has. It says ``ready``, waits for a line, and answers in JSON. What is counted are calls of the store.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def counted(call: Callable[..., Any], count: dict[str, int], name: str) -> Calla
     return count_it
 
 
-async def contend(url: str, line: str, seconds: float, hold: float) -> None:
-    """Take the mutex, again and again."""
+async def contend(url: str, line: str, seconds: float, hold: float, permits: int | None = None) -> None:
+    """Take the lock, again and again."""
     async with await sf.open(url) as space:
         store: Any = space.store
         count = {"choices": 0, "refused": 0, "reads": 0}
         for call, name in CALLS.items():
             setattr(store, call, counted(getattr(store, call), count, name))
-        mutex, holds = space.mutex(line), 0
-        async with mutex.hold():
+        lock, holds = space.mutex(line) if permits is None else space.semaphore(line, permits=permits), 0
+        async with lock.hold():
             print("ready", flush=True)
         begin = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(begin - time.monotonic())
         count.update(dict.fromkeys(count, 0))
         cpu = time.process_time()
         while time.monotonic() < begin + seconds:
-            async with mutex.hold():
+            async with lock.hold():
                 holds += 1
                 if hold:
                     await asyncio.sleep(hold)
@@ -57,4 +57,4 @@ async def contend(url: str, line: str, seconds: float, hold: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(contend(sys.argv[1], sys.argv[2], float(sys.argv[4]), float(sys.argv[5])))
+    asyncio.run(contend(sys.argv[1], sys.argv[2], float(sys.argv[4]), float(sys.argv[5]), *map(int, sys.argv[6:])))

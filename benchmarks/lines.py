@@ -1,4 +1,4 @@
-"""Lines: a mutex, and a bare one on the store's own operations, contended by 2, 8 and 20 processes.
+"""Lines: a mutex, a semaphore, and a bare mutex on the store's own operations, contended by 2, 8 and 20 processes.
 
 What is counted is not noise: writes, refused writes and reads a hold. Times are those of a machine that does all of it.
 """
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -25,25 +25,33 @@ from benchmarks.harness import ROOT, machine_facts, write_section
 from standfast.ids import new_id
 from tests import services
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SERVERS: Final = {"postgresql": "PostgreSQL", "redis": "Valkey"}
 CROWDS: Final = (1, 2, 8, 20)
 SECONDS: Final = float(os.environ.get("STANDFAST_BENCH_SECONDS", "3"))
 HOLDS: Final = (0.0, 0.002)
-PROGRAMS: Final = {"": "_mutex_contender", ", bare": "_line_contender"}
+PROGRAMS: Final = {
+    "": ("_mutex_contender",),
+    ", semaphore of 3": ("_mutex_contender", "3"),
+    ", bare": ("_line_contender",),
+}
 MOST_WRITES, MOST_REFUSED, MOST_READS = 2.05, 0.05, 0.1
 
 NOTES: Final = """\
-Processes that ask for one mutex, hold it for 0 or 2 ms, let go and ask again at once: `space.mutex`, and *bare*, by
-`store.choose` alone, without a presence, a line or a lock object. *Writes*, *refused* and *reads* are calls to the
+Processes that ask for one lock, hold it for 0 or 2 ms, let go and ask again at once: `space.mutex`, a `space.semaphore`
+of 3 permits, and *bare*, a mutex by `store.choose` alone, without a presence, a line or a lock object. *Writes*, *refused* and *reads* are calls to the
 store for each hold. Of the bare one also: *found free*, how many of a hundred holds did not wait, and hand-overs, from
 the call that lets go to the task that goes on."""
 
 
-def contest(url: str, program: str, processes: int, hold: float, folder: Path) -> dict[str, Any]:
+def contest(url: str, program: Sequence[str], processes: int, hold: float, folder: Path) -> dict[str, Any]:
     """Let processes contend, and return what they report together."""
     shared, line = folder / new_id(), new_id()
     shared.write_bytes(bytes(SHARED.size))
-    command = [sys.executable, "-m", f"benchmarks.{program}", url, line, str(shared), str(SECONDS), str(hold)]
+    module, *more = program
+    command = [sys.executable, "-m", f"benchmarks.{module}", url, line, str(shared), str(SECONDS), str(hold), *more]
     pipe = subprocess.PIPE
     crowd = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
     for each in crowd:

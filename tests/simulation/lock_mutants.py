@@ -14,7 +14,7 @@ from standfast.clock import MICROSECONDS, Instant
 from standfast.locks import acquire as acquiring
 from standfast.locks import line_records as requests
 from standfast.locks import line_step as deciding
-from standfast.locks import mutex_line
+from standfast.locks import mutex_line, slot_line
 from standfast.locks.heartbeat import MARGIN, Presence
 from standfast.locks.line import (
     Granted,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from standfast.locks.acquire import AcquireRequest
     from standfast.locks.line import Entry, Holder
     from standfast.locks.line_driver import LocalLine
-    from standfast.locks.line_records import Answer, Request
+    from standfast.locks.line_records import Answer, Head, Request
     from standfast.stores.protocol import Change, Record, Store
 
     Alive = Callable[[Entry], bool]
@@ -200,6 +200,11 @@ def without(guard: type) -> Callable[..., Alternative]:
     return make
 
 
+def light_or_heavy(line: Line, _head: Head) -> bool:
+    """Leave the gate open whatever an entry takes."""
+    return all(each.slot < (line.rules.permits or 0) for each in line.holders)
+
+
 def last_below(memory: MemoryRecords, prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
     """Return the last record that continues a key."""
     found = [key for key in memory._order if key.startswith(prefix) and key != prefix and key not in without]
@@ -281,6 +286,10 @@ MUTANTS: Final[dict[str, Patches]] = {
     "no look without a hint": ((Lines, "_start_polling", never),),
     "a mutex gets free without a look for waiters": ((mutex_line, "Alternative", without(Empty)),),
     "a mutex is joined that got free": ((mutex_line, "Alternative", without(Present)),),
+    "a slot gets free without a look for waiters": ((slot_line, "Alternative", without(Empty)),),
+    "slots are joined though one is free": ((slot_line, "Alternative", without(Present)),),
+    "slots are handed over without a look at the head": ((slot_line, "Alternative", without(Check)),),
+    "the gate stays open for heavy ones": ((slot_line, "keeps_to_slots", light_or_heavy),),
     "the last ticket is moved": ((MemoryRecords, "_first", last_below),),
 }
 

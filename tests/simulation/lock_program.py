@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from msgspec import structs
 
 from standfast.errors import StandfastError, StoreError
-from standfast.locks import line_records
+from standfast.locks import line_records, slot_line
 from standfast.locks.registry import CLEARED_WITHIN
 from standfast.stores.memory import CAPABILITIES, MemoryRecords
 from standfast.testing import VirtualClock
@@ -227,5 +227,6 @@ async def contend(seed: int) -> str:
 
 async def contend_counted(seed: int) -> str:
     """Run one seed in which semaphores list no holder, or one, and only count the others, as limits do."""
-    with replaced([(line_records, "FEW_HOLDERS", seed % 2), (line_records, "LIMIT", "semaphore")]):
+    counted = ((line_records, "FEW_HOLDERS", seed % 2), (line_records, "LIMIT", "semaphore"))
+    with replaced([*counted, (slot_line, "MOST_SLOTS", 0)]):
         return await play(World(seed))

@@ -168,15 +168,18 @@ class LineDriver:
 
     def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, awaited or not."""
-        if self._is_of_mutex(spec) or self._is_of_slots(request, spec):
+        if self._is_of_mutex(spec) or self._has_slots or self._may_have_slots(spec):
             return self.mutex.begin(self.do(request, spec))
         return self._ask(request, spec)
 
     def _is_of_slots(self, request: Request, spec: LockSpec) -> bool:
         """Return True if a semaphore has slots as far as is known, or may begin so with this entry."""
         if self._has_slots is None:
-            return self._scope.store.capabilities.alternatives and is_plain(request, spec)
+            return self._may_have_slots(spec) and is_plain(request, spec)
         return self._has_slots and spec.kind in ("", SEMAPHORE)
+
+    def _may_have_slots(self, spec: LockSpec) -> bool:
+        return spec.kind == SEMAPHORE and self._scope.store.capabilities.alternatives
 
     def _note_disagreement(self, head: Head) -> None:
         self.disagreement = head
@@ -213,23 +216,21 @@ class LineDriver:
             self._is_mutex = False
             with suppress(OtherLayoutError):  # it was of another kind a moment ago
                 return await self._do_counted(request, spec)
+        asked = self.mutex.asked
+        if asked and type(request) is Enter and asyncio.current_task() not in asked:  # it may have asked to leave
+            await asyncio.wait(asked)
         while True:
-            if self._is_of_slots(request, spec) and (answered := await self._do_in_slots(request, spec)) is not None:
-                return answered
+            if self._is_of_slots(request, spec):
+                answered = await self._slots.do(request, spec)
+                self._has_slots = answered is not None
+                if answered is not None:
+                    return answered
             try:
                 return await self._do_counted(request, spec)
             except OtherLayoutError:
-                if spec.kind != SEMAPHORE or not self._scope.store.capabilities.alternatives:
+                if not self._may_have_slots(spec):
                     return await self._leave_moved(request, spec)
                 self._has_slots = True
-
-    async def _do_in_slots(self, request: Request, spec: LockSpec) -> Answered | None:
-        asked = self.mutex.asked
-        if type(request) is Enter and asked and asyncio.current_task() not in asked:  # it may have asked to leave
-            await asyncio.wait(asked)
-        answered = await self._slots.do(request, spec)
-        self._has_slots = answered is not None
-        return answered
 
     async def _leave_moved(self, request: Request, spec: LockSpec) -> Answered:
         """Let a holder leave that took its lock before its store was moved here from one that hands locks over."""

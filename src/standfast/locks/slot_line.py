@@ -168,16 +168,15 @@ class SlotView:
         facts: What is known besides.
         queue: The first tickets, and others that matter; None: none were read.
         horizon: From which ticket on others may be out of sight; None: none are.
-        pace: How many seconds a hold of this process took lately.
 
     Attributes:
         is_open: There was a gate.
+        pace: How many seconds a hold of this process took lately.
         must_close: What is to become of the line cannot be committed under the gate.
     """
 
     __slots__ = (
         "_given",
-        "_pace",
         "_records",
         "_seen",
         "_tickets",
@@ -189,6 +188,7 @@ class SlotView:
         "line",
         "missing",
         "must_close",
+        "pace",
     )
 
     def __init__(
@@ -201,9 +201,8 @@ class SlotView:
         facts: LineFacts,
         queue: Iterable[Record] | None,
         horizon: int | None,
-        pace: float,
     ) -> None:
-        self._pace: Final = pace
+        self.pace = 0.0
         self.keys, self._records, self._seen, self._given, self.facts = keys, records, seen, given, facts
         self.missing: set[RecordKey] = set()
         self.must_close = False
@@ -332,7 +331,7 @@ class SlotView:
             if new is None:
                 yield Delete(key, self._version(slot))
             elif new != before.get(slot):
-                yield Put(key, grant_value(new, 0.0 if self._waited(new) else self._pace), self._version(slot))
+                yield Put(key, grant_value(new, 0.0 if self._waited(new) else self.pace), self._version(slot))
 
     def _ticket_changes(self, line: Line) -> Iterator[AlternativeChange]:
         queue, stay = self.keys.queue, {each.ticket: each for each in line.waiters}
@@ -343,7 +342,7 @@ class SlotView:
         for ticket, waiter in stay.items():
             if before.get(ticket) == waiter:
                 continue
-            value = WAITERS.encode_own(Waiter(waiter.entry, pace=self._pace if ticket == UNDRAWN else 0.0))
+            value = WAITERS.encode_own(Waiter(waiter.entry, pace=self.pace if ticket == UNDRAWN else 0.0))
             suffix = suffix_in_slots(waiter.entry)
             append = Append(queue, value, suffix)
             if ticket == UNDRAWN:
@@ -410,7 +409,7 @@ class SlotDriver:
         self._gate: Record | None = None  # as it was last seen
         self._head = Head("", SEMAPHORE, Rules())  # what it says
         self._permits = 0  # how many permits the line had; 0: it is not known
-        self._slot = hash(scope.presence_name) % MOST_SLOTS  # where to look for a free one first
+        self._slot = sum(scope.presence_name.encode())  # where to look for a free one first
         self._waited = False  # the last one that entered had to wait
         self._hands_over = False  # the last one that left was waited for
         self._tickets: Final[dict[str, RecordKey]] = {}
@@ -702,12 +701,13 @@ class SlotDriver:
         page: Snapshot | None,
         also: Iterable[Record],
     ) -> SlotView:
-        keys, pace = self._keys, _rounded(self._pace)
-        if page is None:
-            return SlotView(keys, records, seen, given, spec, facts, None, None, pace)
-        horizon = keys.number(next(reversed(page.records))) + 1 if page.more is not None else None
-        queue = (*page.records.values(), *also)
-        return SlotView(keys, records, seen, given, spec, facts, queue, horizon, pace)
+        keys, queue, horizon = self._keys, None, None
+        if page is not None:
+            queue = (*page.records.values(), *also)
+            horizon = keys.number(next(reversed(page.records))) + 1 if page.more is not None else None
+        view = SlotView(keys, records, seen, given, spec, facts, queue, horizon)
+        view.pace = _rounded(self._pace)
+        return view
 
     async def _commit(
         self, decision: StepDecision, records: SlotRecords, seen: Snapshot, brought: Collection[RecordKey]
