@@ -450,10 +450,10 @@ class SlotDriver:
             chosen = await self._scope.choose(*[Alternative(way) for way in ways])
             if isinstance(chosen, Choice):
                 return await self._entered(request.entry, ways[chosen.index], chosen, asked_at)
-            if self._keys.gate(permits) in chosen.current and self._keys.head in chosen.current:
+            gone = {key for key, record in chosen.current.items() if record is None}
+            if self._keys.gate(permits) in gone and self._keys.head in chosen.current:
                 break  # it has another number of permits, or no gate
-            free = [slot for slot in range(permits) if self._keys.grant(slot) in chosen.current]
-            free = [slot for slot in free if chosen.current[self._keys.grant(slot)] is None]
+            free = [slot for slot in range(permits) if self._keys.grant(slot) in gone]
             if not request.waits and not free:
                 break
         self._permits = 0

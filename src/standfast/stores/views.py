@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 
 # ruff: noqa: S608 -- names of tables are checked where they are read, and all else is written here
 
-VIEWS: Final = 1
+VIEWS: Final = 2
 """The number of what is below. It grows with every change, so that a store that has older views gets them anew."""
 
 VIEW_NAMES: Final = ("runs", "steps", "locks")
@@ -212,9 +212,9 @@ def _steps(sql: Dialect, records: str) -> str:
 
 def _locks(sql: Dialect, records: str) -> str:
     name, family = _rest(sql, "after"), _first(sql, "after")
-    grant = sql.join("l.beginning", _word("grant"), "l.address", "x'300001'")
+    grants = sql.join("l.beginning", _word("grant"), "l.address")
     held = sql.join("l.beginning", _word("held"), sql.count("l.address"), _END, "l.address")
-    waiting = [sql.join("l.beginning", _word(word), "l.address") for word in ("ticket", "queue")]
+    waiting = [sql.join("l.beginning", _word(word), "l.address") for word in ("ticket", "queue", "queued")]
     waiters = " OR ".join(f"(w.{sql.key} >= {each} AND w.{sql.key} < {sql.join(each, _LAST)})" for each in waiting)
     slot = sql.join("l.beginning", _word("grant"), "l.address", sql.get("h.holder", "slot"), _END)
     made, of_grant = sql.plain("substr(g.value, 1, 16)"), f"substr(g.value, {sql.place(_COLON, 'g.value')} - 1)"
@@ -224,8 +224,9 @@ def _locks(sql: Dialect, records: str) -> str:
         f"WITH {_found(sql, records, 'line')}, queues AS (SELECT * FROM found WHERE length(after) > 0),"
         f" holders AS (SELECT l.{sql.key} AS line, {sql.element('l.data', 'holders', 'e')} AS holder,"
         f" NULL AS fence FROM queues AS l JOIN {sql.each('l.data', 'holders')} AS e ON 1 = 1"
-        f" UNION ALL SELECT l.{sql.key}, {sql.granted(_data(sql, of_grant), made)}, NULL FROM queues AS l"
-        f" JOIN {records} AS g ON g.{sql.key} = {grant} WHERE {sql.get('l.data', 'life')} = ''"
+        f" UNION ALL SELECT l.{sql.key}, {sql.granted(_data(sql, of_grant), made)}, g.version FROM queues AS l"
+        f" JOIN {records} AS g ON g.{sql.key} >= {grants} AND g.{sql.key} < {sql.join(grants, _LAST)}"
+        f" WHERE {sql.get('l.data', 'life')} = ''"
         f" AND length({made}) = 16 AND {sql.is_digits(made)}"
         f" UNION ALL SELECT l.{sql.key}, {_data(sql, 'g.value')}, g.version FROM queues AS l"
         f" JOIN {records} AS g ON g.{sql.key} >= {held} AND g.{sql.key} < {sql.join(held, _LAST)}"
