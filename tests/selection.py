@@ -116,6 +116,7 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
         "test_no_interleaving_of_commits_breaks_a_mutex[2-3]",
         "test_no_interleaving_of_commits_breaks_a_mutex[3-1]",
     ),
+    "tests/model/test_slot_line.py": ("test_no_interleaving_of_commits_breaks_a_line_with_slots[one wants two]",),
     "tests/model/test_record.py": ("test_no_interleaving_breaks_the_lock[abc-2-1]",),
     # runs pytest on what was copied, as [done] does
     "tests/unit/web/dashboard/test_run_pages.py": (

@@ -106,7 +106,7 @@ MOST_SLOTS: Final = 16
 """The most permits of a line with slots: one that joins looks at each of them."""
 
 STREAK: Final = 16
-"""How many have to be waited for, one after the other, before the next one is taken to be. A guess that is wrong costs a
+"""How many have to be waited for, one after the other, before the next one is taken to be. A wrong guess costs a
 round trip: so at most one leave in forty asks twice, however often one is waited for."""
 
 FEW_WAYS: Final = 6
