@@ -518,6 +518,7 @@ class LineKeys:
 
     __slots__ = (
         "_end",
+        "_gate",
         "_gates",
         "_held",
         "_scope",
@@ -541,6 +542,7 @@ class LineKeys:
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
         self._gates: Final = scope.key("gate", *address)
+        self._gate: tuple[int | None, RecordKey] | None = None
         self.grants: Final = scope.key("grant", *address)
         self._held: Final = scope.key("held", str(len(address)), *address)  # the number: no address begins with another
         self.queue: Final = scope.key(queue, *address)
@@ -561,7 +563,9 @@ class LineKeys:
 
     def gate(self, permits: int | None) -> RecordKey:
         """Return the key of the gate of a line with slots, with that number of permits."""
-        return self._gates.child(str(permits))
+        if self._gate is None or self._gate[0] != permits:
+            self._gate = permits, self._gates.child(str(permits))
+        return self._gate[1]
 
     def ticket(self, number: int) -> RecordKey:
         """Return the key of the waiter with that ticket; they sort by number."""

@@ -32,7 +32,8 @@ operator, is a counted line, as are all with more than :data:`MOST_SLOTS` permit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct, structs
 
@@ -113,6 +114,10 @@ FEW_WAYS: Final = 6
 """How many slots an entry tries at once; a store takes two alternatives more than that."""
 
 
+Way: TypeAlias = "tuple[AlternativeChange, ...]"
+"""What one alternative guards and does."""
+
+
 def is_plain(request: Request, spec: LockSpec) -> bool:
     """Return True if an entry of a process takes one permit of few, has not been in the line, and brings nothing."""
     if type(request) is not Enter or spec.kind != SEMAPHORE or spec.history or not _are_few(spec.rules.permits):
@@ -138,6 +143,13 @@ def keeps_to_slots(line: Line, head: Head) -> bool:
     return len(line.holders) == permits or (not line.waiters and line.horizon is None)
 
 
+@lru_cache(maxsize=64)
+def _first_head(rules: Rules) -> bytes:
+    """Return the head of a line that begins."""
+    return head_value(Head("", SEMAPHORE, rules))
+
+
+@lru_cache(maxsize=1024)
 def absent(key: RecordKey) -> Empty:
     """Return a guard that there is no record at a key; it looks after all keys of its alternative are locked."""
     return Empty(RecordKey.from_encoded(key[:-1]))
@@ -414,7 +426,7 @@ class SlotDriver:
         self._head = Head("", SEMAPHORE, Rules())  # what it says
         self._permits = 0  # how many permits the line had; 0: it is not known
         self._slot = sum(scope.presence_name.encode())  # where to look for a free one first
-        self._waited = False  # the last one that entered had to wait
+        self._waited = self._began = False  # the last one that entered had to wait, or found the line free
         self._handed_over = 0  # how many that left one after the other were waited for
         self._tickets: Final[dict[str, RecordKey]] = {}
         self._since: Final[dict[str, Instant]] = {}
@@ -445,7 +457,7 @@ class SlotDriver:
         value, free = WAITERS.encode_own(Waiter(request.entry, pace=_rounded(self._pace))), list[int]()
         for _ in range(QUICK_TRIES):
             permits = self._permits or spec.rules.permits or 1
-            ways = [*self._ways_in(request, spec, permits, value, free)]
+            ways = self._ways_in(request, spec, permits, value, free)
             asked_at = self._clock.elapsed()
             chosen = await self._scope.choose(*[Alternative(way) for way in ways])
             if isinstance(chosen, Choice):
@@ -454,37 +466,34 @@ class SlotDriver:
             if self._keys.gate(permits) in gone and self._keys.head in chosen.current:
                 break  # it has another number of permits, or no gate
             free = [slot for slot in range(permits) if self._keys.grant(slot) in gone]
+            self._began = False
             if not request.waits and not free:
                 break
         self._permits = 0
         return await self.step(request, spec)
 
-    def _ways_in(
-        self, request: Enter, spec: LockSpec, permits: int, value: bytes, free: Collection[int]
-    ) -> Iterator[tuple[AlternativeChange, ...]]:
-        """Yield the alternatives of one that enters. At most one of them holds, so the likeliest comes first."""
-        keys, gate, entry = self._keys, self._keys.gate(permits), request.entry
-        append = Append(keys.queue, value, suffix_of(entry), stamped=True)
-        join: tuple[AlternativeChange, ...] = (
-            Present(gate),
-            *[Present(keys.grant(slot)) for slot in range(permits)],
-            append,
-        )
-        if request.waits and self._waited:
-            yield join
-        order = [(self._slot + place) % permits for place in range(permits)]
-        order.sort(key=lambda slot: slot not in free)
-        yield from [(Present(gate), Stamped(keys.grant(slot), value)) for slot in order[:FEW_WAYS]]
-        if request.waits and not self._waited:
-            yield join
-        head = head_value(Head("", SEMAPHORE, spec.rules))
-        first = Stamped(keys.grant(self._slot % (spec.rules.permits or 1)), value)
-        yield Put(keys.head, head), Put(keys.gate(spec.rules.permits), head), first
+    def _ways_in(self, request: Enter, spec: LockSpec, permits: int, value: bytes, free: Collection[int]) -> list[Way]:
+        """Return the alternatives of one that enters. At most one of them holds, so the likeliest comes first.
 
-    async def _entered(
-        self, entry: Entry, way: tuple[AlternativeChange, ...], chosen: Choice, asked_at: Instant
-    ) -> Answered | None:
+        One that found the line free the last time looks at one slot only: others keep to theirs.
+        """
+        keys, entry, gate = self._keys, request.entry, Present(self._keys.gate(permits))
+        head = _first_head(spec.rules)
+        first = Stamped(keys.grant(self._slot % (spec.rules.permits or 1)), value)
+        begin: Way = (Put(keys.head, head), Put(keys.gate(spec.rules.permits), head), first)
+        everyone = [Present(keys.grant(slot)) for slot in range(permits)]
+        join: Way = (gate, *everyone, Append(keys.queue, value, suffix_of(entry), stamped=True))
+        order = [(self._slot + place) % permits for place in range(1 if self._began else permits)]
+        order.sort(key=lambda slot: slot not in free)
+        takes: list[Way] = [(gate, Stamped(keys.grant(slot), value)) for slot in order[:FEW_WAYS]]
+        joins = [join] if request.waits else []
+        if self._began:
+            return [begin, *takes, *joins]
+        return [*joins, *takes, begin] if self._waited else [*takes, *joins, begin]
+
+    async def _entered(self, entry: Entry, way: Way, chosen: Choice, asked_at: Instant) -> Answered | None:
         keys, first = self._keys, way[0]
+        self._began = isinstance(first, Put)
         if isinstance(first, Put):
             self._keep_gate(Record(keys.gate(HEADS.decode(first.value).rules.permits), first.value, chosen.version))
         elif isinstance(first, Present):
@@ -528,7 +537,7 @@ class SlotDriver:
             if gate is None:
                 break
             asked_at = self._clock.elapsed()
-            ways = [*self._ways_out(gate, slot, fence)]
+            ways = self._ways_out(gate, slot, fence)
             chosen = await self._scope.choose(
                 *[Alternative(each) for each in (ways[-2:-1] if only_hands_over else ways)]
             )
@@ -547,16 +556,17 @@ class SlotDriver:
             only_hands_over, self._handed_over = False, 0
         return await self.step(request, spec)
 
-    def _ways_out(self, gate: Record, slot: int, fence: int) -> Iterator[tuple[AlternativeChange, ...]]:
+    def _ways_out(self, gate: Record, slot: int, fence: int) -> list[Way]:
+        """Return the alternatives of one that leaves: it is the last one, it hands over, or it frees its permit."""
         keys, grant = self._keys, self._keys.grant(slot)
-        if not self._head.pinned:
-            others = [absent(keys.grant(each)) for each in range(self._permits) if each != slot]
-            last = Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version)
-            freed: tuple[AlternativeChange, ...] = (Empty(keys.queue), *others, *last)
-            yield freed
         is_open = Check(keys.head, gate.version)  # head and gate are written together
-        yield MoveFirst(keys.queue, grant, fence, keys.inboxes), is_open
-        yield Empty(keys.queue), Delete(grant, fence), is_open
+        hand_over: Way = (MoveFirst(keys.queue, grant, fence, keys.inboxes), is_open)
+        free: Way = (Empty(keys.queue), Delete(grant, fence), is_open)
+        if self._head.pinned:
+            return [hand_over, free]
+        others = [absent(keys.grant(each)) for each in range(self._permits) if each != slot]
+        last = (Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version))
+        return [(Empty(keys.queue), *others, *last), hand_over, free]
 
     async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
         asked_at = self._clock.elapsed()
