@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from standfast.locks import line_records as readying
+from standfast.locks import line_records as requests
+from standfast.locks import line_step as readying
 from standfast.locks.line import OUT_OF_SIGHT, Line, put_out_of_sight
 from standfast.locks.line_records import Leave, LineView
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
@@ -241,7 +242,7 @@ def sees_none(_view: LineView, _line: Line, _entries: object) -> tuple[Holder, .
 grants_of: Final = LineView._grant_changes
 
 COUNTED_MUTANTS: Final[dict[str, Patches]] = {
-    "a count that is not taken back": ((readying, "put_out_of_sight", forgets_who_left),),
+    "a count that is not taken back": ((requests, "put_out_of_sight", forgets_who_left),),
     "only those that are listed are counted": ((Line, "admits", by_the_listed),),
     "the record of one that left stays": ((LineView, "_grant_changes", leaves_its_record),),
     "those out of sight are not found": ((LineView, "_unseen", sees_none),),

@@ -151,7 +151,7 @@ def _first_head(rules: Rules) -> bytes:
 
 @lru_cache(maxsize=1024)
 def absent(key: RecordKey) -> Empty:
-    """Return a guard that there is no record at a key; it looks after all keys of its alternative are locked."""
+    """Return a guard that there is no record at a key; it looks when all keys of its alternative are locked."""
     return Empty(RecordKey.from_encoded(key[:-1]))
 
 

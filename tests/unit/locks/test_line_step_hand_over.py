@@ -18,10 +18,9 @@ from standfast.locks.line_records import (
     LineKeys,
     LineView,
     LockSpec,
-    runs_to_notify,
     step,
 )
-from standfast.locks.line_step import quick_step
+from standfast.locks.line_step import quick_step, runs_to_notify
 from tests.unit.locks.test_line_step_quick import keys, snapshot
 
 if TYPE_CHECKING:
