@@ -58,7 +58,7 @@ def _count_of(size: int) -> str:
 
 
 def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
-    """Insert records, many by one statement: that takes half as long as one by one."""
+    """Insert records, many by one statement: that takes about 0.6 of the time of one by one."""
     whole = len(rows) - len(rows) % _ROWS
     for first in range(0, whole, _ROWS):
         connection.execute(_MANY, tuple(chain.from_iterable(rows[first : first + _ROWS])))
