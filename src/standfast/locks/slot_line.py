@@ -416,7 +416,7 @@ class SlotDriver:
         clock: Clock,
         dead: tuple[set[str], set[str]],
         seen: Callable[[Sight], None],
-        granted: Callable[[Record], None],
+        granted: Callable[[Record], object],
         disagrees: Callable[[Head], None],
     ) -> None:
         self._scope, self._keys, self._clock, self._seen = scope, keys, clock, seen

@@ -1,4 +1,4 @@
--- "show_locks" as in 0009, with the holders and waiters of semaphores that have a record a permit. ADR 132 says how they lie.
+-- "show_locks" as in 0009, with the holders and waiters of semaphores that have a record a permit. ADR 133 says how they lie.
 CREATE OR REPLACE FUNCTION @schema@.show_locks() RETURNS TABLE (
     namespace text, tenant text, key text, kind text, permits text, holder text, mode text, note text,
     fence bigint, since timestamptz, held_by text, ends_at timestamptz, waiters bigint, content text
