@@ -34,6 +34,7 @@ SCRIPTS = {
     "stores/postgresql/migrations/0007_mutexes.sql": "d530507a7cca9248df3a1257ea3dd9d5eeeba8f9230551d4cc12fa8ce242a3bb",
     "stores/postgresql/migrations/0008_counted.sql": "9ace9f1eb65b95157e5e2ece97f13dfa41e256ed016791f3636f0adf4cddabaa",
     "stores/postgresql/migrations/0009_fallen.sql": "5abfcc964d21a0aa6b874d9f93d55c7ad3dd0b8554af3c484fe2df0ead22a9ba",
+    "stores/postgresql/migrations/0010_slots.sql": "971eef68fcb6e8634fa18679cffe92dd0816f1eca62e75e2176445ec326e3c2f",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
     "stores/redis/lua/choose.lua": "d412a15ee9dddcfe2da9f7b81f2d1898f2ca7b731d8d15838d106aeacf923754",
     "stores/redis/lua/close.lua": "3ecc867fedb6388b998df58d54bc47d57376e42e44fa345bbff1a20b39919a03",

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
+from msgspec import structs
+
 from standfast.clock import MICROSECONDS, later, seconds_between
 from standfast.errors import StandfastError, UsageError
 from standfast.events import EntriesFell
@@ -379,7 +381,8 @@ class Lines:
             await self._note_cancelled(entry_id)
         slot, ticket = None if holder is None else holder.slot, None if waiter is None else waiter.ticket
         leave = Leave(entry_id, slot, ticket, by_force=True, only_waiting=only_waiting)
-        answer = (await line.driver.ask(leave, spec)).answer
+        # An operator names a key and need not know what kind of lock it is: the look has found that out.
+        answer = (await line.driver.ask(leave, structs.replace(_ANY, history=spec.history))).answer
         if not isinstance(answer, Left):
             return Left(was_holding=False, was_waiting=False)
         if answer.was_waiting and waiter is not None:

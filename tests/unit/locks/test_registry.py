@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
 import pytest
 
+import standfast as sf
 from standfast.clock import Instant
+from standfast.errors import WithdrawnError
 from standfast.events import NO_HOOKS
 from standfast.locks import registry
 from standfast.locks.line import Entry, OfPresence, Rules
@@ -123,3 +127,25 @@ def test_where_the_store_polls_what_it_finds_is_looked_at_at_once() -> None:
         return max(waits)
 
     assert simulate(1, take) < FIRST_POLL
+
+
+@pytest.mark.parametrize("permits", [0, 1, 3, 40])
+async def test_an_operator_need_not_know_what_kind_of_lock_a_key_has(permits: int) -> None:
+    """The commands for people take a key: a mutex, a semaphore with slots or one that is counted, they act on it."""
+    async with sf.open("memory://") as space:
+        lock: Any = space.semaphore("k", permits=permits) if permits else space.mutex("k")
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(max(1, permits)):
+                await stack.enter_async_context(lock.hold(on_lost="tell"))
+            waiter = asyncio.create_task(lock.hold().__aenter__())
+            async with space.watch(space.key("line")) as watch:
+                while not (told := await space.explain("k")).waiting:
+                    await watch.wait(1)
+            by_another_name: Any = space.mutex("k") if permits else space.semaphore("k", permits=2)
+
+            assert await by_another_name.withdraw(told.waiters[0].entry)
+            assert not (await space.explain("k")).waiting
+            with pytest.raises(WithdrawnError):
+                await waiter
+            assert await by_another_name.force_release(told.holders[0].entry)
+            assert (await space.explain("k")).holding == max(1, permits) - 1
