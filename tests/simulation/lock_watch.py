@@ -164,8 +164,9 @@ class LockWatch:
     ) -> None:
         """Grants go in the order of the tickets: nobody passes one who asked earlier and still waits."""
         waited = before.waiters if same_life else {}
-        # One that is only counted may ask again by another presence, and gets a new grant in its place.
-        new = [each for each in new if each.entry.id not in before.held]
+        # One whose presence has lapsed may ask again by another, and gets a new grant in its place, if that is still its.
+        held = before.held.keys() | {holder.entry.id for holder in before.holders}
+        new = [each for each in new if each.entry.id not in held]
         came = [each for each in new if each.entry.id not in waited or self._kept_place(waited[each.entry.id], each)]
         places = [(each, waited[each.entry.id].ticket if each.entry.id in waited else 2**60) for each in came]
         order = [ticket for each, ticket in places if each.slot != OUT_OF_SIGHT]  # others have no order in one commit
