@@ -164,7 +164,7 @@ class LockWatch:
     ) -> None:
         """Grants go in the order of the tickets: nobody passes one who asked earlier and still waits."""
         waited = before.waiters if same_life else {}
-        # One whose presence has lapsed may ask again by another, and gets a new grant in its place, if that is still its.
+        # One whose presence has lapsed may ask again by another, and gets a new grant in the place that it still has.
         held = before.held.keys() | {holder.entry.id for holder in before.holders}
         new = [each for each in new if each.entry.id not in held]
         came = [each for each in new if each.entry.id not in waited or self._kept_place(waited[each.entry.id], each)]

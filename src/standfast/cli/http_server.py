@@ -22,7 +22,7 @@ import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
 from standfast.cli.probes import listening, watch
-from standfast.cli.target import FAILED, end, reason_of
+from standfast.cli.target import FAILED, end, reason_of, settle_in
 from standfast.log_hook import as_logfmt
 from standfast.telemetry.health import notifying_systemd
 from standfast.telemetry.listener import EngineProbes
@@ -337,6 +337,7 @@ class _Server(uvicorn.Server):
         make = partial(HttpProtocol, self.config, self.server_state, self.lifespan.state, edge=self._edge)
         taking = [Acceptor(each, make, self._edge.log) for each in sockets or ()]
         self.servers = cast("Any", taking)  # all that uvicorn does with them is to close them
+        settle_in()
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

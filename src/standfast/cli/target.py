@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -276,6 +277,15 @@ def _not_found(module: ModuleType, name: str, attribute: str, wanted: Wanted[T])
     there = sorted(key for key, value in vars(module).items() if isinstance(value, wanted.kind))
     make = f"Make one there: {wanted.noun} = {wanted.how}"
     end(f"the module {name} has no {attribute}", NOT_LOADED, f"Did you mean {name}:{there[0]}?" if there else make)
+
+
+def settle_in() -> None:
+    """Leave what is loaded by now out of all later garbage collections: it stays until the process ends.
+
+    Each collection that looks at all of it holds up everything else for some 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def made(found: object, name: str, wanted: Wanted[T]) -> T:

@@ -18,7 +18,18 @@ from standfast.cli.output import configure_log, json_option, log_options, print_
 from standfast.cli.probes import listen_at, listen_option, listening, watch
 from standfast.cli.runs import talking
 from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
-from standfast.cli.target import LENGTH, NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made, target_options
+from standfast.cli.target import (
+    LENGTH,
+    NOT_LOADED,
+    SIGNALLED,
+    Target,
+    Wanted,
+    end,
+    load,
+    made,
+    settle_in,
+    target_options,
+)
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds
 from standfast.events import RunMoved, StepRecorded, WorkerWaits
@@ -62,6 +73,7 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
     assert worker is not None  # noqa: S101 -- it was told to drive
     signals.hurries = worker
     health = Health(engine, signals.first.done)
+    settle_in()
     try:
         async with listening(place, EngineProbes(engine, health)) as listener:
             telling.started(engine)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
 
 MODULE = """
-import asyncio, os, signal
+import asyncio, gc, os, signal
 import standfast as sf
 
 shop = sf.Flow("shop", concurrency="queue")
@@ -31,6 +31,10 @@ shop = sf.Flow("shop", concurrency="queue")
 @shop.action
 async def buy(request: sf.Request, item: str) -> str:
     return item
+
+@shop.action
+async def frozen(request: sf.Request) -> int:
+    return gc.get_freeze_count()
 
 @shop.action(concurrency="allow")
 async def wait(request: sf.Request) -> str:
@@ -84,6 +88,7 @@ async def test_a_server_serves_and_lets_requests_end_when_it_is_stopped(start: S
     program, address = serve(start, folder)
     async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         bought = await client.post("/flows/shop/buy", json={"item": "tea"})
+        frozen = await client.post("/flows/shop/frozen")
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait"))
         assert await asyncio.to_thread(program.hear) == "waiting"
         program.send(signal.SIGTERM)
@@ -92,6 +97,7 @@ async def test_a_server_serves_and_lets_requests_end_when_it_is_stopped(start: S
         answered = await waiting
     assert (bought.status_code, bought.json(), "server" in bought.headers) == (200, "tea", False)
     assert (answered.status_code, answered.json()) == (200, "gone on")
+    assert frozen.json() > 10_000  # what it has loaded is left out of garbage collections
     assert program.hear() == "stopped"
     assert program.end() == (0, "")
 

@@ -49,6 +49,24 @@ def cannot():
 """
 
 
+FROZEN = """
+import gc, os
+import standfast as sf
+
+@sf.workflow
+async def frozen(ctx):
+    return gc.get_freeze_count()
+
+engine = sf.Engine(os.environ["STANDFAST_STORE"], workflows=[frozen], drive=False)
+"""
+
+
+@sf.workflow
+async def frozen(ctx: sf.Context) -> int:
+    """Stand in for the workflow of the module, to start it from here."""
+    raise NotImplementedError(ctx)
+
+
 @sf.workflow(version="3")
 async def stays(ctx: sf.Context) -> str:
     """Stand in for the workflow of the module, to start it from here."""
@@ -127,6 +145,16 @@ async def test_a_worker_tells_programs_in_json(start: Start, folder: str, url: s
     assert names[-2:] == ["worker-stopping", "worker-stopped"]
     assert {"run-moved", "step-recorded"} <= set(names)
     assert events[-1]["completed"] == 1
+
+
+async def test_a_worker_leaves_what_it_has_loaded_out_of_garbage_collections(
+    start: Start, folder: str, url: str, tmp_path: Path
+) -> None:
+    """Looking at all modules holds up the event loop for some 20 ms, again and again."""
+    (tmp_path / "frozen.py").write_text(FROZEN)
+    drive(start, folder, name="frozen:engine")
+    async with sf.Engine(url, drive=False) as engine:
+        assert await (await engine.start(frozen, id="a")).result(timeout=30) > 10_000
 
 
 async def test_a_quiet_worker_says_nothing(start: Start, folder: str, url: str) -> None:
