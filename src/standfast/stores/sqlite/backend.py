@@ -220,11 +220,11 @@ class Upkeep:
     def _give_back(self, connection: SqliteConnection, longest: float, *, always_tell: bool) -> None:
         """Cut free pages off the end of the file, a few in each turn, until few are left or the time is over."""
         started = monotonic()
-        before = size = self._database.size(connection)
+        before = size = self._size(connection)
         while size.free > max(FREE_IN_ANY_CASE, FREE_AT_MOST * size.size) and monotonic() - started < longest:
             with self._file.turn:
                 self._database.give_back(connection, GIVEN_BACK_AT_ONCE)
-            size, last = self._database.size(connection), size
+            size, last = self._size(connection), size
             if size.size >= last.size:
                 break  # a file that was made before pages could be given back, or it grew meanwhile
         if self._hooks and (always_tell or size.size < before.size):
@@ -237,6 +237,10 @@ class Upkeep:
                 seconds=monotonic() - started,
             )
             self._hooks.emit(event)
+
+    def _size(self, connection: SqliteConnection) -> StoreSize:
+        with self._section:  # a fork waits for it: a child must not inherit what SQLite has locked in this thread
+            return self._database.size(connection)
 
     def _follow_wall(self, connection: SqliteConnection) -> None:
         """Let the store's time follow the time of day, once for each step of the clock that this process sees."""
