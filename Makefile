@@ -49,7 +49,7 @@ test-thorough: $(DEV)/.ready fetch-services ## run what make test leaves out: ki
 	@$(PYTEST) --dist worksteal -m thorough $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: $(DEV)/.ready fetch-services ## run what both leave out: every way to lose the primary of each replicated set-up
+test-exhaustive: $(DEV)/.ready fetch-services ## run what both leave out: every way to lose a primary, and contracts behind a pooler
 	@$(PYTEST) --dist worksteal -m exhaustive $(ARGS)
 
 .PHONY: test-newest

@@ -3,7 +3,8 @@
 ``make test`` runs everything on memory and SQLite and, on each server, the essentials of every contract. The next has
 the mark ``thorough``: ``make test-thorough`` runs kills, faults, one failover of each set-up, and the whole of every
 contract on every server; ``.ci/run`` runs both. The rest has the mark ``exhaustive``: ``make test-exhaustive`` runs all
-failovers. ``make prove`` runs all three at full size.
+failovers, and whole contracts a second way: behind a pooler, on an older version. ``make prove`` runs all three at
+full size.
 Plain ``pytest tests/conformance/test_mysql.py`` leaves nothing out.
 """
 
@@ -190,4 +191,10 @@ def is_thorough(item: pytest.Item) -> bool:
 
 def is_exhaustive(item: pytest.Item) -> bool:
     """Return True if ``make test-thorough``, too, leaves out a test that :func:`is_thorough`."""
-    return item.nodeid.startswith("tests/integration/failover/test_storms.py") and FIRST_STORM not in item.nodeid
+    if item.nodeid.startswith("tests/integration/failover/test_storms.py"):
+        return FIRST_STORM not in item.nodeid
+    found: type | None = getattr(item, "cls", None)
+    if found is None or found.__name__ not in SECOND_WAYS:
+        return False
+    name = getattr(item, "originalname", item.name)
+    return any(issubclass(found, suite) and part_of(found, name) not in parts for suite, parts in ESSENTIAL.items())
