@@ -451,6 +451,8 @@ class _Attempt:
             await self.land(call)
 
         self._sending = asyncio.get_running_loop().create_task(wait_and_land())
+        # What its own function raised has no caller any more: only :meth:`settle` looks at what became of it.
+        self._sending.add_done_callback(_take_note)
 
     async def settle(self) -> Verdict | None:
         if self._sending is not None and not self._sent:
@@ -461,6 +463,11 @@ class _Attempt:
     async def finish(self) -> None:
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
+
+
+def _take_note(sent: asyncio.Task[None]) -> None:
+    if not sent.cancelled():
+        sent.exception()
 
 
 @final
