@@ -24,15 +24,21 @@ class Paced:
     """Work that is done as often as fits a window, going by how long it took before."""
 
     def __init__(self, work: Callable[[int], object]) -> None:
-        self._work, self._times = work, 2
+        self._work, self._times = work, 0
 
     def __call__(self) -> float:
-        """Return how often the work is done a second."""
-        started = time.perf_counter()
-        self._work(self._times)
-        rate = self._times / (time.perf_counter() - started)
-        self._times = max(1, round(rate * WINDOW))
-        return rate
+        """Return how often the work is done a second, over at least half a window."""
+        if not self._times:
+            self._work(1)  # which connects
+            self._times = 2
+        while True:
+            started = time.perf_counter()
+            self._work(self._times)
+            took = time.perf_counter() - started
+            rate = self._times / took
+            self._times = max(1, round(rate * WINDOW))
+            if took >= WINDOW / 2:
+                return rate
 
 
 class Commits:
