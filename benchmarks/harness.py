@@ -167,10 +167,13 @@ def shown(figure: float) -> str:
 
 
 class Subject:
-    """A set of rows that belong together: one program, one section of the results."""
+    """A set of rows that belong together: one program, one section of the results.
 
-    def __init__(self, name: str, title: str, *, command: str = "", notes: str = "") -> None:
-        self.name, self.title, self.notes = name, title, notes
+    If only a ``part`` of them is measured, it is named, and the other rows of the section are kept as they were.
+    """
+
+    def __init__(self, name: str, title: str, *, command: str = "", notes: str = "", part: str = "") -> None:
+        self.name, self.title, self.notes, self.part = name, title, notes, part
         self.command = command or f"make bench SUBJECT={name}"
         self.outcomes: list[Outcome] = []
         self._rows: list[Row] = []
@@ -192,11 +195,18 @@ class Subject:
 
     def _section(self) -> str:
         rounds = sorted({len(outcome.figures[STANDFAST]) for outcome in self.outcomes})
+        rows = [outcome.as_cells() for outcome in self.outcomes]
+        facts = machine_facts()
+        if self.part:
+            new = {cells[0]: cells for cells in rows}
+            old = known_rows(self.name)
+            rows = [new.pop(cells[0], cells) for cells in old] + list(new.values())
+            facts = f"{facts} ({self.part}; the other rows are older)"
         parts = [
             f"## {self.title}",
-            f"`{self.command}` · {machine_facts()} · median of {' to '.join(map(str, rounds))} interleaved rounds",
+            f"`{self.command}` · {facts} · median of {' to '.join(map(str, rounds))} interleaved rounds",
             *([self.notes] if self.notes else []),
-            table([outcome.as_cells() for outcome in self.outcomes]),
+            table(rows),
         ]
         return "\n\n".join(parts)
 
@@ -255,6 +265,15 @@ def write_section(name: str, text: str) -> None:
     pattern = re.compile(rf"{re.escape(begin)}.*?{re.escape(end)}\n", re.DOTALL)
     changed = pattern.sub(lambda _: section, known) if pattern.search(known) else f"{known}\n{section}"
     RESULTS.write_text(changed, encoding="utf-8")
+
+
+def known_rows(name: str) -> list[list[str]]:
+    """Return the rows of a subject's section in the results, as cells."""
+    known = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    section = known.partition(f"<!-- {name} begins -->")[2].partition(f"<!-- {name} ends -->")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+    return [cells for cells in rows if len(cells) == len(HEADINGS)]
 
 
 PREFACE = """# Results

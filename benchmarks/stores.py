@@ -155,7 +155,9 @@ class Programme:
 
 def main() -> None:
     """Measure everything, on servers that are gone afterwards."""
-    subject = Subject("stores", "Stores on servers", notes=NOTES)
+    named = os.environ.get("STANDFAST_BENCH_SERVERS", "").split()
+    part = ", ".join(SERVERS[kind] for kind in named)
+    subject = Subject("stores", "Stores on servers", notes=NOTES, part=part)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
         for row in Programme(stack, started(stack), folder).rows():
