@@ -27,6 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from benchmarks._figures import refreshed, table_rows
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+FIGURES = ROOT / "docs" / "explanation" / "figures.md"
 ENVIRONMENTS = ROOT / ".cache" / "bench"
 LIMIT, STANDFAST = "limit", "Standfast"
 ROUNDS = int(os.environ.get("STANDFAST_BENCH_ROUNDS", "7"))
@@ -199,7 +202,7 @@ class Subject:
         facts = machine_facts()
         if self.part:
             new = {cells[0]: cells for cells in rows}
-            old = known_rows(self.name)
+            old = table_rows(RESULTS.read_text(encoding="utf-8"), self.name)
             rows = [new.pop(cells[0], cells) for cells in old] + list(new.values())
             facts = f"{facts} ({self.part}; the other rows are older)"
         parts = [
@@ -265,15 +268,8 @@ def write_section(name: str, text: str) -> None:
     pattern = re.compile(rf"{re.escape(begin)}.*?{re.escape(end)}\n", re.DOTALL)
     changed = pattern.sub(lambda _: section, known) if pattern.search(known) else f"{known}\n{section}"
     RESULTS.write_text(changed, encoding="utf-8")
-
-
-def known_rows(name: str) -> list[list[str]]:
-    """Return the rows of a subject's section in the results, as cells."""
-    known = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    section = known.partition(f"<!-- {name} begins -->")[2].partition(f"<!-- {name} ends -->")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
-    return [cells for cells in rows if len(cells) == len(HEADINGS)]
+    page = FIGURES.read_text(encoding="utf-8")
+    FIGURES.write_text(refreshed(page, changed), encoding="utf-8")
 
 
 PREFACE = """# Results
