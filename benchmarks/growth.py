@@ -61,6 +61,13 @@ CONSTANT: Final = ("beside_holders",)
 BESIDE: Final = ("branches", "children", "timers", "signals", "updates")
 """Beside which a run is looked at that takes one step after another."""
 
+HOW: Final = {
+    "units": "one round, CPU time",
+    "beside": "one round, by the clock",
+    "store": "median of five rounds in turns, CPU time",
+    "processes": f"median of {ROUNDS} rounds in turns, by the clock",
+}
+
 NOTES: Final = f"""\
 CPU in microseconds for each, on SQLite, by how many there are. At {LARGE:,} it may be {MOST:g} times that at {BASE:,}.
 *Turn*: the longest turn of the event loop at {LARGE:,}, in milliseconds of CPU; {LONGEST_TURN:g} is the bar. *Gc*: the
@@ -169,28 +176,55 @@ def table(titles: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def told_units() -> tuple[str, list[str]]:
+    """Return the part about units, and what is missed."""
+    rows, missed = of_units()
+    titles = ["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "turn, ms", "gc, ms"]
+    return f"{NOTES}\n\n{table(titles, rows)}", missed
+
+
+def told_neighbours() -> tuple[str, list[str]]:
+    """Return the part about other runs of the process, and what is missed."""
+    rows, missed = of_neighbours()
+    titles = ["beside", *(f"{size:,}: {each}" for size in (BASE, LARGE) for each in ("p50", "p99")), "ratio"]
+    said = f"Steps of another run of the process meanwhile, in ms by the clock; p99 may be {MOST_BESIDE:g} times:"
+    return f"{said}\n\n{table(titles, rows)}", missed
+
+
+def told_store() -> tuple[str, list[str]]:
+    """Return the part about a store in which much lies, and what is missed."""
+    rows, missed = of_store()
+    said = f"A store with {STORED:,} ended and {STORED // 5:,} sleeping runs may cost {MOST_STORED:g} times as much:"
+    return f"{said}\n\n{table(['CPU a run, us', 'empty', 'full', 'ratio'], rows)}", missed
+
+
+def told_processes() -> tuple[str, list[str]]:
+    """Return the part about several processes, and what is missed."""
+    rows, missed = of_processes()
+    bar = f"{LEAST_OF_CORES:g} is the bar"
+    said = f"`standfast worker --processes`: runs a second, of five steps of 1 ms each; {bar}:"
+    return f"{said}\n\n{table(['', '1 process', f'{CORES} processes', 'ratio'], rows)}", missed
+
+
+PARTS: Final = {
+    "units": ("Growth", told_units),
+    "beside": ("Growth: other runs of the process", told_neighbours),
+    "store": ("Growth: a store in which much lies", told_store),
+    "processes": ("Growth: several processes", told_processes),
+}
+
+
 def main() -> int:
-    """Measure, print, and write the section of the results."""
-    units, missed = of_units()
-    beside, too_late = of_neighbours()
-    stored, too_much = of_store()
-    workers, too_few = of_processes()
-    parts = [
-        "## Growth",
-        f"`make bench SUBJECT=growth` · {machine_facts()} · one round, CPU time",
-        NOTES,
-        table(["", *(f"{size:,}" for size in SIZES), f"{LARGE:,} / {BASE:,}", "turn, ms", "gc, ms"], units),
-        f"Steps of another run of the process meanwhile, in ms by the clock; p99 may be {MOST_BESIDE:g} times:",
-        table(["beside", *(f"{size:,}: {each}" for size in (BASE, LARGE) for each in ("p50", "p99")), "ratio"], beside),
-        f"A store with {STORED:,} ended and {STORED // 5:,} sleeping runs may cost {MOST_STORED:g} times as much:",
-        table(["CPU a run, us", "empty", "full", "ratio"], stored),
-        f"`standfast worker --processes`: runs a second, of five steps of 1 ms each; {LEAST_OF_CORES:g} is the bar:",
-        table(["", "1 process", f"{CORES} processes", "ratio"], workers),
-    ]
-    print("\n\n".join(parts))
-    if not os.environ.get("STANDFAST_BENCH_DRY"):
-        write_section("growth", "\n\n".join(parts))
-    missed += [*too_late, *too_much, *too_few]
+    """Measure the parts that ``STANDFAST_BENCH_PARTS`` names, or all; print them, and write their sections."""
+    missed: list[str] = []
+    for name in os.environ.get("STANDFAST_BENCH_PARTS", " ".join(PARTS)).split():
+        title, tell = PARTS[name]
+        text, found = tell()
+        missed += found
+        said = f"## {title}\n\n`make bench SUBJECT=growth` · {machine_facts()} · {HOW[name]}\n\n{text}"
+        print(said, flush=True)
+        if not os.environ.get("STANDFAST_BENCH_DRY"):
+            write_section("growth" if name == "units" else f"growth_{name}", said)
     print(f"\nmissed: {', '.join(missed)}" if missed else "\nevery bar is met")
     return 1 if missed and "--strict" in sys.argv else 0
 
