@@ -65,7 +65,7 @@ prove: $(DEV)/.ready fetch-services ## run all tests at full size: 1,000 seeds, 
 	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: failover
-failover: $(DEV)/.ready fetch-services ## lose the primary of each replicated set-up in six ways, and write the table of the docs; ARGS=MongoDB writes those rows alone
+failover: $(DEV)/.ready fetch-services ## lose the primary of each replicated set-up in up to seven ways, and write the table of the docs; ARGS=MongoDB writes those rows alone
 	@$(DEV)/bin/python -m tests.integration.failover.storm $(ARGS)
 
 .PHONY: check

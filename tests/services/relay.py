@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, final
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ class Relay:
         self._target = target
         self._open = asyncio.Event()
         self._answering = asyncio.Event()
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(_open_event)
         self._shunned = b""
         self._ends: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,18 +67,20 @@ class Relay:
         if cut:
             self.cut()
 
-    def hold(self) -> None:
-        """Carry nothing from now on, and close nothing."""
-        self._do(self._set(is_open=False))
+    def hold(self, source: str = "") -> None:
+        """Carry nothing from now on, and close nothing: of all connections, or of those from the address ``source``."""
+        self._do(self._hold(source))
+
+    async def _hold(self, source: str) -> None:
+        (self._gates[source] if source else self._open).clear()
 
     def carry_on(self) -> None:
         """Carry again, what was held first."""
-        self._do(self._set(is_open=True))
+        self._do(self._carry_on())
 
-    async def _set(self, *, is_open: bool) -> None:
-        (self._open.set if is_open else self._open.clear)()
-        if is_open:
-            self._answering.set()
+    async def _carry_on(self) -> None:
+        for each in (self._open, self._answering, *self._gates.values()):
+            each.set()
 
     def mute(self) -> None:
         """Carry what is sent to the server, and none of its answers."""
@@ -104,12 +108,14 @@ class Relay:
         self._ends.add(writer)
         back: asyncio.StreamWriter | None = None
         try:
+            gate = self._gates[writer.get_extra_info("peername")[0]]
             await self._open.wait()
+            await gate.wait()
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
             self._ends.add(back)
             await asyncio.gather(
-                self._pass_on(reader, back, self._open, is_asking=True),
-                self._pass_on(there, writer, self._open, self._answering),
+                self._pass_on(reader, back, self._open, gate, is_asking=True),
+                self._pass_on(there, writer, self._open, gate, self._answering),
             )
         except (OSError, asyncio.CancelledError):
             _reset(writer)
@@ -154,6 +160,12 @@ class Relay:
         self._server.close()
         for _ in range(3):  # transports close their sockets on later turns of the loop
             await asyncio.sleep(0)
+
+
+def _open_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 def _reset(end: asyncio.StreamWriter) -> None:

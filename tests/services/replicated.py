@@ -78,6 +78,9 @@ class Group:
             line.hold()
             line.cut()
 
+    def rejoin(self) -> None:
+        """Let a primary that was cut off be reached again, where the others go on only with it."""
+
     def promote(self, follower: Server, *, cut: bool = True) -> None:
         """Make a follower the primary, and let the address stand for it.
 
@@ -110,6 +113,16 @@ class Group:
 
     def aim(self, namespace: str) -> None:
         """Let the primary be the one that has a namespace, where there are several."""
+
+    def port_for(self, member: Server) -> int:
+        """Return the port that others reach a member by: that of its relay, if each has one."""
+        if len(self.lines) == len(self.members):
+            return self.lines[self.members.index(member)].port
+        return port_of(member.url)
+
+    def member_at(self, port: int) -> Server:
+        """Return the member that others reach by a port."""
+        return next(each for each in self.members if self.port_for(each) == port)
 
     def follow(self, primary: Server, *, cut: bool = True) -> None:
         """Let the address stand for a server that is the primary."""
@@ -258,6 +271,10 @@ def says_primary(group: Group, member: Server) -> Iterator[int]:
 # --- Valkey --------------------------------------------------------------------------------------------------------
 
 
+SOURCES = [f"127.0.0.{number}" for number in range(11, 17)]
+"""Addresses that the connections of relayed members come from, so that a relay can tell them from clients."""
+
+
 def valkey_ask(url: str, *command: object) -> Any:
     """Return what a Valkey answers."""
     import redis  # noqa: PLC0415 - a driver, needed here only
@@ -299,29 +316,61 @@ class SentinelGroup(ValkeyGroup):
         valkey_ask(self.sentinels[0].url, "SENTINEL", "FAILOVER", "main")
         self.take_over()
 
+    def part(self, *, clients: bool = True) -> None:
+        """Let nothing pass between the primary and all others, and close nothing. Each member needs its relay.
+
+        Without ``clients``, between it and replicas and sentinels: clients reach it and all others.
+        """
+        line = self.lines[self.members.index(self.primary)]
+        if clients:
+            line.hold()
+        for source in SOURCES:
+            line.hold(source)
+
+    def rejoin(self) -> None:
+        """Let everything pass again, what was held first."""
+        self.catch_up()
+
 
 @contextmanager
-def valkey(*, sentinels: bool = False, secret: str = "") -> Iterator[Group]:
+def valkey(*, sentinels: bool = False, relayed: bool = False, secret: str = "") -> Iterator[Group]:
     """Start a primary and two replicas; with ``sentinels``, three of them choose another primary after a second.
 
-    Sentinels must see the servers where they are, so with them the replicas follow directly, and there is no ``lag``.
-    Their password is ``secret``, if there is one.
+    Sentinels must see the servers where they are, so with them the replicas follow directly, and there is no ``lag``;
+    or ``relayed``, all reach a member by a relay of its own, whose port it announces. The sentinels' password is
+    ``secret``, if there is one.
     """
     with ExitStack() as stack:
-        [primary] = started(stack, server("redis"))
+        fronts = [Relay(0) for _ in range(3)] if relayed else []
+        for front in fronts:
+            stack.callback(front.close)
+        announced = [
+            ["--replica-announce-port", str(front.port), "--bind-source-addr", source]
+            for front, source in zip(fronts, SOURCES, strict=False)
+        ] or [[]] * 3
+        [primary] = started(stack, server("redis", arguments=announced[0]))
         lines = [] if sentinels else [relay(stack, primary.url) for _ in range(2)]
-        places = [with_port(primary.url, line.port) for line in lines] or [primary.url] * 2
-        replicas = started(stack, *(server("redis", behind=place) for place in places))
+        place = with_port(primary.url, fronts[0].port) if relayed else primary.url
+        if relayed:
+            fronts[0].point_at(port_of(primary.url))
+        places = [with_port(primary.url, line.port) for line in lines] or [place] * 2
+        replicas = started(
+            stack,
+            *(server("redis", behind=each, arguments=more) for each, more in zip(places, announced[1:], strict=True)),
+        )
+        for front, replica in zip(fronts[1:], replicas, strict=relayed):
+            front.point_at(port_of(replica.url))
         until(lambda: valkey_ask(primary.url, "WAIT", 2, 100) == 2, "two replicas follow")
         group = (SentinelGroup if sentinels else ValkeyGroup)(
             [primary, *replicas],
-            lines,
+            fronts or lines,
             relay(stack, primary.url),
             lambda each: valkey_ask(each.url, "REPLICAOF", "NO", "ONE"),
         )
         if sentinels:
-            watched = f"{primary.url}#{secret}" if secret else primary.url
-            group.sentinels = started(stack, *(server("sentinel", behind=watched) for _ in range(3)))
+            watched = f"{place}#{secret}" if secret else place
+            more = [["--bind-source-addr", source] if relayed else [] for source in SOURCES[3:]]
+            group.sentinels = started(stack, *(server("sentinel", behind=watched, arguments=each) for each in more))
             seen = ("num-slaves", "num-other-sentinels")
 
             def all_see_all() -> bool:
@@ -333,9 +382,9 @@ def valkey(*, sentinels: bool = False, secret: str = "") -> Iterator[Group]:
 
 
 @contextmanager
-def sentinels(secret: str = "") -> Iterator[SentinelGroup]:
+def sentinels(secret: str = "", *, relayed: bool = False) -> Iterator[SentinelGroup]:
     """Start a primary, two replicas and three sentinels, with a password of theirs or none; clients ask them."""
-    with valkey(sentinels=True, secret=secret) as group:
+    with valkey(sentinels=True, relayed=relayed, secret=secret) as group:
         assert isinstance(group, SentinelGroup)
         yield group
 
@@ -344,12 +393,14 @@ class ClusterGroup(Group):
     """The nodes of a cluster: the primary is the one that has a slot, and its replica takes over by itself."""
 
     slot = 0
+    buses: Sequence[Relay] = ()
+    """How the other nodes reach each of them."""
 
     @property
     def url(self) -> str:
         """The address that names all nodes."""
         parts = urlsplit(self.members[0].url)
-        hosts = ",".join(f"127.0.0.1:{port_of(each.url)}" for each in self.members)
+        hosts = ",".join(f"127.0.0.1:{self.port_for(each)}" for each in self.members)
         return parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@{hosts}", path="").geturl()
 
     def aim(self, namespace: str) -> None:
@@ -360,7 +411,7 @@ class ClusterGroup(Group):
     def _holder(self, asked: Server) -> Server:
         for first, last, (_, port, *_rest), *_ in valkey_ask(asked.url, "CLUSTER", "SLOTS"):
             if first <= self.slot <= last:
-                return next(each for each in self.members if port_of(each.url) == port)
+                return self.member_at(port)
         raise AssertionError("the slot is not served")
 
     def take_over(self) -> None:
@@ -388,21 +439,61 @@ class ClusterGroup(Group):
         valkey_ask(chosen.url, "CLUSTER", "FAILOVER")
         self.take_over()
 
+    def part(self, *, clients: bool = True) -> None:
+        """Let nothing pass between the primary and all others, and close nothing. Each node needs its relays.
+
+        Without ``clients``, between it and the other nodes: clients reach all of them.
+        """
+        own = self.members.index(self.primary)
+        if clients:
+            self.lines[own].hold()
+        self.buses[own].hold()
+        for source in SOURCES:
+            self.lines[own].hold(source)
+        for line in (*self.lines, *self.buses):
+            line.hold(SOURCES[own])
+
+    def rejoin(self) -> None:
+        """Let everything pass again, what was held first."""
+        for line in (*self.lines, *self.buses):
+            line.carry_on()
+
 
 @contextmanager
-def cluster() -> Iterator[ClusterGroup]:
-    """Start a cluster of three primaries with one replica each."""
+def cluster(*, relayed: bool = False) -> Iterator[ClusterGroup]:
+    """Start a cluster of three primaries with one replica each.
+
+    ``relayed``, others reach a node by two relays of its own, whose ports it announces, and it has an address of its
+    own that its connections come from.
+    """
     with ExitStack() as stack:
         like = f"redis://:{secrets.token_hex(8)}@127.0.0.1:1"
-        nodes: list[Server] = started(stack, *(server("redis-node", behind=like) for _ in range(6)))
+        lines = [Relay(0) for _ in range(12 if relayed else 0)]
+        for line in lines:
+            stack.callback(line.close)
+        fronts, gossip = lines[::2], lines[1::2]
+        announced = [
+            f"--cluster-announce-ip 127.0.0.1 --cluster-announce-port {front.port}"
+            f" --cluster-announce-bus-port {bus.port} --bind-source-addr {source}".split()
+            for front, bus, source in zip(fronts, gossip, SOURCES, strict=False)
+        ] or [[]] * 6
+        nodes: list[Server] = started(
+            stack, *(server("redis-node", behind=like, arguments=arguments) for arguments in announced)
+        )
         buses = [valkey_ask(each.url, "CONFIG", "GET", "cluster-port")["cluster-port"] for each in nodes]
+        for node, bus, front, line in zip(nodes, buses, fronts, gossip, strict=False):
+            front.point_at(port_of(node.url))
+            line.point_at(int(bus))
+        group = ClusterGroup(nodes, fronts, None, lambda _: None)
+        group.buses = gossip
         for number, each in enumerate(nodes[:3]):
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
             valkey_ask(each.url, "CLUSTER", "ADDSLOTSRANGE", first, last)
         for number, each in enumerate(nodes):
             valkey_ask(each.url, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for each, bus in zip(nodes[1:], buses[1:], strict=True):
-            valkey_ask(nodes[0].url, "CLUSTER", "MEET", "127.0.0.1", port_of(each.url), bus)
+        met = [line.port for line in gossip] or buses
+        for each, bus in zip(nodes[1:], met[1:], strict=True):
+            valkey_ask(nodes[0].url, "CLUSTER", "MEET", "127.0.0.1", group.port_for(each), bus)
         names = [valkey_ask(each.url, "CLUSTER", "MYID") for each in nodes]
 
         def is_known(each: Server) -> bool:
@@ -414,7 +505,7 @@ def cluster() -> Iterator[ClusterGroup]:
             valkey_ask(replica.url, "CLUSTER", "REPLICATE", name)
         until(lambda: all(valkey_ask(each.url, "WAIT", 1, 100) == 1 for each in nodes[:3]), "three replicas follow")
         until(lambda: all(is_whole(each) for each in nodes), "the cluster is whole")
-        yield ClusterGroup(nodes, [], None, lambda _: None)
+        yield group
 
 
 SLOTS = 16_384
@@ -448,7 +539,7 @@ def master_of(group: Group) -> Server:
                 _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
         except redis.RedisError:
             continue
-        return next(each for each in group.members if port_of(each.url) == int(port))
+        return group.member_at(int(port))
     raise AssertionError("no sentinel answers")
 
 

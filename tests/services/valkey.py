@@ -86,6 +86,7 @@ sentinel monitor main {host} {port} 2
 sentinel auth-pass main {password}
 sentinel down-after-milliseconds main 1000
 sentinel failover-timeout main 3000
+sentinel announce-ip 127.0.0.1
 """
 
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidUrlError, StoreUnavailableError, UnsuitableStoreError
+from standfast.errors import (
+    InvalidUrlError,
+    OutcomeUnknownError,
+    StandfastError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
 from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.redaction import mask_url
@@ -94,6 +100,28 @@ async def test_deaths_are_seen_at_the_new_primary(servers: SentinelGroup) -> Non
         old.cont()
 
 
+async def test_a_primary_that_is_cut_off_acknowledges_nothing_if_all_replicas_are_waited_for() -> None:
+    """A process on its side of the cut is told how many have it; without replicas= it goes on, and two hold a lock."""
+    with replicated.sentinels(relayed=True) as servers:
+        old = servers.primary
+        async with (
+            opened(old.url, "replicas=2&timeout=2s") as careful,
+            await sf.open(f"{old.url}?timeout=2s", namespace="a") as careless,
+            await sf.open(f"{servers.url}?timeout=2s", namespace="a") as elsewhere,
+        ):
+            servers.part()
+            with pytest.raises(OutcomeUnknownError, match=r"0 of 2 replicas have acknowledged a write"):
+                await careful.commit(Put(KEY, b"1"))
+            await asyncio.to_thread(servers.take_over)
+            async with careless.mutex("lock").hold(timeout=20), elsewhere.mutex("lock").hold(timeout=20):
+                pass  # inherent, and documented
+
+            servers.rejoin()
+            await asyncio.to_thread(replicated.until, lambda: is_replica(old.url), "the old primary follows")
+            with pytest.raises(StandfastError, match="is a replica"):
+                await careful.read(KEY)
+
+
 async def test_one_sentinel_that_answers_is_enough(servers: SentinelGroup) -> None:
     """Whichever of those that the URL names."""
     for sentinel in servers.sentinels[:2]:
@@ -148,6 +176,11 @@ async def test_sentinels_with_a_password_of_their_own_are_asked_with_it() -> Non
 def has_all(servers: SentinelGroup) -> bool:
     """Return True if both replicas have what the primary has written."""
     return bool(replicated.valkey_ask(servers.primary.url, "WAIT", 2, 1000) == 2)
+
+
+def is_replica(url: str) -> bool:
+    """Return True if a server follows another one."""
+    return bool(replicated.valkey_ask(url, "ROLE")[0] == "slave")
 
 
 def alive_at(url: str) -> bool:

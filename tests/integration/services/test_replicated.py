@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,6 +13,7 @@ from pymongo import MongoClient
 
 from tests.integration.services.test_lifetimes import await_end, run_folder
 from tests.services import replicated
+from tests.services.relay import with_port
 from tests.services.server_process import family
 
 if TYPE_CHECKING:
@@ -116,6 +118,30 @@ def test_a_replica_takes_over_in_a_cluster() -> None:
         first.restart()
 
         replicated.until(lambda: replicated.is_whole(first), "the old primary is a replica")
+
+
+@pytest.mark.parametrize("clients", [True, False])
+def test_a_node_of_a_cluster_that_is_cut_off_hears_none_and_is_heard_by_none(*, clients: bool) -> None:
+    """Another takes over its slots, and it does not know, with its connections open; clients reach it or do not."""
+    with replicated.cluster(relayed=True) as servers:
+        servers.aim("some namespace")
+        cut = servers.primary
+        place = with_port(cut.url, servers.port_for(cut))
+        servers.part(clients=clients)
+        servers.take_over()
+
+        replicated.until(lambda: "cluster_state:fail" in info_of(cut.url), "it misses the others")
+        assert replicated.valkey_ask(cut.url, "ROLE")[0] == "master"
+        with nullcontext() if not clients else pytest.raises(redis.TimeoutError):
+            assert "cluster_state:fail" in info_of(place)
+
+        servers.rejoin()
+        replicated.until(lambda: replicated.is_whole(cut), "the old primary is a replica")
+
+
+def info_of(url: str) -> str:
+    """Return what a node says of its cluster."""
+    return str(replicated.valkey_ask(url, "CLUSTER", "INFO"))
 
 
 def test_a_replica_that_lags_lacks_what_was_written() -> None:
