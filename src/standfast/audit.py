@@ -12,6 +12,7 @@ order of time, and one that finds it by action, by subject and by actor.
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
@@ -187,6 +188,11 @@ KEPT_FOR: Final = 365 * 86_400.0
 SHORTEST: Final = 60.0
 """The shortest time for which the audit can be kept: it outlives every action."""
 
+_STAMP: Final = re.compile(r"[0-9]{17,20}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The id of a record: when it was written, in microseconds, and what tells it from others of that time."""
+
+_EXAMPLE: Final = "01794980193219797-01a1ed27-f651-7ef1-9e9b-108dfe06af77"
+
 MOST_LISTED: Final = 1_000
 MOST_READ: Final = 2_000
 """How many records are read for one page at the most, if two filters hold and few records match both."""
@@ -278,6 +284,9 @@ class Audit:
             raise InvalidArgumentError("the limit of an audit", problem, ascii(limit)[:40])
         if action is not None and action not in ACTIONS:
             raise InvalidArgumentError("the action of an audit", f"there are {', '.join(ACTIONS)}", ascii(action)[:60])
+        if after is not None and _STAMP.fullmatch(after) is None:
+            problem = "it is the id that the page before gave as the next, such as " + _EXAMPLE
+            raise InvalidArgumentError("where a page of an audit begins", problem, ascii(after)[:60])
         wanted = {"subject": subject, "actor": actor, "action": action}
         given = [(name, value) for name, value in wanted.items() if value is not None]
         found: list[AuditRecord] = []

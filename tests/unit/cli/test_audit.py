@@ -70,3 +70,14 @@ async def test_the_audit_is_followed(url: str, space: sf.Space, ask: Ask) -> Non
     assert (first["subject"], first["outcome"]) == ("a", "done")
     assert [each["subject"] for each in told] == ["b"] * len(told)
     assert told[-1]["actor"]["name"] == "ben"
+
+
+async def test_a_page_that_begins_nowhere_is_refused(space: sf.Space, ask: Ask) -> None:
+    """Only what a page gave as the next one is a place; anything else would list what it should not."""
+    async with space.mutex("a").hold(on_lost="tell"):
+        await ask("locks", "release", "a", "--yes")
+    for after in ("x", "", "99999999999999999", "../audit"):
+        refused = await ask("audit", "--after", after)
+        assert refused.exit_code == 2
+        assert "cannot be where a page of an audit begins: it is the id" in refused.stderr
+        assert not refused.stdout
