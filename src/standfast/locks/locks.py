@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import sys
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, final
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    final,
+)
 
 from msgspec import structs
 
@@ -430,6 +444,18 @@ class DurableLock:
         self._address: Final = address_of(key)
         self._name: Final = str(key)
 
+    if not TYPE_CHECKING:  # a type checker says that a lock is no context manager
+
+        def __enter__(self) -> NoReturn:
+            raise not_entered(self, self.key, "async with")
+
+        __aenter__ = __enter__
+
+        def __exit__(self, *exc: object) -> None:
+            """Be there, so that Python calls what says how to hold it."""
+
+        __aexit__ = __exit__
+
     def _holding(
         self,
         options: HoldOptions,
@@ -597,6 +623,14 @@ class ModeLock(DurableLock):
         if mode not in self._modes:
             raise unknown_mode(str(self.key), mode, self._modes)
         return mode
+
+
+def not_entered(lock: object, key: Key | str, statement: str) -> UsageError:
+    """Return what is raised where a lock is entered itself, and not what its ``hold`` returns."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(lock).__name__).lower()
+    how = "hold(mode)" if name == "mode_lock" else "hold()"
+    what = f"the {name.replace('_', ' ')} {key}"
+    return UsageError(what, "is not held by entering it", f"write {statement} {name}.{how} as hold")
 
 
 def checked_mode(lock: ModeLock, mode: str) -> str:

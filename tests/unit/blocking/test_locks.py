@@ -23,6 +23,8 @@ from standfast.errors import (
 from tests.unit.blocking.scene import PATIENCE, beside, until_waiting
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from standfast.blocking import Space
 
 
@@ -259,3 +261,12 @@ def test_both_faces_stand_in_one_line() -> None:
         with space.mutex("m").hold():
             assert space.run(try_it) == "taken"
         assert space.run(try_it) == "free"
+
+
+def test_a_lock_that_is_entered_itself_says_how_to_hold_it(space: Space) -> None:
+    """Forgetting ``hold`` takes nothing."""
+    locks: list[Any] = [space.mutex("a"), space.semaphore("b", permits=2), space.mode_lock("c", modes=("read",))]
+    for lock in locks:
+        with pytest.raises(UsageError, match=r"; write with \w+\.hold\("), lock:
+            pass
+        assert not lock.explain().holders

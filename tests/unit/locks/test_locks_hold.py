@@ -417,3 +417,21 @@ async def test_what_tells_of_a_loss_is_made_when_it_is_asked_for() -> None:
         async with mutex.hold() as kept:
             pass
         assert not kept.lost.is_set()
+
+
+async def test_a_lock_that_is_entered_itself_says_how_to_hold_it(space: sf.Space) -> None:
+    """Forgetting ``hold`` takes nothing, with either statement."""
+    locks: dict[str, Any] = {
+        "the mutex a": space.mutex("a"),
+        "the semaphore b": space.semaphore("b", permits=2),
+        "the mode lock c": space.mode_lock("c", modes=("read",)),
+    }
+    for what, lock in locks.items():
+        name, mode = what.split(" ", 1)[1][:-2].replace(" ", "_"), "mode" if "mode" in what else ""
+        said = rf"^{what} is not held by entering it; write async with {name}\.hold\({mode}\) as hold$"
+        with pytest.raises(UsageError, match=said):
+            async with lock:
+                pass
+        with pytest.raises(UsageError, match=said), lock:
+            pass
+        assert not (await lock.explain()).holders
