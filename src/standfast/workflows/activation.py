@@ -27,7 +27,7 @@ from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, Un
 from standfast.trace_context import RunTrace
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
 from standfast.workflows.definition import CURRENT_STEP, INSIDE
-from standfast.workflows.failures import describe, restore
+from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
 from standfast.workflows.journal import Claim, Journal, release_all
 from standfast.workflows.records import HistoryEvent, effect_key
@@ -491,8 +491,10 @@ class Activation:
         how: tuple[str, Any]
         try:
             how = "returned", await self.workflow.function(self.context, *args, **kwargs)
-        except (KeyboardInterrupt, SystemExit):
-            raise
+        except (KeyboardInterrupt, SystemExit) as problem:
+            if is_from_signal(problem):
+                raise
+            how = "raised", as_failure(problem)
         except BaseException as problem:  # noqa: BLE001 -- whatever it is, it is how the run ended
             how = "raised", problem
         finally:

@@ -263,13 +263,15 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
 async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
     """Make the runs of a dead worker ready for others, and forget the worker."""
     space = runtime.space
-    closed = await space.commit(Put(worker.key, WORKERS.encode(WorkerRecord(Instant(0))), worker.version))
+    is_retired = _is_retired(worker)
+    ended = WORKERS.encode(WorkerRecord(Instant(0), is_retired))
+    closed = await space.commit(Put(worker.key, ended, worker.version))
     version = worker.version
     if isinstance(closed, Conflict):
         current = closed.current.get(worker.key)
         if current is None:
             return
-        version = current.version
+        version, is_retired = current.version, _is_retired(current)
     else:
         version = closed.versions[worker.key]
     reclaimed = 0
@@ -277,7 +279,7 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
     while True:
         page = await space.scan(start, end, limit=PAGE)
         for record in page.records.values():
-            reclaimed += await _release_if_readable(runtime, record)
+            reclaimed += await _release_if_readable(runtime, record, is_retired=is_retired)
         if page.more is None:
             break
         start = page.more
@@ -287,10 +289,17 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
         runtime.emit(WorkerDied(at=runtime.clock.wall(), presence=presence, runs=reclaimed))
 
 
-async def _release_if_readable(runtime: Runtime, own: Record) -> bool:
+def _is_retired(worker: Record) -> bool:
+    try:
+        return WORKERS.decode(worker.value).is_retired
+    except (DecodeError, FormatTooNewError):
+        return False  # its runs are taken over all the same
+
+
+async def _release_if_readable(runtime: Runtime, own: Record, *, is_retired: bool) -> bool:
     try:
         for _ in range(TRIES):
-            released = await _release(runtime, own)
+            released = await _release(runtime, own, is_retired=is_retired)
             if released is not None:
                 return released
     except (DecodeError, FormatTooNewError):
@@ -298,7 +307,7 @@ async def _release_if_readable(runtime: Runtime, own: Record) -> bool:
     raise StoreBusyError(f"the run {own.key.parts[-1]}", f"its life changed {TRIES} times while it was taken over")
 
 
-async def _release(runtime: Runtime, own: Record) -> bool | None:
+async def _release(runtime: Runtime, own: Record, *, is_retired: bool) -> bool | None:
     """Make one run of a dead worker ready; one that has killed several is quarantined.
 
     False: another process did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
@@ -309,7 +318,7 @@ async def _release(runtime: Runtime, own: Record) -> bool | None:
     if record is None:
         return _is_done(own, await runtime.space.commit(Delete(own.key, own.version)))
     state = RUN_STATES.decode(record.value)
-    freed = await _freed(runtime, keys, state, seen.at)
+    freed = await _freed(runtime, keys, state, seen.at, is_retired=is_retired)
     changes = (Check(keys.state, record.version), Delete(own.key, own.version))
     if state.has_ended or state.owner != own.key.parts[-2]:
         return _is_done(own, await runtime.space.commit(*changes))
@@ -331,11 +340,11 @@ def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:
     return False if own.key in answer.current else None
 
 
-async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant) -> RunState:
+async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, *, is_retired: bool) -> RunState:
     start, end = keys.history()
     page = await runtime.space.scan(start, end, limit=1, reverse=True)
     position = next((int(key.parts[-1]) + 1 for key in page.records), 0)
-    deaths = state.deaths + 1 if position <= state.position else 1
+    deaths = (state.deaths if position <= state.position else 0) + (not is_retired)
     if deaths >= runtime.most_deaths:
         about = f"an operator to retry it: {deaths} workers in a row died with it"
         return structs.replace(

@@ -14,7 +14,7 @@ import msgspec
 from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.workflows.activation import A_SLICE, MOST_IN_A_TURN
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
-from standfast.workflows.failures import describe, restore
+from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
 from standfast.workflows.inbox import ending_in
 from standfast.workflows.messages import cancel
 from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, Start
@@ -365,8 +365,10 @@ class Group:
         member.branch.task = asyncio.current_task()
         try:
             member.result = await work
-        except (KeyboardInterrupt, SystemExit):
-            raise
+        except (KeyboardInterrupt, SystemExit) as problem:
+            if is_from_signal(problem):
+                raise
+            member.problem = as_failure(problem)
         except BaseException as problem:  # noqa: BLE001 -- it is how the branch ended, and the parent raises it
             member.problem = problem
         finally:

@@ -319,10 +319,16 @@ class Once(Struct, frozen=True, omit_defaults=True):
     purged: bool = False
 
 
-class WorkerRecord(Struct, frozen=True):
-    """A presence that drives runs. It is removed when everything that it drove is in other hands."""
+class WorkerRecord(Struct, frozen=True, omit_defaults=True):
+    """A presence that drives runs. It is removed when everything that it drove is in other hands.
+
+    Attributes:
+        since: Since when it drives runs; 0: it does so no more.
+        is_retired: Its engine was closed, so runs that it has left behind have not killed it.
+    """
 
     since: Instant
+    is_retired: bool = False
 
 
 class Due(Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from standfast.locks.heartbeat import this_process
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.threads import Lane
 from standfast.trace_context import RunPiece, RunTrace
-from standfast.workflows.failures import KnownErrors
+from standfast.workflows.failures import KnownErrors, as_failure
 from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import AnswerWaits, InboxWriter
 from standfast.workflows.queries import Endings
@@ -105,7 +105,7 @@ def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
         # No future takes the first, a coroutine that waits takes the second for its own end, and the others would end
         # the process of every other run.
-        raise RuntimeError(f"the function raised {type(problem).__name__}({problem})") from problem
+        raise as_failure(problem) from problem
 
 
 # --- runs with which several workers have died in a row, so that one of them may be what kills workers -------------
@@ -424,7 +424,7 @@ class Runtime:
         if worker is None:
             return
         # First no start or claim that is still under way can be written any more; then those that were are seen.
-        key, ended = worker.guard.key, WORKERS.encode(WorkerRecord(Instant(0)))
+        key, ended = worker.guard.key, WORKERS.encode(WorkerRecord(Instant(0), is_retired=True))
         answer = await self.space.commit(Put(key, ended, worker.guard.expected))
         if isinstance(answer, Conflict):  # others took it for dead, and see to its runs
             return

@@ -28,7 +28,7 @@ from standfast.stores.user_transactions import converse, converse_blocking, user
 from standfast.workflows.activation import Activation, insist, raise_lost
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import CURRENT_STEP, Step
-from standfast.workflows.failures import describe, restore
+from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
 from standfast.workflows.journal import Taken
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import OVER, Branch, Wait
@@ -589,9 +589,14 @@ class StepExecution(Struct, eq=False):
                 how = await step.function(*self._args, **self._kwargs), None
             else:
                 how = await self._call_otherwise(step.options.timeout), None
-        except (KeyboardInterrupt, SystemExit, Unload):
+        except Unload:
             recording.drop()
             raise
+        except (KeyboardInterrupt, SystemExit) as problem:
+            if is_from_signal(problem):
+                recording.drop()
+                raise
+            how = None, as_failure(problem)
         except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
             how = None, problem
         finally:

@@ -14,7 +14,7 @@ from standfast.errors import DeclarationError, DecodeError, EncodeError, Unsuita
 from standfast.scope import Scope
 from standfast.stores.protocol import Conflict, Decided, Decision, Record, Snapshot
 from standfast.workflows.control import Unload
-from standfast.workflows.failures import describe, restore
+from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
 from standfast.workflows.records import HistoryEvent
 from standfast.workflows.runtime import called
 from standfast.workflows.steps import (
@@ -357,6 +357,11 @@ async def _awaited(answer: Awaitable[Any], raised: list[BaseException]) -> Any: 
         return await answer
     except asyncio.CancelledError:  # the function has not raised it
         raise
+    except (KeyboardInterrupt, SystemExit) as problem:
+        if is_from_signal(problem):
+            raise
+        raised.append(as_failure(problem))
+        raise raised[-1] from problem
     except BaseException as problem:
         raised.append(problem)
         raise

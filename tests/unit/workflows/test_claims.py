@@ -26,10 +26,10 @@ async def test_a_run_that_is_cancelled_while_it_is_taken_over_is_not_forgotten(m
         await env.crash()
         find_out = claiming._freed  # called between the look and the commit
 
-        async def meanwhile(*args: Any) -> Any:
+        async def meanwhile(*args: Any, **options: Any) -> Any:
             monkeypatch.undo()
             await run.cancel("meanwhile")
-            return await find_out(*args)
+            return await find_out(*args, **options)
 
         monkeypatch.setattr(claiming, "_freed", meanwhile)
         await env.restart()
