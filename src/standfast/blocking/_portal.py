@@ -1,7 +1,7 @@
 """The portal from threads to the async classes: one event loop a process, and calls into it.
 
 The loop runs in a thread of its own. A :class:`Link` is an async space on it, opened anew after a fork; a
-:class:`Bound` is anything of that space.
+:class:`Counterpart` is the async object behind a blocking one.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def owner_of_thread() -> str:
 _reopening = threading.Lock()
 
 
-class Live(Struct, frozen=True):
+class OpenedSpace(Struct, frozen=True):
     """An open async space, and the loop that it lives on."""
 
     background: Background
@@ -334,10 +334,10 @@ class Link:
         self.name: Final = name
         self._opening: Final = opening
         self._is_closed = False
-        self._live: Live | None = None
+        self._live: OpenedSpace | None = None
         self.live()
 
-    def live(self) -> Live:
+    def live(self) -> OpenedSpace:
         """Return the space of this process; open it if this is a forked child that has not used it yet."""
         refuse_running_loop()
         live = self._live
@@ -348,18 +348,18 @@ class Link:
             raise StoreClosedError(self.name, "it was closed; open a new one")
         return live
 
-    def _opened(self) -> Live:
+    def _opened(self) -> OpenedSpace:
         live = self._live
         if live is None or (live.background.guard.crossed and not self._is_closed):
             refuse_green_threads()
             live = self._live = self._open()
         return live
 
-    def _open(self) -> Live:
+    def _open(self) -> OpenedSpace:
         here = background()
         asked = BackgroundCall(here, self._open_async, _close)
         try:
-            live = Live(here, asked.result())
+            live = OpenedSpace(here, asked.result())
             here.spaces.add(live.space)
         except BaseException:
             asked.abandon()
@@ -386,8 +386,8 @@ async def _close(space: AsyncSpace) -> None:
 
 
 @final
-class Bound(Generic[A]):
-    """Something of an async space, as blocking code has it: made anew where the space was opened anew."""
+class Counterpart(Generic[A]):
+    """The async object behind a blocking one: a lock, a state or the space itself, made anew after a fork."""
 
     __slots__ = ("_it", "_live", "_make", "link")
 

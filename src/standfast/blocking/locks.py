@@ -16,7 +16,7 @@ from standfast.locks.manual import LEASE, POLL
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from standfast.blocking._portal import Background, Bound
+    from standfast.blocking._portal import Background, Counterpart
     from standfast.blocking.hold import AsyncHolding, HoldOptions
     from standfast.blocking.state import AtomicState
     from standfast.durations import Duration
@@ -35,8 +35,8 @@ class _Lock(Generic[L]):
 
     __slots__ = ("_lock", "key")
 
-    def __init__(self, lock: Bound[L]) -> None:
-        self._lock: Final[Bound[L]] = lock
+    def __init__(self, lock: Counterpart[L]) -> None:
+        self._lock: Final[Counterpart[L]] = lock
         self.key: Final[Key | str] = lock.now()[1].key
 
     def _holding(self, options: HoldOptions, make: Callable[[L], Callable[..., AsyncHolding]]) -> Holding:
@@ -210,7 +210,7 @@ class RateLimiter:
 
     __slots__ = ("_limiter",)
 
-    def __init__(self, limiter: Bound[AsyncRateLimiter]) -> None:
+    def __init__(self, limiter: Counterpart[AsyncRateLimiter]) -> None:
         self._limiter: Final = limiter
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from standfast.blocking._portal import call, owner_of_thread
 from standfast.blocking.hold import Holding, Lost, as_async
 
 if TYPE_CHECKING:
-    from standfast.blocking._portal import Background, Bound
+    from standfast.blocking._portal import Background, Counterpart
     from standfast.blocking.hold import AsyncHolding, HoldOptions
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -33,7 +33,7 @@ class RunLocks:
 
     __slots__ = ("_runs",)
 
-    def __init__(self, runs: Bound[AsyncRunLocks]) -> None:
+    def __init__(self, runs: Counterpart[AsyncRunLocks]) -> None:
         self._runs: Final = runs
 
     def __repr__(self) -> str:

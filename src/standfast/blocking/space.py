@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from standfast.blocking._portal import BackgroundCall, Bound, Link, call, refuse_green_threads
+from standfast.blocking._portal import BackgroundCall, Counterpart, Link, call, refuse_green_threads
 from standfast.blocking.locks import ModeLock, Mutex, RateLimiter, Semaphore
 from standfast.blocking.run_locks import RunLocks
 from standfast.blocking.state import Slots
@@ -57,7 +57,7 @@ class Space:
 
     def __init__(self, link: Link) -> None:
         self._link: Final = link
-        self._space: Final[Bound[AsyncSpace]] = Bound(link, lambda space: space)
+        self._space: Final[Counterpart[AsyncSpace]] = Counterpart(link, lambda space: space)
 
     def __repr__(self) -> str:
         return f"<blocking Space {self._link.name}>"
@@ -66,16 +66,16 @@ class Space:
 
     def mutex(self, key: Key | str) -> Mutex:
         """Return the mutex of ``key``: one holder at a time, in all processes on the store."""
-        return Mutex(Bound(self._link, lambda space: space.mutex(key)))
+        return Mutex(Counterpart(self._link, lambda space: space.mutex(key)))
 
     def semaphore(self, key: Key | str, *, permits: int) -> Semaphore:
         """Return the semaphore of ``key``: at most ``permits`` in use at a time."""
-        return Semaphore(Bound(self._link, lambda space: space.semaphore(key, permits=permits)))
+        return Semaphore(Counterpart(self._link, lambda space: space.semaphore(key, permits=permits)))
 
     def mode_lock(self, key: Key | str, *, modes: Iterable[str] = (), alone: Iterable[str] = ()) -> ModeLock:
         """Return the mode lock of ``key``: holders of one mode share it, unless it is one of ``alone``."""
         shared, single = _kept(modes), _kept(alone)
-        return ModeLock(Bound(self._link, lambda space: space.mode_lock(key, modes=shared, alone=single)))
+        return ModeLock(Counterpart(self._link, lambda space: space.mode_lock(key, modes=shared, alone=single)))
 
     def rate_limiter(
         self,
@@ -88,7 +88,7 @@ class Space:
     ) -> RateLimiter:
         """Return the rate limiter of ``key``: one token each ``interval``, at most ``capacity`` saved up."""
         return RateLimiter(
-            Bound(
+            Counterpart(
                 self._link,
                 lambda space: space.rate_limiter(
                     key, interval=interval, capacity=capacity, waiter_ttl=waiter_ttl, follow=follow
@@ -104,7 +104,7 @@ class Space:
     @property
     def run_locks(self) -> RunLocks:
         """Leases on runs of workflows: ``space.run_locks.try_acquire("checkout", "run-1", lease="30s")``."""
-        return RunLocks(Bound(self._link, lambda space: space.run_locks))
+        return RunLocks(Counterpart(self._link, lambda space: space.run_locks))
 
     def explain(self, key: Key | str, *, limit: int = 100) -> Explanation:
         """Say who holds ``key`` and who waits for it, whatever kind of lock it is. Nothing is changed by looking.

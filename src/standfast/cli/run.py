@@ -185,7 +185,7 @@ class Job(Struct, frozen=True):
 
 async def run_job(target: Target, job: Job) -> int:
     """Run a command under its lock and return the exit code to end with."""
-    signals = _Signals()
+    signals = _ForwardedSignals()
     try:
         async with target.opened(create=True) as space, _told_of(space, job.key) as done, job.holding(space) as hold:
             done()
@@ -210,7 +210,7 @@ async def _told_of(space: sf.Space, key: Key | str) -> AsyncGenerator[Callable[[
         await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _run_under(hold: Hold, job: Job, signals: _Signals) -> int:
+async def _run_under(hold: Hold, job: Job, signals: _ForwardedSignals) -> int:
     environment = {**os.environ, "STANDFAST_KEY": hold.key, "STANDFAST_FENCE": str(hold.fence)}
     child = Child(job.command, environment, arrange(), lambda: not hold.is_lost)
     signals.pass_to(child)
@@ -233,7 +233,7 @@ SAID_AFTER: Final = 1.0
 
 
 @final
-class _Signals:
+class _ForwardedSignals:
     """What is sent to us: it ends the wait for the lock, and later is the command's."""
 
     def __init__(self) -> None:

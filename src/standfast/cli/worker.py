@@ -63,7 +63,7 @@ STATUS_EVERY: Final = 0.5
 
 async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str, int] | str | None = None) -> int:
     """Drive runs until a signal comes, hand them back, and return the exit code to end with."""
-    signals, place = _Signals(), supervised_place() or place
+    signals, place = _StopSignals(), supervised_place() or place
     if engine.worker is not None:
         end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
     if place is not None:
@@ -88,14 +88,14 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
         raise
 
 
-async def _stop(engine: Engine, telling: Telling, grace: float, signals: _Signals) -> int:
+async def _stop(engine: Engine, telling: Telling, grace: float, signals: _StopSignals) -> int:
     telling.stopping(signals.name, len(engine.runtime.loaded))
     await engine.aclose(grace=grace)
     telling.stopped()
     return signals.exit_code
 
 
-async def _until_stopped(worker: Worker, signals: _Signals) -> None:
+async def _until_stopped(worker: Worker, signals: _StopSignals) -> None:
     joined = asyncio.ensure_future(worker.join())
     ends: set[asyncio.Future[Any]] = {joined, signals.first}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ async def _status(engine: Engine, telling: Telling) -> AsyncGenerator[None]:
 
 
 @final
-class _Signals:
+class _StopSignals:
     """What is sent to us: the first stops the worker, the second lets it wait for no step, the third ends us."""
 
     def __init__(self) -> None:

@@ -43,52 +43,52 @@ async def why(view: View, *, run_id: str, address: tuple[str, ...], entry: str, 
     Raises:
         PageError: The entry is in the line no more.
     """
-    search = _Search(view, (await view.dashboard.engine_of_app()).space)
+    walk = _WaitWalk(view, (await view.dashboard.engine_of_app()).space)
     if run_id:
-        first = await search.run(run_id)
+        first = await walk.run(run_id)
     elif request:
-        first = await search.request(request)
+        first = await walk.request(request)
     else:
-        told = await search.explained(address)
+        told = await walk.explained(address)
         entry = entry or (told.waiters[0].entry if told.waiters else "")
         found = next((each for each in (*told.waiters, *told.holders) if each.entry == entry), None)
         if found is None:
             raise PageError(404, "It waits no more", "The entry has left the line, or holds it by now.")
-        first = search.entry(found)
+        first = walk.entry(found)
         if any(each.entry == entry for each in told.waiters):
-            search.edges.append(WaitEdge(first, await search.line(address), "waits for"))
-    while search.pending and len(search.nodes) < MOST_NODES:
-        await search.pending.pop(0)
-    more = bool(search.pending)
-    for left in search.pending:
+            walk.edges.append(WaitEdge(first, await walk.line(address), "waits for"))
+    while walk.pending and len(walk.nodes) < MOST_NODES:
+        await walk.pending.pop(0)
+    more = bool(walk.pending)
+    for left in walk.pending:
         left.close()
-    drawing = graph(list(search.nodes.values()), search.edges)
-    return Why(_sentence(search, first, drawing), drawing, more)
+    drawing = graph(list(walk.nodes.values()), walk.edges)
+    return Why(_sentence(walk, first, drawing), drawing, more)
 
 
-def _sentence(search: _Search, first: str, drawing: WaitGraph) -> str:
-    label = search.nodes[first].label
+def _sentence(walk: _WaitWalk, first: str, drawing: WaitGraph) -> str:
+    label = walk.nodes[first].label
     if drawing.circle:
-        names = [search.nodes[each].label for each in drawing.circle if search.nodes[each].kind != "line"]
+        names = [walk.nodes[each].label for each in drawing.circle if walk.nodes[each].kind != "line"]
         chain = ", which waits for ".join([*names[1:], names[0]])
         return f"{names[0]} waits for {chain}: a circle. None of them goes on until one is stopped."
     path = [first]
-    while step := next((edge for edge in search.edges if edge.source == path[-1] and edge.target not in path), None):
+    while step := next((edge for edge in walk.edges if edge.source == path[-1] and edge.target not in path), None):
         path.append(step.target)
     if len(path) == 1:
-        waits = search.nodes[first].detail.partition("waits for ")[2]
-        return f"{label} waits for {waits}." if waits else f"{label} waits for nothing: {search.nodes[first].detail}."
+        waits = walk.nodes[first].detail.partition("waits for ")[2]
+        return f"{label} waits for {waits}." if waits else f"{label} waits for nothing: {walk.nodes[first].detail}."
     words = [
-        f"which {'is held by' if search.nodes[before].kind == 'line' else 'waits for'} {search.nodes[after].label}"
+        f"which {'is held by' if walk.nodes[before].kind == 'line' else 'waits for'} {walk.nodes[after].label}"
         for before, after in pairwise(path)
     ]
     words[0] = words[0].removeprefix("which ")
-    last = search.nodes[path[-1]].detail
+    last = walk.nodes[path[-1]].detail
     return f"{label} {', '.join(words)}{f' ({last})' if last else ''}."
 
 
 @final
-class _Search:
+class _WaitWalk:
     """A walk from what waits to what it waits for. What was found is followed breadth first, up to a bound."""
 
     def __init__(self, view: View, app: Space) -> None:
