@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 from msgspec import Struct
 
 from standfast.blocking._portal import Background, BackgroundCall, call, refuse_running_loop
-from standfast.blocking.run import Run
-from standfast.errors import DeclarationError, EngineNotOpenError, UnsuitableConnectionError
+from standfast.errors import DeclarationError, EngineNotOpenError
 from standfast.stores.liveness import run_in_forked_child
-from standfast.stores.user_transactions import converse_blocking, user_connection_of
 from standfast.workflows.engine import Engine as AsyncEngine
 
 if TYPE_CHECKING:
@@ -21,10 +19,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
-    from standfast.stores.user_transactions import Talk
     from standfast.workflows.debounce import Runnable
-    from standfast.workflows.definition import Workflow
-    from standfast.workflows.records import Started
 
 T = TypeVar("T")
 
@@ -197,17 +192,3 @@ def _start_anew() -> None:
 
 
 run_in_forked_child(_start_anew)
-
-
-def start_within(
-    link: EngineLink,
-    connection: object,
-    prepare: Callable[[AsyncEngine], Coroutine[Any, Any, tuple[Talk[Started], Workflow[..., Any] | None]]],
-) -> Run[Any]:
-    """Start a run in the transaction of a connection: prepared on Standfast's own thread, and asked for in this one."""
-    guest = user_connection_of(connection)
-    if not guest.blocks:
-        raise UnsuitableConnectionError(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
-    talk, workflow = link.call(prepare)
-    started = converse_blocking(guest, talk)
-    return Run(link, started.run_id, workflow, is_new=started.is_new)

@@ -19,9 +19,9 @@ from typing import (
     overload,
 )
 
-from standfast.blocking._engine_portal import EngineLink, start_within
+from standfast.blocking._engine_portal import EngineLink
 from standfast.blocking._portal import Link
-from standfast.blocking.run import Run, as_blocking
+from standfast.blocking.run import Run, as_blocking, start_within
 from standfast.blocking.schedules import Schedules
 from standfast.blocking.space import Space, link_of
 from standfast.locks.locks import DEFAULT_LEASE

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
+from standfast.errors import UnsuitableConnectionError
+from standfast.stores.user_transactions import Talk, converse_blocking, user_connection_of
 from standfast.workflows.run import Run as AsyncRun
 
 if TYPE_CHECKING:
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
     from standfast.blocking._engine_portal import EngineLink
     from standfast.durations import Duration
     from standfast.workflows.definition import Workflow
+    from standfast.workflows.engine import Engine as AsyncEngine
     from standfast.workflows.queries import HistoryEntry, RunInfo
+    from standfast.workflows.records import Started
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -94,3 +98,17 @@ class Run(Generic[R]):
 def as_blocking(link: EngineLink, run: AsyncRun[R]) -> Run[R]:
     """Return a handle for blocking code on the run of an async handle."""
     return Run(link, run.id, run._workflow, is_new=run.is_new)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same handle, for another kind of code
+
+
+def start_within(
+    link: EngineLink,
+    connection: object,
+    prepare: Callable[[AsyncEngine], Coroutine[Any, Any, tuple[Talk[Started], Workflow[..., Any] | None]]],
+) -> Run[Any]:
+    """Start a run in the transaction of a connection: prepared on Standfast's own thread, and asked for in this one."""
+    guest = user_connection_of(connection)
+    if not guest.blocks:
+        raise UnsuitableConnectionError(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
+    talk, workflow = link.call(prepare)
+    started = converse_blocking(guest, talk)
+    return Run(link, started.run_id, workflow, is_new=started.is_new)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from msgspec import Struct
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from standfast.errors import FlowError, ForbiddenError, IdempotencyInFlightError, StandfastError, UnsupportedBodyError
-from standfast.flows.request import Call
-from standfast.flows.tenants import Owners, checked_session, new_session
-from standfast.ids import new_id
-from standfast.web.call import SESSION, HandleLike, content_type, is_json, read_body
-from standfast.web.chat import TEXT, Guests
+from standfast.errors import ForbiddenError, StandfastError, UnsupportedBodyError
+from standfast.web.call import SESSION, content_type, is_json, read_body
+from standfast.web.chat.conversation import Serving
 from standfast.web.chat.feed import (
-    ChatEntry,
-    Conversation,
     Feed,
     FeedCursor,
     accepted_body,
@@ -28,14 +21,12 @@ from standfast.web.chat.feed import (
     read_message,
 )
 from standfast.web.chat.socket import ROOM, Talk
-from standfast.web.gate import PRINCIPAL, caller_in
-from standfast.web.problems import as_json, problem_of, problem_response
+from standfast.web.problems import as_json, problem_response
 from standfast.web.sse import EventStream, closed
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-    from typing import Any
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from starlette.datastructures import Headers
     from starlette.requests import Request
@@ -43,160 +34,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope as Asked
     from starlette.websockets import WebSocket
 
-    from standfast.flows.request import Principal
     from standfast.scope import Scope
     from standfast.web.call import Dispatching
     from standfast.web.chat import Chat
-    from standfast.web.chat.feed import Say
-    from standfast.web.limits import AppLimits, AppShares, Caller, UserShares
+    from standfast.web.limits import AppLimits, AppShares
 
     Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-
-# --- A message: kept by one action at once, then answered by another one in its turn -------------------------------
-
-
-class Posted(Struct, frozen=True):
-    """A message that was taken.
-
-    Attributes:
-        message: Its id.
-        handle: The request that answers it.
-    """
-
-    message: str
-    handle: HandleLike
-
-
-@final
-class Party:
-    """A user in a conversation.
-
-    Args:
-        chat: What was declared.
-        dispatching: Where requests go.
-        scope: Where the conversation lies.
-        principal: Who it is.
-        session: The session; it was checked that it is theirs.
-    """
-
-    def __init__(self, chat: Chat, dispatching: Dispatching, scope: Scope, principal: Principal, session: str) -> None:
-        self.chat, self.dispatching, self.principal, self.session = chat, dispatching, principal, session
-        self._owners: Final = Owners(scope)
-        self.conversation: Final = Conversation(scope, principal.tenant, chat.flow, session, chat.limits.keep)
-
-    async def check(self) -> None:
-        """Refuse a user who is not the owner of the session.
-
-        Raises:
-            ForbiddenError: It has got another owner since it was checked, when it had none.
-        """
-        await self._owners.check(self.principal, self.session)
-
-    async def post(self, said: Say) -> Posted:
-        """Take a message. It is kept when this returns, and answered in any case: also if this process dies.
-
-        Sent again with the same id, it is the same message.
-
-        Raises:
-            FlowError: It was refused. If it was kept and only the answer was refused, the conversation says so.
-        """
-        message = said.id or new_id()
-        if self.chat.append is not None:
-            kept = await self._dispatch(self.chat.append, said, {TEXT: said.text}, attended=True)
-            await kept.packed()
-        try:
-            inputs = {TEXT: said.text} if self.chat.says_text else {}
-            handle = await self._dispatch(self.chat.respond, said, inputs, attended=False)
-        except FlowError as problem:
-            if self.chat.append is not None:
-                await self.conversation.add(ChatEntry(said.text, message, problem=problem_of(problem)))
-            raise
-        await self.conversation.add(ChatEntry(said.text, message, handle.id))
-        return Posted(message, handle)
-
-    async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> HandleLike:
-        arrival = Call(
-            flow=self.chat.flow,
-            action=action,
-            inputs=inputs,
-            principal=self.principal,
-            session=self.session,
-            transport="chat",
-            metadata={"chat": {"message": said.id}} if said.id else {},
-            idempotency_key=_key(self.session, action, said.id),
-            attended=attended,
-            on_disconnect="continue",
-        )
-        try:
-            return await self.dispatching.dispatch(arrival)
-        except IdempotencyInFlightError as same:
-            return await self.dispatching.find(self.principal, same.request_id)
-
-    async def cancel(self, request_id: str) -> None:
-        """Stop an answer of this conversation.
-
-        Raises:
-            RequestNotFoundError: There is none with that id.
-        """
-        handle = await self.dispatching.find(self.principal, request_id)
-        if (await handle.info()).session == self.session:
-            await handle.cancel("the reader does not want it any more")
-
-
-def _key(session: str, action: str, message: str) -> str:
-    """Return an idempotency key that fits, whatever the ids look like; none for a message without an id."""
-    if not message:
-        return ""
-    parts = f"{session}\x00{message}".encode()
-    return f"chat:{action}:{sha256(parts).hexdigest()}"
-
-
-# --- what all connections to one chat share ------------------------------------------------------------------------
-
-
-@final
-class Serving:
-    """One chat of an application.
-
-    Args:
-        chat: What was declared.
-        dispatching: Where requests go.
-        space: Returns where conversations lie, while the application is open.
-        limits: Of the application.
-        places: Counts the open streams of the application.
-        closing: Set when the application closes.
-    """
-
-    def __init__(
-        self,
-        chat: Chat,
-        dispatching: Dispatching,
-        space: Callable[[], Scope],
-        limits: AppLimits,
-        places: UserShares,
-        closing: asyncio.Event,
-    ) -> None:
-        self.chat, self._dispatching, self._space = chat, dispatching, space
-        self.limits, self.places, self.closing = limits, places, closing
-        self.guests: Final = Guests(chat.limits)
-
-    async def party(self, connection: HTTPConnection, session: str) -> Party:
-        """Return who talks in which session; a new one if none is named.
-
-        Raises:
-            InvalidArrivalError: The id of the session cannot be one.
-            ForbiddenError: It is another user's.
-        """
-        principal: Principal = connection.scope[PRINCIPAL]
-        space = self._space()
-        if session:
-            await Owners(space).check(principal, checked_session(principal, session))
-        return Party(self.chat, self._dispatching, space, principal, session or new_session())
-
-    def who(self, connection: HTTPConnection) -> Caller:
-        """Return what is counted as one user."""
-        return caller_in(connection.scope)
 
 
 # --- where a chat is served: ``/chat/{flow}`` and what lies below it -----------------------------------------------
@@ -273,7 +116,7 @@ class OverHTTP:
                 raise UnsupportedBodyError("the body is not marked as JSON")
             said = checked_message(read_message(body), serving.chat.limits.message)
             party = await serving.party(request, request.headers.get(SESSION, ""))
-            posted = await party.post(said)
+            posted = await party.post(said.text, said.id)
         except StandfastError as problem:
             return problem_response(problem)
         told = {"session": party.session, **accepted_body(posted.message, posted.handle)}

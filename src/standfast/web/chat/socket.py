@@ -14,7 +14,7 @@ from standfast.web.chat.feed import Cancel, Feed, FeedCursor, Open, Say, accepte
 from standfast.web.problems import as_json, problem_of, status_of
 
 if TYPE_CHECKING:
-    from standfast.web.chat.routes import Party, Serving
+    from standfast.web.chat.conversation import Party, Serving
 
 
 SILENT: Final = 3
@@ -134,7 +134,7 @@ class Talk:
                 message, self._used_at = frame.id, monotonic()
                 checked_message(frame, self._limits.message)
                 self._serving.guests.write(self._who)
-                posted = await party.post(frame)
+                posted = await party.post(frame.text, frame.id)
                 await feed.tell(accepted_body(posted.message, posted.handle))
             elif isinstance(frame, Cancel):
                 await party.cancel(frame.request)

@@ -10,7 +10,7 @@ import pytest
 import standfast as sf
 from standfast.errors import StoreUnavailableError
 from standfast.web.chat import ChatLimits, feed
-from standfast.web.chat.feed import Conversation
+from standfast.web.chat.conversation import Conversation
 from tests.unit.web.chat.chat_clients import HOST, Socket, Support, chat_app
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
-from standfast.web.chat.feed import TOLD_AGAIN, ChatEntry, Conversation
+from standfast.web.chat.conversation import TOLD_AGAIN, ChatEntry, Conversation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
