@@ -86,7 +86,7 @@ class Dashboard:
         self._lock: Final = asyncio.Lock()
         self.watchers: Final[dict[Space, Watcher]] = {}
         building = _building()
-        self.jobs: Final[Jobs] = building.Jobs()
+        self.jobs: Final[Jobs] = building.Jobs(self.wake_all)
         self._pages: Final[ASGIApp] = building.routes_of(self)
 
     def __repr__(self) -> str:

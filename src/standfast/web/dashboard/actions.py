@@ -19,9 +19,9 @@ from standfast.flows.view import is_over, note_operator
 from standfast.keys import undeclared_key
 from standfast.locks.inspect import counted, explain, length, moment, one_line
 from standfast.redaction import mask_text
-from standfast.web.dashboard import bulk
 from standfast.web.dashboard.access import ACTIONS, PageError, form_token, is_own_form
-from standfast.web.dashboard.run_pages import BULK
+from standfast.web.dashboard.bulk import read_work
+from standfast.web.dashboard.run_pages import BULK, count_chosen
 from standfast.web.dashboard.screens import address_in
 from standfast.web.dashboard.values import json_in, masked, moment_in, pretty, shown, unmasked
 from standfast.workflows.limits import instant_of_end
@@ -312,7 +312,7 @@ async def _purge(view: View, engine: Engine, fields: Fields) -> str:
 def _preview_many(action: str) -> Callable[[View, Fields], Awaitable[Preview]]:
     async def preview_many(view: View, fields: Fields) -> Preview:
         query = {name: _one(fields, name) for name in fields}
-        counted = await bulk.count(view, action, query)
+        counted = await count_chosen(view, action, query)
         number = counted.count.number
         back = view.url("runs", **{name: value for name, value in query.items() if name in counted.given})
         if not number:
@@ -352,17 +352,19 @@ def _do_many(action: str) -> Callable[[View, Engine, Fields], Awaitable[str]]:
         typed = _one(fields, "number").strip().replace(",", "").rstrip("+")
         if typed != _one(fields, "counted") or not typed:
             raise PageError(400, "Nothing was done", "The number that was typed is not that of the runs.", "Go back.")
-        counted = await bulk.count(
+        counted = await count_chosen(
             view, action, {name: _one(fields, name) for name in fields}, _one(fields, "reason").strip()
         )
-        return view.url("bulk", id=(await view.dashboard.jobs.start(view, engine, action, counted)).id)
+        user = view.access.principal.user or "operator"
+        job = await view.dashboard.jobs.start(view.engine.space, engine, user, action, counted)
+        return view.url("bulk", id=job.id)
 
     return do_many
 
 
 async def _preview_stop(view: View, fields: Fields) -> Preview:
     job_id = _one(fields, "id")
-    job = await bulk.read_work(view.engine.space, job_id)
+    job = await read_work(view.engine.space, job_id)
     will = f"No more runs are {job.done_word}. What was done so far stays done: {counted(job.done, 'run')}."
     own, back = (("id", job_id),), view.url("bulk", id=job_id)
     return Preview(subject="the work", will=(will,), back=back, fields=own, is_harmless=True)
@@ -370,8 +372,12 @@ async def _preview_stop(view: View, fields: Fields) -> Preview:
 
 async def _stop(view: View, engine: Engine, fields: Fields) -> str:
     del engine
-    await bulk.stop(view, _one(fields, "id"))
-    return view.url("bulk", id=_one(fields, "id"))
+    job_id, space = _one(fields, "id"), view.engine.space
+    record = await read_work(space, job_id)
+    if not view.access.may(record.action):
+        raise PageError(403, "You may not do this", "You may stop what you may begin.")
+    await view.dashboard.jobs.stop(space, job_id, record)
+    return view.url("bulk", id=job_id)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

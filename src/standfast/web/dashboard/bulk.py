@@ -19,12 +19,11 @@ from msgspec import Struct, structs
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.codec import Codec
 from standfast.errors import StandfastError
-from standfast.flows.bulk import COUNTED, SHOWN, Bulk, Changed, cancel_many, change_all, purge_many, retry_many
+from standfast.flows.bulk import Bulk, Changed, cancel_many, change_all, purge_many, retry_many
 from standfast.ids import new_id
 from standfast.redaction import mask_text
 from standfast.stores.protocol import Conflict, Put
 from standfast.web.dashboard.access import PageError
-from standfast.web.dashboard.run_pages import BULK, TIMES, chosen_in
 from standfast.workflows.failures import log_failure
 from standfast.workflows.queries import RunInfo
 from standfast.workflows.run_index import RunCount
@@ -32,10 +31,7 @@ from standfast.workflows.run_index import RunCount
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.responses import Response
-
     from standfast.space import Space
-    from standfast.web.dashboard.pages import View
     from standfast.workflows.engine import Engine
 
 MOST_AT_ONCE: Final = 3
@@ -82,22 +78,6 @@ def bulk_named(action: str, reason: str = "") -> Bulk:
     if action == "runs.cancel":
         return cancel_many(reason or "cancelled in the dashboard")
     return retry_many() if action == "runs.retry" else purge_many()
-
-
-async def count(view: View, action: str, query: dict[str, str], reason: str = "") -> BulkCount:
-    """Count the runs that an address asks for, and that this can be done to. Nothing is changed."""
-    chosen = chosen_in(query, view.now)
-    bulk = bulk_named(action, reason)
-    status = chosen.given.get("status")
-    if not chosen.given:
-        raise PageError(400, "Nothing was done", "Say which runs are meant.", "Filter the list of runs first.")
-    if status is not None and status not in BULK[action]:
-        words = f"Runs that are {status.replace('_', ' ')} cannot be {bulk.done}."
-        raise PageError(400, "Nothing was done", words, "Choose another status in the list of runs.")
-    filters: dict[str, Any] = chosen.filters | {"status": {status} if status else BULK[action]}
-    given = chosen.given | {name: chosen.filters[name].isoformat() for name in TIMES if name in chosen.filters}
-    number = await view.engine.count(**filters, most=COUNTED)
-    return BulkCount(bulk, filters, given, number, (await view.engine.list(**filters, limit=SHOWN)).runs)
 
 
 State: TypeAlias = Literal["under way", "done", "stopped", "broke off", "cut off"]
@@ -251,23 +231,34 @@ class BulkJob:
 
 @final
 class Jobs:
-    """The changes of many runs that this process does, or has done, and those that the store tells of."""
+    """The changes of many runs that this process does, or has done, and those that the store tells of.
 
-    def __init__(self) -> None:
+    Args:
+        wake: Called when one has ended, so that pages look again.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake: Final = wake
         self._known: Final[OrderedDict[str, BulkJob]] = OrderedDict()
 
-    async def start(self, view: View, engine: Engine, action: str, counted: BulkCount) -> BulkJob:
-        """Begin to change runs, once that is written down; refuse if a tenant has too much under way."""
-        space = view.engine.space
+    async def start(self, space: Space, engine: Engine, user: str, action: str, counted: BulkCount) -> BulkJob:
+        """Begin to change runs, once that is written down; refuse if a tenant has too much under way.
+
+        Args:
+            space: Of the tenant. What is written down of the work is not an action of the operator.
+            engine: In the hands of the operator.
+            user: Who that is.
+            action: What is done.
+            counted: To which runs.
+        """
         if sum(job.space is space and not job.is_over for job in self._known.values()) >= MOST_AT_ONCE:
             words = f"{MOST_AT_ONCE} changes of many runs are under way."
             raise PageError(409, "Nothing was done", words, "Wait until one has ended, or stop one.")
-        user, count = view.access.principal.user or "operator", counted.count
-        at = Instant(view.now)
+        at, count = Instant(engine.runtime.now()), counted.count
         record = BulkRecord(action, counted.given, user, at, count.number, count.has_more)
         job = BulkJob(space, action, counted, record)
         await job.tell()
-        job.task = asyncio.get_running_loop().create_task(job.work(engine, view.dashboard.wake_all))
+        job.task = asyncio.get_running_loop().create_task(job.work(engine, self._wake))
         self._known[job.id] = job
         await asyncio.sleep(0)  # a task that is cancelled before it begins would not say how it ended
         for name in [name for name, each in self._known.items() if each.is_over][:-MOST_KEPT]:
@@ -277,6 +268,18 @@ class Jobs:
     def here(self, job_id: str) -> BulkJob | None:
         """Return work that this process does or has done."""
         return self._known.get(job_id)
+
+    async def stop(self, space: Space, job_id: str, record: BulkRecord) -> None:
+        """End a change of many runs, whichever process does it."""
+        here = self.here(job_id)
+        if here is not None:
+            here.stop()
+            return
+        key = space.key(BULK_RECORDS, job_id)
+        found = (await space.read(key)).get(key)
+        if found is not None and record.state == "under way":
+            asked = structs.replace(CODEC.decode(found.value), stops=True)
+            await space.commit(Put(key, CODEC.encode(asked), found.version, expires_at=found.expires_at))
 
     async def aclose(self) -> None:
         """End all work."""
@@ -318,33 +321,3 @@ async def _as_it_is(scope: Space, job_id: str, record: BulkRecord) -> BulkRecord
     # The mutex is taken just after the record is written.
     has_just_begun = not now.seen and now.began_at > told.at - 5 * MICROSECONDS
     return now if now.state != "under way" or has_just_begun else structs.replace(now, state="cut off")
-
-
-async def progress(view: View) -> Response:
-    """Show how far a change of many runs has come, or the latest of them."""
-    job_id, space = view.query.get("id", ""), view.engine.space
-    if not job_id:
-        return view.page("bulk.html", job=None, jobs=await list_work(space))
-    job = await read_work(space, job_id)
-    here = view.dashboard.jobs.here(job_id)
-    if here is not None and here.space is space and not here.is_over:  # newer than what is written
-        changed = here.changed
-        job = structs.replace(job, done=changed.done, not_done=len(changed.failed), state="under way")
-    return view.page("bulk.html", job=job, job_id=job_id, jobs=())
-
-
-async def stop(view: View, job_id: str) -> None:
-    """End a change of many runs, for a caller that may begin such a one, whichever process does it."""
-    space = view.engine.space
-    record = await read_work(space, job_id)
-    if not view.access.may(record.action):
-        raise PageError(403, "You may not do this", "You may stop what you may begin.")
-    here = view.dashboard.jobs.here(job_id)
-    if here is not None:
-        here.stop()
-        return
-    key = space.key(BULK_RECORDS, job_id)
-    found = (await space.read(key)).get(key)
-    if found is not None and record.state == "under way":
-        asked = structs.replace(CODEC.decode(found.value), stops=True)
-        await space.commit(Put(key, CODEC.encode(asked), found.version, expires_at=found.expires_at))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 
     from standfast.scope import Scope
-    from standfast.web.dashboard.pages import View
 
 SHORTEST: Final = 0.5
 """Seconds between two events of a stream: a page is drawn at most twice a second."""
@@ -182,10 +181,8 @@ class _Part:
             return await make()
 
 
-async def live(view: View) -> Response:
-    """Stream an event whenever the page may have changed."""
-    space, closing = view.engine.space, view.dashboard.closing
-    watcher = view.dashboard.watchers.setdefault(space, Watcher(space))
+def stream_of(watcher: Watcher, closing: asyncio.Event) -> Response:
+    """Return a stream with an event whenever a page may have changed."""
 
     async def events() -> AsyncGenerator[bytes]:
         yield b"retry: 3000\n\n"

@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,12 +17,16 @@ from standfast.locks.inspect import length, moment, one_line
 from standfast.web.dashboard.access import ACTIONS, form_token
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
-    from standfast.web.dashboard import Dashboard
+    from standfast.flows.flow import Flow
+    from standfast.space import Space
     from standfast.web.dashboard.access import Access
+    from standfast.web.dashboard.bulk import Jobs
+    from standfast.web.dashboard.live import Watcher
     from standfast.workflows.engine import Engine
 
     Screen: TypeAlias = Callable[["View"], Awaitable[Response]]
@@ -148,6 +152,44 @@ def compile_templates() -> None:
         _templates.get_template(name)
 
 
+class SharedByPages(Protocol):
+    """What all pages of a dashboard share: as much of it as a page may use."""
+
+    @property
+    def title(self) -> str:
+        """What the pages are called."""
+        ...
+
+    @property
+    def secret(self) -> bytes:
+        """What forms are signed with."""
+        ...
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The flows of the application, as far as it was given them."""
+        ...
+
+    @property
+    def jobs(self) -> Jobs:
+        """The changes of many runs."""
+        ...
+
+    @property
+    def watchers(self) -> dict[Space, Watcher]:
+        """What wakes the streams of each tenant."""
+        ...
+
+    @property
+    def closing(self) -> asyncio.Event:
+        """Set when streams are to end."""
+        ...
+
+    async def engine_of_app(self) -> Engine:
+        """Return the engine in the space that the application serves from: requests of all tenants lie there."""
+        ...
+
+
 @final
 class View:
     """One request of a user who is let in: what a screen needs to answer it.
@@ -156,10 +198,10 @@ class View:
         request: The request.
         access: Who asks, and what it may do.
         engine: The engine of the caller's tenant; it may drive nothing.
-        dashboard: The dashboard.
+        dashboard: What it shares with other pages.
     """
 
-    def __init__(self, dashboard: Dashboard, request: Request, access: Access, engine: Engine) -> None:
+    def __init__(self, dashboard: SharedByPages, request: Request, access: Access, engine: Engine) -> None:
         self.dashboard, self.request, self.access, self.engine = dashboard, request, access, engine
         self.query: Final = request.query_params
 

@@ -26,7 +26,7 @@ from standfast.web.auth import OwnToken, identify
 from standfast.web.dashboard.access import OneTimeToken, PageError, access_of
 from standfast.web.dashboard.actions import perform, preview
 from standfast.web.dashboard.bulk import Jobs
-from standfast.web.dashboard.live import PAUSE, PAUSES, SharedParts, live
+from standfast.web.dashboard.live import PAUSE, PAUSES, SharedParts, Watcher, stream_of
 from standfast.web.dashboard.pages import PART, View, compile_templates, error_page, static_files
 from standfast.web.dashboard.screens import SCREENS
 from standfast.workflows.failures import log_failure
@@ -70,8 +70,13 @@ def screens() -> Mapping[tuple[str, str], Screen]:
         **{("GET", f"/{path}"): screen for path, screen in SCREENS.items()},
         ("GET", "/act/{action}"): preview,
         ("POST", "/act/{action}"): perform,
-        ("GET", "/live"): live,
+        ("GET", "/live"): _live,
     }
+
+
+async def _live(view: View) -> Response:
+    dashboard, space = view.dashboard, view.engine.space
+    return stream_of(dashboard.watchers.setdefault(space, Watcher(space)), dashboard.closing)
 
 
 async def _static(request: Request) -> Response:

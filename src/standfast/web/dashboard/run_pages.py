@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from standfast.clock import MICROSECONDS
 from standfast.errors import ForbiddenError, RunNotFoundError
-from standfast.flows.bulk import RETRIED
+from standfast.flows.bulk import COUNTED, RETRIED, SHOWN
 from standfast.locks.inspect import moment, one_line
 from standfast.web.dashboard.access import PageError
+from standfast.web.dashboard.bulk import BulkCount, bulk_named, list_work, read_work
 from standfast.web.dashboard.diagrams import LOCKS, MOST_ROWS, draw, stretches_of
 from standfast.web.dashboard.values import failure_of, masked, moment_in, number_in, shown
 from standfast.workflows.parallel import id_of
@@ -112,6 +113,35 @@ BULK: Final[dict[str, frozenset[str]]] = {
     "runs.purge": ENDED,
 }
 """What can be done to all runs that are listed, and which statuses it can be done to."""
+
+
+async def count_chosen(view: View, action: str, query: dict[str, str], reason: str = "") -> BulkCount:
+    """Count the runs that an address asks for, and that this can be done to. Nothing is changed."""
+    chosen = chosen_in(query, view.now)
+    bulk = bulk_named(action, reason)
+    status = chosen.given.get("status")
+    if not chosen.given:
+        raise PageError(400, "Nothing was done", "Say which runs are meant.", "Filter the list of runs first.")
+    if status is not None and status not in BULK[action]:
+        words = f"Runs that are {status.replace('_', ' ')} cannot be {bulk.done}."
+        raise PageError(400, "Nothing was done", words, "Choose another status in the list of runs.")
+    filters: dict[str, Any] = chosen.filters | {"status": {status} if status else BULK[action]}
+    given = chosen.given | {name: chosen.filters[name].isoformat() for name in TIMES if name in chosen.filters}
+    number = await view.engine.count(**filters, most=COUNTED)
+    return BulkCount(bulk, filters, given, number, (await view.engine.list(**filters, limit=SHOWN)).runs)
+
+
+async def progress(view: View) -> Response:
+    """Show how far a change of many runs has come, or the latest of them."""
+    job_id, space = view.query.get("id", ""), view.engine.space
+    if not job_id:
+        return view.page("bulk.html", job=None, jobs=await list_work(space))
+    job = await read_work(space, job_id)
+    here = view.dashboard.jobs.here(job_id)
+    if here is not None and here.space is space and not here.is_over:  # newer than what is written
+        changed = here.changed
+        job = structs.replace(job, done=changed.done, not_done=len(changed.failed), state="under way")
+    return view.page("bulk.html", job=job, job_id=job_id, jobs=())
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

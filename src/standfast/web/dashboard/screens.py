@@ -9,9 +9,8 @@ from standfast.locks.inspect import explain
 from standfast.locks.line_history import read_history as read_holds
 from standfast.locks.survey import read_lines
 from standfast.web.dashboard.access import PageError
-from standfast.web.dashboard.bulk import progress
 from standfast.web.dashboard.flow_pages import flows
-from standfast.web.dashboard.run_pages import PAGE, as_test, compare, run, runs
+from standfast.web.dashboard.run_pages import PAGE, as_test, compare, progress, run, runs
 from standfast.web.dashboard.store_pages import now, store
 from standfast.web.dashboard.why import why
 
