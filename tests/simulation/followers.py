@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import random
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 from unittest.mock import patch
 
@@ -501,7 +500,7 @@ async def look_at_a_page(chance: random.Random) -> None:
         async def look() -> None:
             shown = await drawn()
             await pause(chance)
-            stream: Any = await live_pages.live(view)
+            stream: Any = live_pages.stream_of(watcher, closing)
             async for told in stream.body_iterator:
                 await pause(chance)
                 if told.startswith(b"event"):
@@ -509,8 +508,7 @@ async def look_at_a_page(chance: random.Random) -> None:
                 if shown == last:
                     return
 
-        dashboard = SimpleNamespace(closing=closing, watchers={})
-        view: Any = SimpleNamespace(engine=SimpleNamespace(space=space), dashboard=dashboard)
+        watcher = live_pages.Watcher(space)
         writing = asyncio.ensure_future(write())
         with patch.object(live_pages, "LONGEST", 10 * SOON):
             looking = [asyncio.ensure_future(look()) for _ in range(chance.choice((1, 3)))]

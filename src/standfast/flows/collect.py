@@ -18,8 +18,9 @@ from msgspec import Struct, structs
 from standfast.clock import later
 from standfast.codec import Codec
 from standfast.errors import StoreBusyError
+from standfast.flows.flow import workflow_name
 from standfast.flows.idempotency import RacedError
-from standfast.flows.records import KEPT, RequestKeys, StoredCall, name_of, tags_of
+from standfast.flows.records import KEPT, RequestKeys, StoredCall, tags_of
 from standfast.flows.task import standings_of
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Put
@@ -81,7 +82,7 @@ async def add(server: RequestServer, task: Task, workflow: Workflow[..., Any]) -
         RacedError: Another one with the same idempotency key came first.
     """
     policy, key = task.action.policy, _key_of(task)
-    call = StoredCall.of(task, time_of(task.arrival.metadata))
+    call = task.stored_call(time_of(task.arrival.metadata))
     packed = msgspec.json.encode(call)
     plan = plan_of(policy, workflow)
     if not (isinstance(policy, Debounce) and policy.edge == "leading"):
@@ -96,7 +97,9 @@ async def add(server: RequestServer, task: Task, workflow: Workflow[..., Any]) -
             return await _collect(server, task, chosen, packed, quiet)
         except BringingRefusedError:
             await asyncio.sleep(0.001 * tried)
-    raise StoreBusyError(f"the requests of {name_of(task.action)}", f"others came {TRIES} times while one was put down")
+    raise StoreBusyError(
+        f"the requests of {workflow_name(task.action)}", f"others came {TRIES} times while one was put down"
+    )
 
 
 async def _collect(server: RequestServer, task: Task, plan: Plan, packed: bytes, *more: Put) -> Collected:

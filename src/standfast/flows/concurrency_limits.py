@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from standfast.errors import (
-    ArbiterUnavailableError,
     LockMismatchError,
     QueueFullError,
     QueueTimeoutError,
@@ -53,17 +52,6 @@ if TYPE_CHECKING:
 
 SAID: Final = 1.0
 """After how many seconds a request that found no room may try again; how long requests run is not known."""
-
-
-# --- waiting for a count that goes on for others -------------------------------------------------------------------
-
-
-async def result_of(counting: asyncio.Task[None]) -> None:
-    """Wait for a count that goes on whichever caller is cancelled meanwhile."""
-    await asyncio.wait({counting})
-    if counting.cancelled():
-        raise ArbiterUnavailableError("this server is closing")
-    counting.result()
 
 
 # --- room at one limit, and who waits for it in this process: the highest priority first, then the order of arrival

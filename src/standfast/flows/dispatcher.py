@@ -35,18 +35,18 @@ from standfast.flows.arbiter.protocol import JoinsError, unavailable
 from standfast.flows.collect import add
 from standfast.flows.deadlock import ChainSigner
 from standfast.flows.durable import workflow_of
-from standfast.flows.flow import Flows, known_schedules
-from standfast.flows.handle import Handle
+from standfast.flows.flow import Flows, known_schedules, workflow_name
+from standfast.flows.handle import Handle, Visibility
 from standfast.flows.idempotency import IdempotentReplay, RacedError, resolve
 from standfast.flows.inline import CLOSING, InlineRequest
-from standfast.flows.records import RequestKeys, StoredCall, StoredRequest, name_of, new_request_id, tags_of
+from standfast.flows.records import RequestKeys, StoredRequest, new_request_id, tags_of
 from standfast.flows.request import address_of, label_of
 from standfast.flows.request_list import begin_index
 from standfast.flows.server import RequestServer, keep_index, sweep_for_ever
 from standfast.flows.storage import SMALL
 from standfast.flows.task import CHAIN, Task
 from standfast.flows.tenants import SPEAKS_FOR_ITSELF, TenantLimits
-from standfast.flows.view import CALLER, OPERATOR, SERVER, Visibility, asker_of, explain, is_own, sees_all, settle
+from standfast.flows.view import CALLER, OPERATOR, SERVER, asker_of, is_own, sees_all, settle
 from standfast.locks.entry import ExtraChanges
 from standfast.policies import Batch, Debounce
 from standfast.space import Space
@@ -265,7 +265,7 @@ class RequestAdmission:
     async def _explain(self, request_id: str, record: RequestRecord) -> RequestExplanation | None:
         """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
         try:
-            return await explain(self.server, request_id, record)
+            return await self.server.explain(request_id, record)
         except (StoreError, ArbiterUnavailableError):
             return None
 
@@ -274,12 +274,12 @@ class RequestAdmission:
         server = self.server
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
         record = task.record(at, "waiting", durable=True, verdict="started")
-        workflow = self._workflows[name_of(task.action)]
+        workflow = self._workflows[workflow_name(task.action)]
         changes = [*keys.first(record, at)]
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
         asked = Start(
             workflow=workflow,
-            packed=workflow.signature.pack((StoredCall.of(task),), {}),
+            packed=workflow.signature.pack((task.stored_call(),), {}),
             run_id=task.id,
             drive=server.engine.has_room,
             tags=tags_of(task.arrival.tenant),
@@ -307,7 +307,7 @@ class RequestAdmission:
     async def _collect(self, task: Task) -> Handle:
         """Add a request to a burst."""
         server = self.server
-        done = await add(server, task, self._workflows[name_of(task.action)])
+        done = await add(server, task, self._workflows[workflow_name(task.action)])
         keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
         handle = await self._begun(keys, task, is_new=done.is_new)  # others are in it: it goes on without this one
         with suppress(StoreError):  # it is taken on all the same
@@ -537,7 +537,7 @@ class Dispatcher:
     ) -> None:
         self.flows: Final = flows if isinstance(flows, Flows) else Flows(flows)
         self._workflows: Final[dict[str, Workflow[..., Any]]] = {
-            name_of(action): workflow_of(action, self._serving) for action in self.flows.actions
+            workflow_name(action): workflow_of(action, self._serving) for action in self.flows.actions
         }
         self._schedules: Final = known_schedules(schedules, self._workflows)
         patient = seconds(patience, what="patience")

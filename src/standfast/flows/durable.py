@@ -28,9 +28,10 @@ from standfast.errors import (
 )
 from standfast.flows.collect import in_order, newest_key, newest_put, run_with_newer
 from standfast.flows.events import RESTARTED, EventJournal, last_number
+from standfast.flows.flow import workflow_name
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
-from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, name_of, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, session_key
 from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
@@ -234,7 +235,7 @@ def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -
 
     return Workflow(
         run,
-        name=name_of(action),
+        name=workflow_name(action),
         version="",
         limits=(),
         timeout=None,

@@ -49,7 +49,7 @@ from standfast.flows.declaration import (
     item_signature,
     settled,
 )
-from standfast.flows.records import StoredCall, name_of
+from standfast.flows.records import StoredCall
 from standfast.flows.request import NOBODY, check_id
 from standfast.policies import Allow, Batch, Debounce, Rate, as_policy
 from standfast.workflows.schedules.spec import Schedule
@@ -144,7 +144,7 @@ def schedule_of(
         raise DeclarationError(where, f"on_overlap is {on_overlap!r:.60}; it must be one of {', '.join(_OVERLAPS)}")
     check_id("the session", session)
     call = _call(action, where, inputs or {}, principal, session)
-    return Schedule(name_of(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
+    return Schedule(workflow_name(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
 
 
 def _call(
@@ -525,3 +525,8 @@ class Flows:
             known = tuple(f"{each.flow}.{each.name}" for each in self.actions)
             raise UnknownActionError(flow, action, known)
         return found
+
+
+def workflow_name(action: Action[..., Any]) -> str:
+    """Return the name of the workflow of an action."""
+    return f"{action.flow}.{action.name}"

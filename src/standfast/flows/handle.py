@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
+from standfast.clock import later
 from standfast.durations import seconds
 from standfast.errors import (
     ForbiddenError,
@@ -24,23 +25,26 @@ from standfast.flows.events import MemoryEventSource, follow, follow_stored, unt
 from standfast.flows.records import CancelRecord, StoredRequest
 from standfast.flows.request import label_of
 from standfast.flows.task import CHAIN
+from standfast.flows.tenants import Owners, is_of_endpoint
 from standfast.flows.view import (
     CALLER,
     OPERATOR,
     VIEWER,
-    explain,
     info_of,
-    is_shared,
+    is_own,
     kind_of,
     look,
     note_asker,
     problem_of,
+    sees_all,
     sender_of,
     settle,
     status_of,
 )
 from standfast.log_hook import as_logfmt
+from standfast.stores.protocol import Decision, Put
 from standfast.workflows.messages import cancel as cancel_run
+from standfast.workflows.records import ITEMS, InboxItem, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,9 +53,11 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action
     from standfast.flows.inline import InlineRequest
     from standfast.flows.records import RequestKeys, RequestRecord
-    from standfast.flows.request import EmittedEvent, OnDisconnect, RequestExplanation, RequestInfo, Status
+    from standfast.flows.request import EmittedEvent, OnDisconnect, Principal, RequestExplanation, RequestInfo, Status
     from standfast.flows.server import RequestServer
     from standfast.flows.view import Sight
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
 
 
 # --- stopping a request whose caller has gone away: none waits for it, so it is tried until it is known ------------
@@ -324,7 +330,7 @@ class Handle:
         record = self.record
         if not self.sees_contents:
             return status_of(self.id, record)
-        explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
+        explanation = await self._server.explain(self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)
         if self.may_cancel or self.sees_all:
             return info
@@ -391,3 +397,89 @@ class Handle:
             await server.arbiter.stop(record.address, self.id, Stop(reason=reason, cancelled_by=who))
         elif record.server:
             await server.stop_elsewhere(self.keys, record.server, CancelRecord(reason, who))
+
+
+# --- who else may see a request: who has its session, and who shares its run -----------------------------------------
+
+COLLECTED: Final = ("debounce", "batch")
+"""The policies that put requests into one run before it begins."""
+
+PAGE: Final = 500
+
+SHARED_FOR: Final = 31 * 86_400.0
+"""Seconds for which it is kept who shares a run: longer than any request takes, and is kept."""
+
+
+class _By(Struct):
+    """Who has sent a request of a burst."""
+
+    user: str = ""
+
+
+@final
+class Visibility:
+    """Says who may see which request.
+
+    Args:
+        scope: Where it is written who shares a run.
+        owners: Who has which session.
+    """
+
+    def __init__(self, scope: Scope, owners: Owners) -> None:
+        self._scope, self._owners = scope, owners
+
+    async def sight(self, principal: Principal, handle: Handle) -> Sight:
+        """Return what a principal of the request's tenant may see of it, and do with it."""
+        record = handle.record
+        if OPERATOR in principal.roles or (
+            is_own(principal, record) and not is_of_endpoint(record.transport, record.user)
+        ):
+            return "own"
+        if record.session and await self._owners.has(principal, record.session):
+            return "own"
+        if sees_all(principal) or await self._shares(principal, handle):
+            return "contents"
+        return "status"
+
+    async def share(self, principal: Principal, handle: Handle) -> None:
+        """Note that a principal shares the run of a request: from now on it may follow it by its id."""
+        if is_own(principal, handle.record):
+            return
+        if handle.unstored is not None:
+            handle.unstored.sharers = {*(handle.unstored.sharers or ()), principal.user}
+            return
+        key = handle.keys.sharer(principal.user)
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            put = Put(key, b"1:{}", seen.version(key), expires_at=later(seen.at, SHARED_FOR))
+            return Decision(None, () if seen.version(key) else (put,))
+
+        await self._scope.update([key], decide)
+
+    async def _shares(self, principal: Principal, handle: Handle) -> bool:
+        if handle.unstored is not None:
+            return principal.user in (handle.unstored.sharers or ())
+        key = handle.keys.sharer(principal.user)
+        return (await self._scope.read(key)).get(key) is not None
+
+
+async def is_shared(scope: Scope, handle: Handle) -> bool:
+    """Return True if another user than the one who sent a request shares its run, or is in the burst that it began."""
+    if handle.unstored is not None:
+        return bool(handle.unstored.sharers)
+    if (await scope.scan(*handle.keys.sharers.within(), limit=1)).records:
+        return True
+    start, end = RunKeys(scope, handle.id).inbox()
+    while handle.record.policy in COLLECTED:  # who has just come may not have been noted yet
+        page = await scope.scan(start, end, limit=PAGE)
+        items = (ITEMS.decode(each.value) for each in page.records.values())
+        if any(_user_of(item) != handle.record.user for item in items):
+            return True
+        if page.more is None:
+            break
+        start = page.more
+    return False
+
+
+def _user_of(item: InboxItem) -> str:
+    return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user

@@ -31,10 +31,10 @@ from standfast.flows.arbiter.in_store import CancellableTask, cancellable_task
 from standfast.flows.arbiter.protocol import JoinsError
 from standfast.flows.deadlock import BlockedRequest
 from standfast.flows.events import EventJournal, EventMemory
-from standfast.flows.flow import Action
+from standfast.flows.flow import Action, workflow_name
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import kept_until_end
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, name_of, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from standfast.flows.request import Address, Principal, Transport, label_of
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
@@ -542,7 +542,7 @@ class Concluding(KnownHere, eq=False):
             self._log_failure(failure)
 
     def _log_failure(self, failure: Failure) -> None:
-        action = name_of(self.action)
+        action = workflow_name(self.action)
         log_failure(_log, f"the request {self.id!r} of {action}", failure, request=self.id, action=action)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from standfast.clock import Instant, later
@@ -24,8 +23,6 @@ from standfast.workflows.failures import Failure
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from standfast.flows.flow import Action
-    from standfast.flows.task import Task
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Snapshot
 
@@ -340,26 +337,6 @@ class StoredCall(Struct, frozen=True, omit_defaults=True, kw_only=True):
     chain: tuple[Address, ...] = ()
     at: float | None = None
 
-    @classmethod
-    def of(cls, task: Task, at: float | None = None) -> StoredCall:
-        """Return what is stored of a request."""
-        arrival = task.arrival
-        return cls(
-            flow=arrival.flow,
-            action=arrival.action,
-            tenant=arrival.tenant,
-            inputs=msgspec.json.decode(task.inputs.packed),
-            user=arrival.user,
-            roles=tuple(sorted(arrival.principal.roles)),
-            session=arrival.session,
-            transport=arrival.transport,
-            metadata=dict(arrival.metadata),
-            idempotency_key=arrival.idempotency_key,
-            address=task.address or (),
-            chain=arrival.chain,
-            at=at,
-        )
-
     @property
     def arrival(self) -> Call:
         """What arrived."""
@@ -381,11 +358,6 @@ class RunInput(Struct, frozen=True):
     """What a run is started with; nothing if its events lie in its inbox."""
 
     call: StoredCall | None = None
-
-
-def name_of(action: Action[..., Any]) -> str:
-    """Return the name of the workflow of an action."""
-    return f"{action.flow}.{action.name}"
 
 
 _TENANT: Final = "tenant:"

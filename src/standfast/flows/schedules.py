@@ -15,7 +15,7 @@ from msgspec import structs
 
 from standfast.errors import WorkflowConcurrencyLimitExceededError
 from standfast.flows.arbiter.protocol import JoinsError
-from standfast.flows.records import RequestKeys, RunInput, StoredCall, tags_of
+from standfast.flows.records import RequestKeys, RunInput, tags_of
 from standfast.flows.request import address_of
 from standfast.flows.task import task_of
 from standfast.workflows.admission import start_in_lines
@@ -65,7 +65,7 @@ async def take_on(
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     at = server.now()
     first = keys.first(task.record(at, "waiting", durable=True, verdict="started"), at)
-    packed = asked.workflow.signature.pack((StoredCall.of(task),), {})
+    packed = asked.workflow.signature.pack((task.stored_call(),), {})
     extra_changes = (*asked.extra_changes, *first)
     asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), extra_changes=extra_changes)
 

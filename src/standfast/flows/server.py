@@ -17,16 +17,17 @@ from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.arbiter.entries import WatchedProcesses
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
-from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, SUPERSEDING, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.request import RequestExplanation, label_of
 from standfast.flows.request_list import UnseenEnds, index_existing, settle_interrupted
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
-from standfast.flows.view import look, settle
+from standfast.flows.view import QUARANTINED, look, settle
 from standfast.locks.heartbeat import remove
 from standfast.log_budget import LogBudget
 from standfast.space import lines_of
 from standfast.stores.protocol import Conflict, Decision, Put, Wake
 from standfast.trace_context import read_stored
-from standfast.workflows.records import ENDED
+from standfast.workflows.records import ENDED, RUN_STATES, RunKeys
 from standfast.workflows.retention import purge
 from standfast.workflows.worker import tell_waits
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from standfast.errors import FlowError
     from standfast.events import Verdict
-    from standfast.flows.arbiter.protocol import Arbiter
+    from standfast.flows.arbiter.protocol import Arbiter, RequestEntry
     from standfast.flows.deadlock import ChainSigner
     from standfast.flows.flow import Action
     from standfast.flows.records import RequestRecord
@@ -319,6 +320,39 @@ class RequestServer:
             if not queue.position(keys.id):
                 return view
         return structs.replace(view, record=structs.replace(view.record, status="waiting", started_at=Instant(0)))
+
+    async def explain(self, request_id: str, record: RequestRecord) -> RequestExplanation | None:
+        """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
+        if record.reason == QUARANTINED:
+            key = label_of(record.address) if record.address else "its run"
+            return RequestExplanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
+        at_a_limit = self.limits.explain(request_id)
+        if at_a_limit is not None or not record.address:
+            return at_a_limit
+        queue = await self.arbiter.look(record.address)
+        if record.policy in SUPERSEDING:
+            queue = queue.taken_over_by(request_id)
+        place, holder = queue.position(request_id), queue.holder
+        own = holder is not None and holder.id == request_id
+        doing = "" if holder is None or own else await self._doing(holder)
+        return RequestExplanation(
+            key=label_of(record.address),
+            policy=record.policy,
+            holder="" if holder is None or own else holder.id,
+            holder_action="" if holder is None or own else holder.action,
+            holder_status=doing,
+            since=Instant(0) if holder is None else holder.since,
+            position=None if not place else place - 1,
+            waiting=queue.waiting,
+        )
+
+    async def _doing(self, holder: RequestEntry) -> str:
+        """Say what the one does that has a key. A run keeps its place in the store also while no worker drives it."""
+        if not holder.is_durable or not self.arbiter.is_shared:
+            return "running"
+        key = RunKeys(self.space, holder.id).state
+        life = (await self.space.read(key)).get(key)
+        return "running" if life is None or RUN_STATES.decode(life.value).status != "quarantined" else "quarantined"
 
     # --- the requests that run here --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from standfast.clock import later, seconds_between
 from standfast.events import RequestsOverlap
 from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
 from standfast.flows.deadlock import LONGEST
-from standfast.flows.flow import Action, Inputs
+from standfast.flows.flow import Action, Inputs, workflow_name
 from standfast.flows.idempotency import IdempotencyClaim
 from standfast.flows.records import (
     ONCES,
@@ -27,7 +27,7 @@ from standfast.flows.records import (
     RequestKeys,
     RequestRecord,
     SessionRecord,
-    name_of,
+    StoredCall,
     session_key,
 )
 from standfast.flows.request import Address, Call, Request, label_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.codec import JsonValue
     from standfast.flows.arbiter.protocol import RequestTurn, Stop, Superseded
-    from standfast.flows.records import StoredCall
     from standfast.flows.request import Status
     from standfast.flows.server import RequestServer  # noqa: TC004 -- none of this is ever read from data
     from standfast.flows.session import Operation
@@ -255,6 +254,25 @@ class Task(Struct, frozen=True, kw_only=True):
             more["keep"] = self.claim.keep
         return record_of(self.action, self.arrival, self.address, at, status, **more)
 
+    def stored_call(self, at: float | None = None) -> StoredCall:
+        """Return what is stored of it with its run; ``at`` is when its event happened, in seconds, if that is known."""
+        arrival = self.arrival
+        return StoredCall(
+            flow=arrival.flow,
+            action=arrival.action,
+            tenant=arrival.tenant,
+            inputs=msgspec.json.decode(self.inputs.packed),
+            user=arrival.user,
+            roles=tuple(sorted(arrival.principal.roles)),
+            session=arrival.session,
+            transport=arrival.transport,
+            metadata=dict(arrival.metadata),
+            idempotency_key=arrival.idempotency_key,
+            address=self.address or (),
+            chain=arrival.chain,
+            at=at,
+        )
+
     def succeeding(self, record: RequestRecord, turn: RequestTurn | None) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
 
@@ -364,7 +382,7 @@ def standings_of(server: RequestServer, task: Task) -> tuple[Standing, ...]:
 @lru_cache(maxsize=1_000)
 def _name_and_manner(action: Action[..., Any]) -> tuple[str, QueueRules]:
     """Return how the requests of an action are called in a line, and behave there."""
-    return name_of(action), queue_rules_of(action.policy)
+    return workflow_name(action), queue_rules_of(action.policy)
 
 
 async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:

@@ -23,8 +23,13 @@ from msgspec import Struct
 from standfast.clock import later
 from standfast.codec import Codec
 from standfast.durations import seconds
-from standfast.errors import ForbiddenError, InvalidArrivalError, TooManyQuarantinedError, TooManyRequestsError
-from standfast.flows.concurrency_limits import result_of
+from standfast.errors import (
+    ArbiterUnavailableError,
+    ForbiddenError,
+    InvalidArrivalError,
+    TooManyQuarantinedError,
+    TooManyRequestsError,
+)
 from standfast.flows.records import (
     REQUESTS,
     SESSION_KEPT,
@@ -302,7 +307,7 @@ class Quarantine:
         if age >= (AGAIN if is_full else EVERY):
             counting = known.counting or self._begin_to_count(tenant, known, most)
             if is_full or age == float("inf"):
-                await result_of(counting)
+                await _result_of(counting)
         own, total = known.numbers[sharer], known.numbers.total()
         if total >= most:
             raise TooManyQuarantinedError("durable requests of the tenant", most, SAID)
@@ -614,9 +619,9 @@ class Census:
     async def _check(self, tenant: str, sharer: str, known: _TenantCount) -> None:
         """Refuse one too many. However many come at a time, they are counted once for all of them."""
         if known.counting is not None:
-            await result_of(known.counting)
+            await _result_of(known.counting)
         if self._is_full(known, sharer) and asyncio.get_running_loop().time() - known.at >= AGAIN:
-            await result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
+            await _result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
         if known.total >= self._most:
             raise TooManyRequestsError(f"{self._what} of the tenant", self._most, AGAIN)
         if self._is_full(known, sharer):
@@ -647,3 +652,11 @@ class Census:
         for task in counting:
             task.cancel()
         await asyncio.gather(*counting, return_exceptions=True)
+
+
+async def _result_of(counting: asyncio.Task[None]) -> None:
+    """Wait for a count that goes on whichever caller is cancelled meanwhile."""
+    await asyncio.wait({counting})
+    if counting.cancelled():
+        raise ArbiterUnavailableError("this server is closing")
+    counting.result()

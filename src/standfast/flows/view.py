@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from standfast.clock import Instant, later
+from standfast.clock import Instant
 from standfast.errors import (
     QueueFullError,
     QueueTimeoutError,
@@ -22,28 +22,23 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows.arbiter.protocol import SUPERSEDED_BY
-from standfast.flows.records import REQUESTS, SUPERSEDING, RequestKeys, RequestRecord, tenant_in
-from standfast.flows.request import RequestExplanation, RequestInfo, label_of
-from standfast.flows.tenants import is_of_endpoint
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, tenant_in
+from standfast.flows.request import RequestExplanation, RequestInfo
 from standfast.locks.heartbeat import PRESENCES
 from standfast.stores.protocol import Decision, Delete, Put
 from standfast.workflows.failures import KnownErrors, add_trace, describe, name_of, restore
 from standfast.workflows.limits import missed, ttl_of
-from standfast.workflows.records import HEADERS, ITEMS, RUN_STATES, RunKeys, RunState
+from standfast.workflows.records import HEADERS, RUN_STATES, RunKeys, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from standfast.errors import StandfastError
-    from standfast.flows.arbiter.protocol import RequestEntry
-    from standfast.flows.handle import Handle
     from standfast.flows.request import Principal, Status
-    from standfast.flows.server import RequestServer
-    from standfast.flows.tenants import Owners
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.failures import Failure
-    from standfast.workflows.records import Header, InboxItem
+    from standfast.workflows.records import Header
 
 
 # --- who may see a request: who sent it, who has its session, who shares its run, operators and viewers of the
@@ -59,92 +54,8 @@ OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 """The role that lets a principal see all requests of its tenant, and cancel none but its own."""
 
-COLLECTED: Final = ("debounce", "batch")
-"""The policies that put requests into one run before it begins."""
-
-PAGE: Final = 500
-
-SHARED_FOR: Final = 31 * 86_400.0
-"""Seconds for which it is kept who shares a run: longer than any request takes, and is kept."""
-
-
 Sight: TypeAlias = Literal["own", "contents", "status"]
 """What a principal may do with a request: all, follow it, or see how it is."""
-
-
-class _By(Struct):
-    """Who has sent a request of a burst."""
-
-    user: str = ""
-
-
-@final
-class Visibility:
-    """Says who may see which request.
-
-    Args:
-        scope: Where it is written who shares a run.
-        owners: Who has which session.
-    """
-
-    def __init__(self, scope: Scope, owners: Owners) -> None:
-        self._scope, self._owners = scope, owners
-
-    async def sight(self, principal: Principal, handle: Handle) -> Sight:
-        """Return what a principal of the request's tenant may see of it, and do with it."""
-        record = handle.record
-        if OPERATOR in principal.roles or (
-            is_own(principal, record) and not is_of_endpoint(record.transport, record.user)
-        ):
-            return "own"
-        if record.session and await self._owners.has(principal, record.session):
-            return "own"
-        if sees_all(principal) or await self._shares(principal, handle):
-            return "contents"
-        return "status"
-
-    async def share(self, principal: Principal, handle: Handle) -> None:
-        """Note that a principal shares the run of a request: from now on it may follow it by its id."""
-        if is_own(principal, handle.record):
-            return
-        if handle.unstored is not None:
-            handle.unstored.sharers = {*(handle.unstored.sharers or ()), principal.user}
-            return
-        key = handle.keys.sharer(principal.user)
-
-        def decide(seen: Snapshot) -> Decision[None]:
-            put = Put(key, b"1:{}", seen.version(key), expires_at=later(seen.at, SHARED_FOR))
-            return Decision(None, () if seen.version(key) else (put,))
-
-        await self._scope.update([key], decide)
-
-    async def _shares(self, principal: Principal, handle: Handle) -> bool:
-        if handle.unstored is not None:
-            return principal.user in (handle.unstored.sharers or ())
-        key = handle.keys.sharer(principal.user)
-        return (await self._scope.read(key)).get(key) is not None
-
-
-async def is_shared(scope: Scope, handle: Handle) -> bool:
-    """Return True if another user than the one who sent a request shares its run, or is in the burst that it began."""
-    if handle.unstored is not None:
-        return bool(handle.unstored.sharers)
-    if (await scope.scan(*handle.keys.sharers.within(), limit=1)).records:
-        return True
-    start, end = RunKeys(scope, handle.id).inbox()
-    while handle.record.policy in COLLECTED:  # who has just come may not have been noted yet
-        page = await scope.scan(start, end, limit=PAGE)
-        items = (ITEMS.decode(each.value) for each in page.records.values())
-        if any(_user_of(item) != handle.record.user for item in items):
-            return True
-        if page.more is None:
-            break
-        start = page.more
-    return False
-
-
-def _user_of(item: InboxItem) -> str:
-    return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user
 
 
 def sees_all(principal: Principal) -> bool:
@@ -499,38 +410,3 @@ def status_of(request_id: str, record: RequestRecord) -> RequestInfo:
 
 def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
     return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
-
-
-async def explain(server: RequestServer, request_id: str, record: RequestRecord) -> RequestExplanation | None:
-    """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
-    if record.reason == QUARANTINED:
-        key = label_of(record.address) if record.address else "its run"
-        return RequestExplanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
-    at_a_limit = server.limits.explain(request_id)
-    if at_a_limit is not None or not record.address:
-        return at_a_limit
-    queue = await server.arbiter.look(record.address)
-    if record.policy in SUPERSEDING:
-        queue = queue.taken_over_by(request_id)
-    place, holder = queue.position(request_id), queue.holder
-    own = holder is not None and holder.id == request_id
-    doing = "" if holder is None or own else await _doing(server, holder)
-    return RequestExplanation(
-        key=label_of(record.address),
-        policy=record.policy,
-        holder="" if holder is None or own else holder.id,
-        holder_action="" if holder is None or own else holder.action,
-        holder_status=doing,
-        since=Instant(0) if holder is None else holder.since,
-        position=None if not place else place - 1,
-        waiting=queue.waiting,
-    )
-
-
-async def _doing(server: RequestServer, holder: RequestEntry) -> str:
-    """Say what the one does that has a key. A run keeps its place in the store also while no worker drives it."""
-    if not holder.is_durable or not server.arbiter.is_shared:
-        return "running"
-    key = RunKeys(server.space, holder.id).state
-    life = (await server.space.read(key)).get(key)
-    return "running" if life is None or RUN_STATES.decode(life.value).status != "quarantined" else "quarantined"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
 from standfast.errors import DeclarationError, EngineNotOpenError, MissingExtraError
 from standfast.flows.dispatcher import Dispatcher
-from standfast.flows.flow import Flows
-from standfast.flows.records import name_of
+from standfast.flows.flow import Flows, workflow_name
 from standfast.telemetry.health import Health
 from standfast.web import limits as given
 from standfast.web.auth import OwnToken
@@ -309,7 +308,7 @@ def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engi
 
 def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
     """Return the schedules of actions, and those of workflows."""
-    names = {name_of(action) for action in flows.actions}
+    names = {workflow_name(action) for action in flows.actions}
     known = given.several("schedules", schedules, Schedule, "action.schedule(...)")
     return [each for each in known if each.workflow in names], [each for each in known if each.workflow not in names]
 

@@ -19,8 +19,8 @@ from standfast.flows import dispatcher as dispatch
 from standfast.flows import handle as abandoning
 from standfast.flows import handle as handles
 from standfast.flows import server as serving
+from standfast.flows.handle import is_shared
 from standfast.flows.records import SESSIONS, session_key
-from standfast.flows.view import is_shared
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
