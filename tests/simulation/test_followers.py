@@ -44,7 +44,7 @@ FOLLOWERS: Final = {
     "cli follow": ("tail_a_run",),
     "cli _follow": ("follow_the_audit",),
     "web Watcher._watch": ("look_at_a_page",),
-    "web live.events": ("look_at_a_page",),
+    "web stream_of.events": ("look_at_a_page",),
     "locks StateEvents.__aiter__": ("follow_a_state",),
     "locks StateEvents.__anext__": ("follow_a_state",),
     "scope Scope.watch": ("watch_a_record",),

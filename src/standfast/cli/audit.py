@@ -14,7 +14,7 @@ from standfast.locks.inspect import moment, one_line
 
 if TYPE_CHECKING:
     import standfast as sf
-    from standfast.audit import AuditPage, AuditRecord
+    from standfast.audit import AuditRecord
 
 NEWEST = 50
 """How many records are read at each look."""
@@ -43,7 +43,7 @@ def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> 
             raise click.UsageError("--follow begins with the newest, so --after means nothing with it.")
         carried_out(_follow(target, options, as_json=as_json))
         return
-    page = carried_out(_read(target, options))
+    page = target.ask(lambda space: space.audit(**options), looks=True)
     if as_json:
         print_json({"records": [record.as_json() for record in page.records], "next": page.next})
         return
@@ -53,11 +53,6 @@ def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> 
         click.echo("nothing is recorded that fits")
     if page.next is not None:
         click.echo(f"perhaps more; go on with --after {page.next}")
-
-
-async def _read(target: Target, options: dict[str, Any]) -> AuditPage:
-    async with target.opened(looks=True) as space:
-        return await space.audit(**options)
 
 
 async def _follow(target: Target, options: dict[str, Any], *, as_json: bool) -> None:

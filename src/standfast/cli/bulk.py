@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 import click
 
 from standfast.cli.output import json_option, print_json
-from standfast.cli.runs import as_data, complete_run, complete_workflow, runs, status_words, talking
+from standfast.cli.runs import as_data, ask_engine, complete_run, complete_workflow, runs, status_words, talking
 from standfast.cli.target import (
     MOMENT,
     NOT_THERE,
@@ -313,16 +313,11 @@ def purge_run(target: Target, /, run_id: str | None, *, force: bool, **options: 
         return
     name = one_line(run_id or "")
     confirm(f"Delete the run {name} with everything that it has started?", yes=options["yes"])
-    purged = carried_out(_purge(target, run_id or "", force=force))
+    purged = ask_engine(target, lambda engine: engine.purge(run_id or "", force=force))
     if options["as_json"]:
         print_json({"run": run_id, "purged": purged})
     else:
         click.echo(f"purged {name}: {purged:,} {'run' if purged == 1 else 'runs'}")
-
-
-async def _purge(target: Target, run_id: str, *, force: bool) -> int:
-    async with talking(target) as engine:
-        return await engine.purge(run_id, force=force)
 
 
 for _command in (cancel_run, retry_run, purge_run):

@@ -8,18 +8,16 @@ import click
 import msgspec
 
 from standfast.cli.output import json_option, print_json, print_table
-from standfast.cli.runs import complete_workflow, talking
-from standfast.cli.target import LENGTH, MOMENT, Target, carried_out, target_options
+from standfast.cli.runs import ask_engine, complete_workflow
+from standfast.cli.target import LENGTH, MOMENT, Target, target_options
 from standfast.locks.inspect import length, moment, one_line
 from standfast.policies import MOST_PERMITS
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from standfast.clock import Instant
     from standfast.durations import Duration
-    from standfast.locks.survey import RatePage
-    from standfast.workflows.limits import LimitInfo, LimitPage
+    from standfast.workflows.limits import LimitInfo
 
 
 @click.command("show")
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bool) -> None:
     """Show the limits of unfinished runs, of WORKFLOW or of all: what is in use, and how many wait for how long."""
-    page = carried_out(_read(target, workflow, limit))
+    page = ask_engine(target, lambda engine: engine.limits(workflow, limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
     elif page.limits:
@@ -40,11 +38,6 @@ def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bo
             click.echo(f"and more keys; show them with --limit {limit * 10}")
     else:
         click.echo("no workflow has a limit")
-
-
-async def _read(target: Target, workflow: str | None, limit: int) -> LimitPage:
-    async with talking(target, looks=True) as engine:
-        return await engine.limits(workflow, limit=limit)
 
 
 def _row(info: LimitInfo) -> tuple[str, ...]:
@@ -89,19 +82,12 @@ def set_limit(
     A larger number lets waiting runs begin at once; a smaller one ends none. It stays so until it is cleared, or until
     the end that --for or --until gives it; then it is what it was before.
     """
-    ends = carried_out(_set(target, workflow, most, key, lasts, until))
+    ends = ask_engine(target, lambda engine: engine.set_limit(workflow, most, key=key, until=until, lasts=lasts))
     if as_json:
         print_json({"workflow": workflow, "key": key, "max": most, "until": ends})
     else:
         words = "until it is cleared" if ends is None else f"until {moment(ends)}"
         click.echo(f"{_named(workflow, key)}: {most:,} unfinished runs at a time, {words}")
-
-
-async def _set(
-    target: Target, workflow: str, most: int, key: str | None, lasts: Duration | None, until: datetime | None
-) -> Instant | None:
-    async with talking(target) as engine:
-        return await engine.set_limit(workflow, most, key=key, until=until, lasts=lasts)
 
 
 @click.command("clear")
@@ -112,16 +98,11 @@ async def _set(
 @click.pass_obj
 def clear_limit(target: Target, workflow: str, key: str | None, *, as_json: bool) -> None:
     """Allow as many unfinished runs of WORKFLOW as its code says, from now on."""
-    carried_out(_clear(target, workflow, key))
+    ask_engine(target, lambda engine: engine.clear_limit(workflow, key=key))
     if as_json:
         print_json({"workflow": workflow, "key": key, "max": None})
     else:
         click.echo(f"{_named(workflow, key)}: as many unfinished runs as the code says")
-
-
-async def _clear(target: Target, workflow: str, key: str | None) -> None:
-    async with talking(target) as engine:
-        await engine.clear_limit(workflow, key=key)
 
 
 def _named(workflow: str, key: str | None) -> str:
@@ -135,7 +116,7 @@ def _named(workflow: str, key: str | None) -> str:
 @click.pass_obj
 def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
     """Show the rate limiters that are in use: their tokens, and how many wait. One at rest leaves no record."""
-    page = carried_out(_read_rates(target, limit))
+    page = target.ask(lambda space: space.rates(limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
     elif page.rates:
@@ -154,11 +135,6 @@ def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
             click.echo(f"and more; show them with --limit {limit * 10}")
     else:
         click.echo("no rate limiter is in use")
-
-
-async def _read_rates(target: Target, limit: int) -> RatePage:
-    async with target.opened(looks=True) as space:
-        return await space.rates(limit=limit)
 
 
 @click.group()

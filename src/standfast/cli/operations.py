@@ -12,6 +12,7 @@ from standfast.cli import bulk as bulk  # noqa: PLC0414 -- it adds its commands 
 from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import (
     as_data,
+    ask_engine,
     masked,
     run_argument,
     runs,
@@ -82,15 +83,9 @@ def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...]
 
     A worker that has its code answers. Without one there is no answer in time; it may still be done later.
     """
-    answer = carried_out(_update(target, run_id, name, _values(words, as_text=options["text"]), options))
+    values, given = _values(words, as_text=options["text"]), {each: options[each] for each in ("timeout", "update_id")}
+    answer = ask_engine(target, lambda engine: engine.update(run_id, name, *values, **given))
     _answer(run_id, name, answer, as_json=options["as_json"])
-
-
-async def _update(target: Target, run_id: str, name: str, values: list[Any], options: dict[str, Any]) -> object:
-    async with talking(target) as engine:
-        waits, update_id = options["timeout"], options["update_id"]
-        answer: object = await engine.update(run_id, name, *values, timeout=waits, update_id=update_id)
-        return answer
 
 
 @click.command("query")
@@ -190,18 +185,13 @@ def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
 
     They do this by themselves; this does it at once.
     """
-    info = carried_out(_resume(target, run_id))
+    info = ask_engine(target, lambda engine: engine.resume(run_id))
     if as_json:
         print_json({"run": as_data(info)})
     else:
         click.echo(f"{one_line(run_id)}: {status_words(info)}")
     if info.has_ended:
         raise click.exceptions.Exit(NOT_THERE)
-
-
-async def _resume(target: Target, run_id: str) -> RunInfo:
-    async with talking(target) as engine:
-        return await engine.resume(run_id)
 
 
 # --- ``standfast runs erase`` --------------------------------------------------------------------------------------
@@ -224,16 +214,11 @@ def erase_tenant(target: Target, name: str, *, yes: bool, as_json: bool) -> None
     target.tenant = name
     question = f"Delete everything of the tenant {one_line(name)} in the namespace {one_line(target.namespace)}?"
     confirm(question, yes=yes)
-    erased = carried_out(_erase(target, name))
+    erased = ask_engine(target, lambda engine: engine.erase(tenant=name))
     if as_json:
         print_json({"tenant": name, "records": erased})
     else:
         click.echo(f"erased the tenant {one_line(name)}: {counted(erased, 'record')} besides those of its runs")
-
-
-async def _erase(target: Target, name: str) -> int:
-    async with talking(target) as engine:
-        return await engine.erase(tenant=name)
 
 
 for _command in (update_run, query_run, restart_run, fork_run, resume_run, erase_tenant):

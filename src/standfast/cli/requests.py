@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.flows.request import RequestInfo
-    from standfast.flows.request_list import RequestPage
-    from standfast.workflows.run_index import RunCount
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -79,13 +77,14 @@ def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, 
     One that runs in the process of its caller, and needs no turn, leaves no record and is not listed.
     """
     if counting:
-        count = carried_out(_count(target, sender, options))
+        filters = {name: value for name, value in options.items() if name not in ("limit", "after")}
+        count = target.ask(lambda space: count_requests(space, sender, **filters), looks=True)
         if as_json:
             print_json({"count": count.number, "more": count.has_more})
         else:
             click.echo(str(count))
         return
-    page = carried_out(_read_page(target, sender, options))
+    page = target.ask(lambda space: list_requests(space, sender, **options), looks=True)
     if as_json:
         print_json({"requests": [_data(each) for each in page.requests], "next": page.next})
         return
@@ -96,17 +95,6 @@ def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, 
         click.echo("there are no such requests")
     if page.next is not None:
         click.echo(f"perhaps more; go on with --after {page.next}")
-
-
-async def _read_page(target: Target, sender: str, options: dict[str, Any]) -> RequestPage:
-    async with target.opened(looks=True) as space:
-        return await list_requests(space, sender, **options)
-
-
-async def _count(target: Target, sender: str, options: dict[str, Any]) -> RunCount:
-    filters = {name: value for name, value in options.items() if name not in ("limit", "after")}
-    async with target.opened(looks=True) as space:
-        return await count_requests(space, sender, **filters)
 
 
 def _data(info: RequestInfo) -> dict[str, Any]:
@@ -142,7 +130,7 @@ def _status(info: RequestInfo) -> str:
 @click.pass_obj
 def show_request(target: Target, request_id: str, sender: str, *, as_json: bool) -> None:
     """Show how REQUEST is: since when, by whom, what came of it. Nothing is changed by looking."""
-    info = carried_out(_read(target, sender, request_id))
+    info = target.ask(lambda space: read_request(space, sender, request_id), looks=True)
     if as_json:
         print_json({"request": _data(info)})
         return
@@ -161,11 +149,6 @@ def show_request(target: Target, request_id: str, sender: str, *, as_json: bool)
         click.echo(f"by:        {one_line(info.cancelled_by or info.by)}")
     if info.result is not None:
         click.echo(f"result:    {shown(info.result)}")
-
-
-async def _read(target: Target, sender: str, request_id: str) -> RequestInfo:
-    async with target.opened(looks=True) as space:
-        return await read_request(space, sender, request_id)
 
 
 @click.command("cancel")

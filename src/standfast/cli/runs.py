@@ -48,7 +48,7 @@ from standfast.workflows.run_index import RunFilters
 from standfast.workflows.timeline import Timeline, timeline_lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -146,6 +146,16 @@ async def talking(target: Target, *, looks: bool = False) -> AsyncGenerator[sf.E
     """Open an engine that drives no runs and only talks to them, or only looks at them."""
     async with target.opened(looks=looks) as space, sf.Engine(space, drive=False) as engine:
         yield engine
+
+
+def ask_engine(target: Target, work: Callable[[sf.Engine], Awaitable[T]], *, looks: bool = False) -> T:
+    """Open an engine that drives no runs, let ``work`` ask it for something, and close it; see :func:`carried_out`."""
+
+    async def ask() -> T:
+        async with talking(target, looks=looks) as engine:
+            return await work(engine)
+
+    return carried_out(ask())
 
 
 async def _runs(target: Target) -> list[str]:
@@ -468,7 +478,7 @@ def _tell_status(run: RunInfo, *, as_json: bool) -> None:
 def signal_run(target: Target, /, run_id: str, name: str, value: str, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
     """Send the signal NAME to RUN, with a value if there is one. It waits until the run takes it."""
     sent = value if options["text"] else _parsed(value)
-    is_new = carried_out(_signal(target, run_id, name, sent, options["signal_id"]))
+    is_new = ask_engine(target, lambda engine: engine.signal(run_id, name, sent, signal_id=options["signal_id"]))
     if options["as_json"]:
         print_json({"run": run_id, "signal": name, "is_new": is_new})
     else:
@@ -481,11 +491,6 @@ def _parsed(value: str) -> object:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
         raise click.UsageError(f"The value is not JSON: {value!r:.80}. Plain text needs --text.") from None
-
-
-async def _signal(target: Target, run_id: str, name: str, value: object, signal_id: str | None) -> bool:
-    async with talking(target) as engine:
-        return await engine.signal(run_id, name, value, signal_id=signal_id)
 
 
 # --- ``standfast runs start``: start a run by the name of its workflow, without its code ---------------------------

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from standfast.cli.output import json_option, print_json, print_table
-from standfast.cli.runs import talking
+from standfast.cli.runs import ask_engine, talking
 from standfast.cli.target import (
     MOMENT,
     MOST_COMPLETED,
@@ -198,16 +198,11 @@ _overlap = click.option(
 @click.pass_obj
 def trigger_schedule(target: Target, schedule_id: str, overlap: Any, *, as_json: bool) -> None:  # noqa: ANN401 -- one of the choices
     """Start a run of SCHEDULE now, whatever the time is, and also if it is paused. Its code is not needed here."""
-    run_id = carried_out(_trigger(target, schedule_id, overlap))
+    run_id = ask_engine(target, lambda engine: engine.schedules.trigger(schedule_id, overlap=overlap)).id
     if as_json:
         print_json({"schedule": schedule_id, "run": run_id})
     else:
         click.echo(f"{one_line(run_id)} is started")
-
-
-async def _trigger(target: Target, schedule_id: str, overlap: Any) -> str:  # noqa: ANN401 -- one of the choices
-    async with talking(target) as engine:
-        return (await engine.schedules.trigger(schedule_id, overlap=overlap)).id
 
 
 # --- ``standfast schedules backfill`` ------------------------------------------------------------------------------
@@ -228,7 +223,7 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
 
     A tick that has had its run does not get another one. By default they wait for each other.
     """
-    ticks = carried_out(_ticks(target, schedule_id, start, stop))
+    ticks = ask_engine(target, lambda engine: engine.schedules.ticks(schedule_id, start, stop))
     missing = [tick for tick in ticks if not tick.is_started]
     if options["dry_run"]:
         _tell_ticks(schedule_id, ticks, missing, as_json=options["as_json"])
@@ -236,7 +231,9 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
     if not missing:
         end(f"no tick of {one_line(schedule_id)} is to be made up for: {len(ticks):,} have had their run", NOT_THERE)
     confirm(f"Start {counted(len(missing), 'run')} of {one_line(schedule_id)}?", yes=options["yes"])
-    started = carried_out(_backfill(target, schedule_id, start, stop, options["overlap"] or "queue"))
+    overlap: Any = options["overlap"] or "queue"
+    runs = ask_engine(target, lambda engine: engine.schedules.backfill(schedule_id, start, stop, overlap=overlap))
+    started = [run.id for run in runs]
     if options["as_json"]:
         print_json({"schedule": schedule_id, "started": started})
     else:
@@ -252,16 +249,6 @@ def _tell_ticks(schedule_id: str, ticks: tuple[Tick, ...], missing: list[Tick], 
         click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
     if len(missing) > SHOWN_TICKS:
         click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
-
-
-async def _ticks(target: Target, schedule_id: str, start: datetime, stop: datetime) -> tuple[Tick, ...]:
-    async with talking(target) as engine:
-        return await engine.schedules.ticks(schedule_id, start, stop)
-
-
-async def _backfill(target: Target, schedule_id: str, start: datetime, stop: datetime, overlap: Any) -> list[str]:  # noqa: ANN401 -- one of the choices
-    async with talking(target) as engine:
-        return [run.id for run in await engine.schedules.backfill(schedule_id, start, stop, overlap=overlap)]
 
 
 # --- ``standfast schedules`` ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from standfast.stores.backend import EXPORTED, OPEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from standfast.stores.transfer import ExportFooter, Fenced
+    from standfast.stores.transfer import ExportFooter
 
 
 # --- ``standfast fence``: after a backup was restored, void what the store says is held ----------------------------
@@ -40,16 +40,11 @@ def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
     backup was made is held no longer, and the next holder gets a higher fence. Runs are taken up by new workers.
     """
     confirm("Every process that uses this store loses what it holds. Go on?", yes=yes)
-    fenced = asyncio.run(_fence(target))
+    fenced = target.ask_store(lambda store: fence_store(store, actor=target.actor))
     if as_json:
         print_json(fenced)
     else:
         click.echo(f"fenced {fenced.presences:,} processes, {fenced.workers:,} of them workers")
-
-
-async def _fence(target: Target) -> Fenced:
-    async with target.opened_store() as store:
-        return await fence_store(store, actor=target.actor)
 
 
 # --- ``standfast accept-loss``: after a failover lost acknowledged commits, go on with what is there ----------------
@@ -72,17 +67,12 @@ def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -
     standfast accept-loss --store postgresql://db/app --yes
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     confirm("What was lost stays lost, and every process loses what it holds. Go on?", yes=yes)
-    fenced = asyncio.run(_accept(target, seen))
+    fenced = target.ask_store(lambda store: accept_loss(store, seen=seen, actor=target.actor))
     if as_json:
         print_json(fenced)
     else:
         click.echo(f"accepted: every fence is above {fenced.above} from now on")
         click.echo(f"fenced {fenced.presences:,} processes, {fenced.workers:,} of them workers; start them anew")
-
-
-async def _accept(target: Target, seen: int) -> Fenced:
-    async with target.opened_store() as store:
-        return await accept_loss(store, seen=seen, actor=target.actor)
 
 
 # --- files that a store is exported to and imported from, and how far that is --------------------------------------
@@ -245,22 +235,12 @@ def thaw(target: Target, /, *, yes: bool, as_json: bool) -> None:
 
     Do that only if no other store goes on in its place.
     """
-    reason = asyncio.run(_frozen(target))
+    reason = target.ask_store(lambda store: store.transfer().frozen())
     if reason == OPEN:
         end("the store is not frozen", NOT_THERE)
     confirm(f"{_REASONS[reason == EXPORTED]} Let it take writes again?", yes=yes)
-    asyncio.run(_thaw(target))
+    target.ask_store(lambda store: thaw_store(store, actor=target.actor))
     if as_json:
         print_json({"thawed": True})
     else:
         click.echo("the store takes writes again")
-
-
-async def _frozen(target: Target) -> int:
-    async with target.opened_store() as store:
-        return await store.transfer().frozen()
-
-
-async def _thaw(target: Target) -> None:
-    async with target.opened_store() as store:
-        await thaw_store(store, actor=target.actor)

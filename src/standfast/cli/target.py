@@ -50,7 +50,7 @@ from standfast.redaction import mask_url
 from standfast.stores.url import EXAMPLES, file_of, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import ModuleType
 
@@ -396,6 +396,24 @@ class Target:
                 click.echo(f"standfast: {file} cannot be written, so this shows a copy of it", err=True)
                 space = await stack.enter_async_context(self._space(f"sqlite:///{quote(copy)}"))
             yield space
+
+    def ask(self, work: Callable[[sf.Space], Awaitable[T]], *, looks: bool = False) -> T:
+        """Open it, let ``work`` ask it for something, and close it; see :func:`carried_out`."""
+
+        async def ask() -> T:
+            async with self.opened(looks=looks) as space:
+                return await work(space)
+
+        return carried_out(ask())
+
+    def ask_store(self, work: Callable[[GroupedStore], Awaitable[T]]) -> T:
+        """Open the store itself, let ``work`` ask it for something, and close it."""
+
+        async def ask() -> T:
+            async with self.opened_store() as store:
+                return await work(store)
+
+        return asyncio.run(ask())
 
     def _space(self, url: str) -> AbstractAsyncContextManager[sf.Space]:
         return sf.open(url, namespace=self.namespace, tenant=self.tenant, hooks=[_warn], actor=self.actor)
