@@ -99,6 +99,17 @@ def test_a_fork_in_the_midst_of_a_transaction_harms_nobody(url: str, look: Look,
     assert sorted(look()["records"]) == ["test/later", "test/parent"]
 
 
+def test_a_fork_beside_a_thread_that_it_did_not_wait_for_is_told_and_does_not_hang(
+    url: str, look: Look, start: Start
+) -> None:
+    """A child whose parent was inside SQLite without a word of it is refused the file, in place of waiting for ever."""
+    parent = start("fork_unseen", url)
+
+    assert parent.hear() == ["child", "ForkedError"]
+    assert parent.hear() == ["parent", "done"]
+    assert sorted(look()["records"]) == ["test/parent"]
+
+
 def test_a_fork_waits_for_a_thread_that_opens_the_file(url: str, look: Look, start: Start) -> None:
     """A child that was forked while its parent opened another handle can open the file, and both go on."""
     parent = start("fork_while_opening", url)

@@ -237,14 +237,20 @@ class SharedFile:
 
     def let_go(self) -> bool:
         """Close what was inherited, in a forked child; False if a thread was using it, and then it stays open."""
-        if not self.stands_still or any(connection.in_transaction for connection in self.connections):
-            for connection in self.connections:  # closing one in the midst of something would undo it for the parent
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-            return False
-        for connection in self.connections:
-            connection.close()
-        self.turn.close()
-        return True
+        if self.stands_still and not self._is_in_use():
+            for connection in self.connections:
+                connection.close()
+            self.turn.close()
+            return True
+        for connection in self.connections:  # closing one in the midst of something would undo it for the parent
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        return False
+
+    def _is_in_use(self) -> bool:
+        try:
+            return any(connection.in_transaction for connection in self.connections)
+        except apsw.ThreadingViolationError:  # a thread was inside, without a lock that the fork waits for
+            return True
 
 
 _HEADER: Final = b"SQLite format 3\0"

@@ -721,7 +721,8 @@ class Database:
 
     def close(self) -> None:
         """Close both connections."""
-        self._writer.set_wal_hook(None)
+        with self._section:
+            self._writer.set_wal_hook(None)
         disconnect(self._file, self._reader)
         disconnect(self._file, self._writer)
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
+import apsw
+
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Decision, Put
 from standfast.stores.sqlite import connection as connecting
 from standfast.stores.sqlite import open_sqlite
 from standfast.stores.sqlite.backend import Upkeep
@@ -72,3 +78,49 @@ async def test_a_connection_that_a_thread_is_opening_is_no_strangers(
     disconnect(file, connection)
     unshare(file)
     await store.aclose()
+
+
+async def test_every_call_into_sqlite_is_made_where_a_fork_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a child inherits a connection that a thread has locked, and hangs for ever when it closes that."""
+    path, careless = str(tmp_path / "x.db"), set[str]()
+
+    def note(name: str) -> None:
+        file = connecting._files[path]
+        if not any(each.locked() for each in (file.turn.here, file.lock, *file._sections)):
+            careless.add(f"{name} in {sys._getframe(2).f_code.co_name}")
+
+    class Watched(apsw.Connection):
+        """A connection that notes which calls no fork would wait for."""
+
+        def __getattribute__(self, name: str) -> Any:  # whatever it is
+            if not name.startswith("__"):
+                note(name)
+            return super().__getattribute__(name)
+
+        def __enter__(self) -> Self:
+            note("with")
+            super().__enter__()
+            return self
+
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    monkeypatch.setattr(connecting, "open_connection", lambda path: Watched(path, flags=flags))
+    for commits in ("loop", "thread"):
+        store = await open_sqlite(path, SqliteOptions(commits=commits))
+        backend: Any = store.backend
+        await store.commit(Put(RecordKey("ns", "a"), b"1"), Put(RecordKey("ns", "old"), b"", expires_at=Instant(1)))
+        await store.update(
+            (RecordKey("ns", "a"),),
+            lambda seen: Decision(None, (Put(RecordKey("ns", "a"), b"2", seen.version(RecordKey("ns", "a"))),)),
+        )
+        await store.commit_with(lambda sql: sql.execute("SELECT 1"), Put(RecordKey("ns", "b"), b""))
+        await store.read(RecordKey("ns", "a"))
+        await store.scan(*RecordKey("ns").within(), limit=1, reverse=True)
+        await backend.transfer().frozen()
+        backend.size()
+        backend.count(10)
+        await asyncio.to_thread(backend._upkeep._do, grow=True, checkpoint=True, sweep=True)
+        await (await store.another()).aclose()
+        await store.aclose()
+    assert not careless
