@@ -208,7 +208,9 @@ async def refused_writes(scope: Scope, *, is_suspected: bool = False) -> str:
         async with asyncio.timeout(WRITES_WITHIN):
             await scope.update([key], write)
     except (StandfastError, TimeoutError) as refused:
-        return str(refused) or f"it does not answer within {WRITES_WITHIN:g} s"
+        return (
+            str(refused) or f"a write is not answered within {WRITES_WITHIN:g} s; is a replica away that it waits for?"
+        )
     return ""
 
 

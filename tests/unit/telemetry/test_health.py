@@ -17,6 +17,7 @@ from standfast.telemetry import health as module
 from standfast.telemetry.gauges import Gauges
 from standfast.telemetry.health import Health, notifying_systemd, sd_notify, watchdog_seconds
 from standfast.telemetry.instruments import STORE_UP
+from standfast.workflows import overview
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +79,18 @@ async def test_a_store_that_refuses_writes_makes_it_not_ready(tmp_path: Path, mo
     assert "load" not in scale
     assert [each.value for each in gauges.read() if each.instrument is STORE_UP] == [0.0]
     assert [each.kind for each in told.concerns] == ["refused-writes"]
+
+
+async def test_a_write_that_is_not_answered_says_what_it_may_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads are answered meanwhile, so it is no server that is away."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with sf.open("memory://") as space:
+        monkeypatch.setattr(overview, "WRITES_WITHIN", 0.001)
+        monkeypatch.setattr(type(space), "update", never)
+        assert "is a replica away that it waits for?" in await overview.refused_writes(space, is_suspected=True)
 
 
 def _full(batch: object) -> NoReturn:
