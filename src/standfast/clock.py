@@ -87,5 +87,8 @@ def _boot_id() -> str:
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 """The clock that is used where none is handed in."""
 
+wall_nanoseconds = time.time_ns
+"""The time of day in nanoseconds, for what is only ever shown: spans of requests, of which there are many."""
+
 monotonic = time.monotonic
 """Seconds by a clock of this process alone, for measuring how long something took."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from msgspec import Struct
 
 from standfast.clock import Instant
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]{0,200})?")
 _STATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
@@ -195,6 +192,14 @@ class RunPiece(Struct, frozen=True, kw_only=True):
     first: int
 
 
+class RequestTrace(Protocol):
+    """A request that is traced."""
+
+    def end(self, kind: type[BaseException] | None = None) -> None:
+        """Tell that it has ended; it has raised ``kind``."""
+        ...
+
+
 class RunTracing(Protocol):
     """What an engine needs of a hook that traces runs. A hook is one if it has a true ``traces_runs``."""
 
@@ -210,8 +215,8 @@ class RunTracing(Protocol):
         """Let spans belong to what they did before."""
         ...
 
-    def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:
-        """Trace a request, and let spans that are made meanwhile belong to it."""
+    def request(self, caller: TraceContext | None, request_id: str, action: str) -> RequestTrace:
+        """Trace a request, and let spans that are made belong to it until it is told that it has ended."""
         ...
 
     def end_piece(self, piece: RunPiece) -> None:

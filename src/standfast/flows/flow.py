@@ -210,6 +210,7 @@ class Action(Generic[P, R]):
     Attributes:
         flow: The kind of its flow.
         name: Its name, unlike that of any other action of the flow.
+        full_name: Its name with that of its flow: ``"support-chat.respond"``.
         where: How errors call it: ``"flow 'support-chat', action 'respond'"``.
         policy: What happens to a request whose key is taken: its own, or the flow's, or ``Allow()``.
         durable: Its requests are always runs of a workflow. Others are if no caller waits for them on a connection.
@@ -243,6 +244,7 @@ class Action(Generic[P, R]):
         where = place.where
         self.flow: Final = place.flow
         self.name: Final = place.name
+        self.full_name: Final = f"{place.flow}.{place.name}"
         self.where: Final = where
         self.policy: Final = policy
         self.function: Final = checked_function(where, function)

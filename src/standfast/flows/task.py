@@ -140,8 +140,14 @@ class DispatcherBackend(Struct, eq=False):
             if tracing is None or self._keeps:  # a durable request is a run, and is traced as one
                 return await action.call(request, inputs)
             caller = read_stored(arrival.trace) if arrival.trace else None
-            with tracing.request(caller, self._id, f"{arrival.flow}.{arrival.action}"):
-                return await action.call(request, inputs)
+            traced = tracing.request(caller, self._id, action.full_name)
+            try:
+                result = await action.call(request, inputs)
+            except BaseException as problem:
+                traced.end(type(problem))
+                raise
+            traced.end()
+            return result
         finally:
             if token is not None:
                 CHAIN.reset(token)

@@ -17,16 +17,16 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import chain
 from random import randbytes
 from typing import TYPE_CHECKING, Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidArgumentError
-from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, SpanFacts
+from standfast.telemetry.traces import ROW, LateSpan, PieceSpans, RequestFacts, RequestRows, SpanFacts
 from standfast.threads import start_daemon
 from standfast.trace_context import RunPiece
 
@@ -43,7 +43,7 @@ BATCH: Final = 2_048
 """How many things are sent together at the most: runs, requests, spans of the code."""
 
 SLICE: Final = 128
-"""How many requests are encoded at once: it takes some 100 µs."""
+"""How many requests are encoded at once: it takes some 40 µs."""
 
 TURN: Final = 256
 """After how many runs and spans other threads have their turn."""
@@ -98,6 +98,7 @@ class OtlpSpans(SpanProcessor):
         }
         self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
         self._slice, self._batch = min(SLICE, most_waiting + 1), min(BATCH, most_waiting + 1)
+        self._rows: Final[list[RequestRows]] = []
         self._begin_anew()
         again = weakref.WeakMethod(self._begin_anew)
         os.register_at_fork(after_in_child=lambda: (made := again()) and made())
@@ -105,8 +106,10 @@ class OtlpSpans(SpanProcessor):
 
     def _begin_anew(self) -> None:
         """Begin without a thread and without spans: also in a process that was forked, where no thread goes on."""
-        self._waiting: deque[RunPiece | ReadableSpan] = deque()
-        self._requests: deque[RequestFacts] = deque()
+        self._waiting: deque[RunPiece | RequestFacts | ReadableSpan] = deque()
+        for each in self._rows:
+            each.most = 0
+            each.waiting.clear()
         self._wanted, self._idle = threading.Event(), threading.Condition()
         self._connection: http.client.HTTPConnection | None = None
         self._thread: threading.Thread | None = None
@@ -122,51 +125,61 @@ class OtlpSpans(SpanProcessor):
 
     def take(self, told: RunPiece | RequestFacts | ReadableSpan) -> None:
         """Send the spans of a piece of a run or of a request, or a span, a moment later."""
-        if isinstance(told, RequestFacts):
-            self._requests.append(told)
-            if len(self._requests) < self._slice and self._is_taking:
-                return
-        else:
-            self._waiting.append(told)
-            if len(self._waiting) < self._batch and self._is_taking:
-                return
+        self._waiting.append(told)
+        if len(self._waiting) < self._batch and self._is_taking:
+            return
         if self._number > self._most or self._closing.is_set():
             with suppress(IndexError):
-                (self._requests if isinstance(told, RequestFacts) else self._waiting).pop()
+                self._waiting.pop()
                 self.dropped += 1
             return
+        self._attend()
+
+    def rows_of(self, resource: Resource) -> RequestRows:
+        """Return where a hook adds requests that have no more to say than a row has."""
+        rows = RequestRows(resource, self._take_rows)
+        self._rows.append(rows)
+        return rows
+
+    def _take_rows(self, rows: RequestRows) -> None:
+        """Encode requests, as many as are encoded at once; or the first one.
+
+        The caller that brings the last of a slice does it. A thread that did it beside would take the interpreter away
+        from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
+        encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
+        """
+        over = self._number if self._closing.is_set() else self._number - self._most
+        if over > 0:
+            self.dropped += rows.drop(over)
+            return
+        rows.most = ROW * self._slice
+        if len(rows.waiting) >= rows.most:
+            self._encode_rows(rows)
+        self._attend()
+
+    def _attend(self) -> None:
+        """Have a thread that sends what waits: at once, if that is much."""
         self._is_taking = True
         if self._thread is None:
             self._begin()
-        if len(self._requests) >= self._slice:
-            self._encode_requests()
         if self._number >= BATCH and not self._wanted.is_set():
             self._wanted.set()
 
     @property
     def _number(self) -> int:
         """How much waits to be sent."""
-        return len(self._waiting) + len(self._requests) + self._encoded
+        return len(self._waiting) + sum([len(each.waiting) for each in self._rows]) // ROW + self._encoded
 
-    def _encode_requests(self) -> None:
-        """Make the bytes of requests that wait.
-
-        The caller that brings the last of a slice does it. A thread that did it beside would take the interpreter away
-        from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
-        encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
-        """
-        waiting, some = self._requests, list[RequestFacts]()
+    def _encode_rows(self, rows: RequestRows) -> None:
         with self._encoding:
-            with suppress(IndexError):  # another thread may have dropped one
-                for _ in range(len(waiting)):
-                    some.append(waiting.popleft())
+            taken = rows.take()
             try:
-                self._encoder.add_requests(some, self._spans)
+                self._encoder.add_rows(taken, self._spans.of(rows.resource))
             except Exception:  # noqa: BLE001 -- the caller is a request that has ended, and must not fail for it
                 _LOG.exception("event=span-not-encoded")
-            self._encoded += len(some)
+            self._encoded += len(taken) // ROW
 
-    def _add(self, told: RunPiece | ReadableSpan, spans: SpanGroups) -> None:
+    def _add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
         try:
             self._encoder.add(told, spans)
         except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
@@ -195,6 +208,8 @@ class OtlpSpans(SpanProcessor):
         self.force_flush()
         self._is_taking = False
         self._closing.set()
+        for each in self._rows:
+            each.most = 0
         self._wanted.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._timeout)
@@ -228,7 +243,8 @@ class OtlpSpans(SpanProcessor):
 
     def _send_some(self) -> int:
         """Send what waits, a batch at the most; return how much that was."""
-        self._encode_requests()
+        for each in self._rows:
+            self._encode_rows(each)
         with self._encoding:
             requests, count = self._spans, self._encoded
             self._spans, self._encoded = SpanGroups(), 0
@@ -238,7 +254,7 @@ class OtlpSpans(SpanProcessor):
             count += 1
             if count % TURN == 0:
                 time.sleep(0)
-        body = self._encoder.message(requests) + self._encoder.message(spans)
+        body = self._encoder.message(requests, spans)
         if body and (problem := self._sent(body)):
             self.dropped, self._problem = self.dropped + count, problem
         return max(1, count)
@@ -302,10 +318,15 @@ _NUMBER: Final = 64
 
 _TIMES: Final = struct.Struct("<BQBQ")
 _START, _END = 0x39, 0x41
+_IDS: Final = struct.Struct("29s")
+"""The ids of a trace and of a span and the tags before them, and the tag of the time that follows."""
+
+_ID_TAGS: Final = ((0, b"\x0a"), (1, b"\x10"), (18, b"\x12"), (19, b"\x08"), (28, b"\x39"))
 _FLAGS, _REMOTE_FLAGS = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
 _UNSET: Final = b"\x7a\x00"
 _PLAIN_END: Final = _UNSET + _FLAGS
 _MOST_KEPT: Final = 10_000
+_MOST_LAYOUTS: Final = 100
 
 
 def _varint(number: int) -> bytes:
@@ -418,6 +439,7 @@ class SpanEncoder:
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[str, int], bytes]] = {}
+        self._layouts: Final[dict[tuple[int, int, int], struct.Struct]] = {}
         self._resources: Final[dict[int, tuple[Resource, bytes]]] = {}
         self._common: Any = None
         self._parent: SpanContext | None = None
@@ -429,7 +451,7 @@ class SpanEncoder:
         self._kept[key] = part
         return part
 
-    def add(self, told: RunPiece | ReadableSpan, spans: SpanGroups) -> None:
+    def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
         """Add the bytes of all spans of something, by their resource and scope."""
         if isinstance(told, RunPiece):
             known = told.trace.native
@@ -438,6 +460,8 @@ class SpanEncoder:
             trace = b"\x0a\x10" + told.trace.trace_id.to_bytes(16) + _state(known.state)
             for span_id, facts in pieces.all():
                 found.append(self._of_facts(trace, span_id, facts))
+        elif isinstance(told, RequestFacts):
+            spans.of(told.resource).append(self._of_request(told))
         elif isinstance(told, LateSpan) and told.is_late:
             context, late = told.told
             found = spans.of(late.resource)
@@ -449,45 +473,65 @@ class SpanEncoder:
         else:
             spans.of(told.resource, told.instrumentation_scope).append(self._of_span(told))
 
-    def add_requests(self, told: Sequence[RequestFacts], spans: SpanGroups) -> None:
-        """Add the bytes of requests: those that begin their traces, nearly all, one after another without a call."""
-        ids, place = randbytes(24 * len(told)), 0  # noqa: S311 -- random as OpenTelemetry's own are
-        source, action, size, about, head, named = None, "", -1, b"", b"", b""
-        found: list[bytes] = []
-        for each in told:
-            if each.source is not source:
-                source, found = each.source, spans.of(each.source.resource)
-            if each.own is not None or each.error or type(each.source.ids) is not RandomIdGenerator:
-                found.append(self._of_request(each))
-                continue
-            request_id = each.request_id.encode("utf-8", "replace")
-            if each.action != action or len(request_id) != size:
-                action, size = each.action, len(request_id)
-                about, said = self._about_request(each), _short_of(_REQUEST_ID, request_id)
-                whole = 28 + len(said) + len(about) + _TIMES.size + len(_PLAIN_END)
-                head, named = b"\x12" + _varint(whole) + b"\x0a\x10", said[: len(said) - size]
-            began, ended = each.began, each.ended
-            times = _TIMES.pack(_START, (began if began < ended else ended) * 1_000, _END, ended * 1_000)  # noqa: FURB136 -- without a call, since there are many
-            trace_id, span_id = ids[place : place + 16], ids[place + 16 : place + 24]
-            place += 24
-            found.append(b"".join((head, trace_id, b"\x12\x08", span_id, named, request_id, about, times, _PLAIN_END)))
+    def add_rows(self, rows: list[Any], found: list[bytes]) -> None:
+        """Add the bytes of requests that begin their traces, nearly all: those of one action at once."""
+        actions = rows[::ROW]
+        named = dict.fromkeys(actions)
+        if len(named) == 1:
+            found.extend(self._of_rows(actions[0], rows[1::ROW], rows[2::ROW], rows[3::ROW]))
+            return
+        for action in named:
+            places = [place for place, each in enumerate(actions) if each == action]
+            columns = ([rows[ROW * place + column] for place in places] for column in (1, 2, 3))
+            found.extend(self._of_rows(action, *columns))
 
-    def _about_request(self, request: RequestFacts) -> bytes:
-        about = self._kept.get((request.action, -1))
+    def _of_rows(self, action: str, request_ids: list[str], began: list[int], ended: list[int]) -> Iterable[bytes]:
+        """Return the spans of requests of one action.
+
+        They differ in four places only, so a struct with as many members as there are fills in all of them in one call.
+        Ids are random, as OpenTelemetry's own; the tags between them are written into what was drawn.
+        """
+        texts = [each.encode("utf-8", "replace") for each in request_ids]
+        count, size = len(texts), len(texts[0])
+        if set(map(len, texts)) != {size}:
+            places = range(count)
+            alone = (([request_ids[place]], [began[place]], [ended[place]]) for place in places)
+            return [span for one in alone for span in self._of_rows(action, *one)]
+        said = _short_of(_REQUEST_ID, texts[0])
+        about = self._about_request(action)
+        whole = len(said) + _IDS.size + 17 + len(about) + len(_PLAIN_END)
+        before = b"".join((b"\x12", _varint(whole), about, _PLAIN_END, said[: len(said) - size]))
+        ids = bytearray(randbytes(_IDS.size * count))  # noqa: S311 -- random as OpenTelemetry's own are
+        for place, tag in _ID_TAGS:
+            ids[place :: _IDS.size] = tag * count
+        values: list[Any] = [before, b"", b"", 0, _END, 0] * count
+        values[1::6], values[2::6], values[5::6] = texts, [each for (each,) in _IDS.iter_unpack(ids)], ended
+        values[3::6] = [first if first < last else last for first, last in zip(began, ended, strict=True)]  # noqa: FURB136 -- without a call, since there are many
+        layout = self._layouts.get((len(before), size, count))
+        if layout is None:
+            layout = struct.Struct("<" + f"{len(before)}s{size}s{_IDS.size}sQBQ" * count)
+            if count == SLICE and len(self._layouts) < _MOST_LAYOUTS:
+                self._layouts[len(before), size, count] = layout
+        return (layout.pack(*values),)
+
+    def _about_request(self, action: str) -> bytes:
+        about = self._kept.get((action, -1))
         if about is None:
-            named = _name(request.name, request.kind) + _attribute("standfast.action", request.action)
-            about = self._keep((request.action, -1), named)
+            named = _name(f"request {action}", RequestFacts.kind) + _attribute("standfast.action", action)
+            about = self._keep((action, -1), named)
         return about
 
-    def message(self, spans: SpanGroups) -> bytes:
+    def message(self, *groups: SpanGroups) -> bytes:
         """Return all of them as a request of a collector."""
         found: list[bytes] = []
-        for resource, scope, some in spans.all():
+        for resource, scope, some in chain.from_iterable(each.all() for each in groups):
             if some:
-                about = _text(b"\x0a", "standfast") if scope is None else _scope(scope)
+                about = _field(b"\x0a", _text(b"\x0a", "standfast") if scope is None else _scope(scope))
                 schema = _text(b"\x1a", scope.schema_url) if scope is not None and scope.schema_url else b""
-                inner = _field(b"\x12", _field(b"\x0a", about) + b"".join(some) + schema)
-                found.append(_field(b"\x0a", self._of_resource(resource) + inner))
+                whose, size = self._of_resource(resource), sum(map(len, some)) + len(about) + len(schema)
+                inner = b"\x12" + _varint(size)
+                outer = b"\x0a" + _varint(len(whose) + len(inner) + size)
+                found += (outer, whose, inner, about, *some, schema)
         return b"".join(found)
 
     def _of_resource(self, resource: Resource) -> bytes:
@@ -535,8 +579,7 @@ class SpanEncoder:
 
     def _of_request(self, request: RequestFacts) -> bytes:
         """Return the span of a request."""
-        began, ended, own = request.began, request.ended, request.own
-        times = _TIMES.pack(_START, min(ended, began) * 1_000, _END, ended * 1_000)
+        own, (began, ended) = request.own, request.times
         if own is None:
             ids = request.source.ids
             above, trace_id, span_id = b"", ids.generate_trace_id(), ids.generate_span_id()
@@ -550,9 +593,9 @@ class SpanEncoder:
             b"\x12\x08",
             span_id.to_bytes(8),
             above,
+            self._about_request(request.action),
             _short(_REQUEST_ID, request.request_id),
-            self._about_request(request),
-            times,
+            _TIMES.pack(_START, began, _END, ended),
             ends,
         )
         return _field(b"\x12", b"".join(said))

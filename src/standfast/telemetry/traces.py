@@ -7,11 +7,12 @@ same id and parent whichever worker did the work.
 
 from __future__ import annotations
 
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from msgspec import Struct
 
-from standfast.clock import SYSTEM_CLOCK, Instant
+from standfast.clock import Instant, wall_nanoseconds
 from standfast.errors import DeclarationError, MissingExtraError
 from standfast.events import Committed
 from standfast.trace_context import SAMPLED, RunTrace, TraceContext, read_headers, read_stored
@@ -21,6 +22,7 @@ try:
     from opentelemetry import context as otel_context
     from opentelemetry import trace as otel
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Decision
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 except ModuleNotFoundError as missing:
@@ -28,8 +30,6 @@ except ModuleNotFoundError as missing:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-    from contextvars import ContextVar
     from typing import TypeAlias
 
     from opentelemetry.sdk.resources import Resource
@@ -51,7 +51,6 @@ _CURRENT: Final[ContextVar[otel_context.Context] | None] = getattr(
 )
 """Where OpenTelemetry keeps its context; None: it was told to keep it elsewhere."""
 
-_now: Final = SYSTEM_CLOCK.wall
 _SPAN_KEY: Final = next(iter(otel.set_span_in_context(otel.INVALID_SPAN, otel_context.Context())))
 
 _ATTEMPTS: Final = frozenset({"step", "tried", "transaction"})
@@ -105,6 +104,8 @@ class TracingHook:
         self.processors: object = None
         self.taken: Callable[[RunPiece | RequestFacts], None] | None = None
         self.ids: Final = provider.id_generator
+        self.has_random_ids: Final = type(provider.id_generator) is RandomIdGenerator
+        self.rows: RequestRows | None = None
 
     def __repr__(self) -> str:
         return "<TracingHook>"
@@ -141,9 +142,19 @@ class TracingHook:
         """Make current what was."""
         otel_context.detach(token)
 
-    def request(self, caller: TraceContext | None, request_id: str, action: str) -> AbstractContextManager[None]:
-        """Trace a request as a span of its own, below the caller's or below what is current."""
-        return _RequestContext(self, caller, request_id, action)
+    def request(self, caller: TraceContext | None, request_id: str, action: str) -> _RequestContext:
+        """Trace a request as a span of its own, below the caller's or below what is current, until it has ended."""
+        begun = _RequestContext()
+        begun.hook, begun.request_id, begun.action, begun.own, begun.above = self, request_id, action, None, caller
+        if _CURRENT is None:
+            begun.lie_in(otel_context.get_current())
+            begun.token = otel_context.attach(begun)
+        else:
+            begun.token = token = _CURRENT.set(begun)
+            if (around := token.old_value) is not Token.MISSING:
+                begun.lie_in(around)
+        begun.began = wall_nanoseconds()
+        return begun
 
     def end_piece(self, piece: RunPiece) -> None:
         """Export the spans of a piece of a run."""
@@ -162,7 +173,10 @@ class TracingHook:
         processors = self.processor._span_processors  # noqa: SLF001 -- a processor may be added at any time
         if processors is not self.processors:
             self.processors = processors
-            self.taken = getattr(processors[0], "take", None) if len(processors) == 1 else None
+            only = processors[0] if len(processors) == 1 else None
+            self.taken = getattr(only, "take", None)
+            rows = getattr(only, "rows_of", None) if self.samples_all and self.has_random_ids else None
+            self.rows = None if rows is None else rows(self.resource)
         return self.taken
 
     # --- spans ---------------------------------------------------------------------------------------------------
@@ -280,6 +294,11 @@ class SpanFacts(Struct, frozen=True, gc=False):
         return f"step {self.operation.rpartition('/')[2].partition('#')[0]}" if self.attempt else self.title
 
     @property
+    def times(self) -> tuple[int, int]:
+        """When it began and ended, in nanoseconds."""
+        return min(self.began, self.ended) * 1_000, self.ended * 1_000
+
+    @property
     def resource(self) -> Resource:
         """The program that tells it."""
         return self.common[0]
@@ -325,6 +344,7 @@ class LateSpan(ReadableSpan):
         if "_name" in self.__dict__ or not wanted.startswith("_"):
             raise AttributeError(wanted)
         facts = self._facts
+        began, ended = facts.times
         super().__init__(
             facts.name,
             self._context,
@@ -334,26 +354,68 @@ class LateSpan(ReadableSpan):
             links=facts.links,
             kind=facts.kind,
             status=otel.Status(otel.StatusCode.ERROR, facts.error) if facts.error else _UNSET,
-            start_time=min(facts.began, facts.ended) * 1_000,
-            end_time=facts.ended * 1_000,
+            start_time=began,
+            end_time=ended,
             instrumentation_scope=_SCOPE,
         )
         return self.__dict__[wanted]
 
 
+ROW: Final = 4
+"""How many values the row of a request has."""
+
+
+@final
+class RequestRows:
+    """Requests of one program that wait to be encoded together: those that begin their traces and raised nothing.
+
+    Nothing is made of each but the four values of its row: its action, its id, when it began and when it ended, in
+    nanoseconds. They are added at once to the end of one list, and taken from its beginning, so that threads need no
+    lock.
+
+    Attributes:
+        waiting: The rows, one value after another.
+        most: With how many values :attr:`full` is called.
+        full: What is done then.
+    """
+
+    __slots__ = ("full", "most", "resource", "waiting")
+
+    def __init__(self, resource: Resource, full: Callable[[RequestRows], None]) -> None:
+        self.waiting: Final[list[Any]] = []
+        self.most = 0
+        self.full: Final = full
+        self.resource: Final = resource
+
+    def take(self) -> list[Any]:
+        """Return what waits; one thread at a time."""
+        count = len(self.waiting)
+        taken = self.waiting[:count]
+        del self.waiting[:count]
+        return taken
+
+    def drop(self, rows: int) -> int:
+        """Forget the newest rows; return how many there were."""
+        before = len(self.waiting)
+        del self.waiting[-ROW * rows :]
+        return (before - len(self.waiting)) // ROW
+
+
 class RequestFacts(Struct, frozen=True, gc=False):
-    """What the span of a request says. There are thousands of them before they are exported, so it is small.
+    """What the span of a request says that is not merely a row of :class:`RequestRows`.
 
     Attributes:
         source: The hook that tells it.
+        began: When it began, in nanoseconds.
+        ended: When it ended, in nanoseconds.
         own: The context of its span; None: its trace begins with it, and nothing has asked for its ids yet.
     """
 
     source: TracingHook
     action: str
     request_id: str
-    began: Instant
-    ended: Instant
+    began: int
+    ended: int
     error: str
     own: otel.SpanContext | None
     parent: otel.SpanContext | None
@@ -366,6 +428,11 @@ class RequestFacts(Struct, frozen=True, gc=False):
         return f"request {self.action}"
 
     @property
+    def times(self) -> tuple[int, int]:
+        """When it began and ended, in nanoseconds."""
+        return min(self.began, self.ended), self.ended
+
+    @property
     def resource(self) -> Resource:
         """The program that tells it."""
         return self.source.resource
@@ -373,70 +440,86 @@ class RequestFacts(Struct, frozen=True, gc=False):
     @property
     def attributes(self) -> dict[str, Any]:
         """What is said besides."""
-        return {"standfast.request.id": self.request_id, "standfast.action": self.action}
+        return {"standfast.action": self.action, "standfast.request.id": self.request_id}
 
 
 @final
 class _RequestContext(otel_context.Context):
-    """The context that a request's code runs in.
+    """The context that a request's code runs in, from :meth:`TracingHook.request` to :meth:`end`.
 
-    The ids are made when something asks for them, else when the request has ended.
+    The ids are made when something asks for them, else when the request has ended. It has no ``__init__``: a call of
+    that would take as long as all that there is to do.
     """
 
-    __slots__ = ("_above", "_action", "_began", "_caller", "_hook", "_own", "_parent", "_request_id", "_token")
+    __slots__ = ("above", "action", "began", "hook", "own", "parent", "request_id", "token")
 
-    def __init__(self, hook: TracingHook, caller: TraceContext | None, request_id: str, action: str) -> None:
-        around = otel_context.get_current() if _CURRENT is None else _CURRENT.get()
-        self._above: Any = None
+    hook: TracingHook
+    request_id: str
+    action: str
+    began: int
+    token: Any
+    own: otel.SpanContext | None
+    parent: otel.SpanContext | None
+    above: Any
+    """The context of the caller, or the span that is current around the request, or None."""
+
+    def lie_in(self, around: otel_context.Context) -> None:
+        """Have what is current around the request."""
         if around or type(around) is not otel_context.Context:  # one of ours may be empty, and has a span all the same
-            super().__init__(around)
-            self._above = around.get(_SPAN_KEY)
-        self._hook, self._caller, self._request_id, self._action = hook, caller, request_id, action
-        self._own: otel.SpanContext | None = None
-        self._parent: otel.SpanContext | None = None
+            dict.update(self, around)  # OpenTelemetry forbids its own, since contexts never change
+            if self.above is None:
+                self.above = around.get(_SPAN_KEY)
 
-    def __enter__(self) -> None:
-        """Let spans that are begun meanwhile belong to the request."""
-        self._token: Any = otel_context.attach(self) if _CURRENT is None else _CURRENT.set(self)
-        self._began = _now()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Export the span, if its trace is sampled."""
-        ended = _now()
+    def end(self, kind: type[BaseException] | None = None) -> None:
+        """Make current what was, and export the span, if its trace is sampled; the request has raised ``kind``."""
+        ended = wall_nanoseconds()
         if _CURRENT is None:
-            otel_context.detach(self._token)
+            otel_context.detach(self.token)
         else:
-            _CURRENT.reset(self._token)
-        hook, own = self._hook, self._own
-        take = hook.taken if hook.processor._span_processors is hook.processors else hook.whole  # noqa: SLF001 -- see whole
-        if own is None and not (self._caller is None and self._above is None and take is not None and hook.samples_all):
-            own = self._identified()  # else whatever takes it makes them
-        if own is not None and not own.trace_flags.sampled:
+            _CURRENT.reset(self.token)
+        hook = self.hook
+        if hook.processor._span_processors is not hook.processors:  # noqa: SLF001 -- see whole
+            _ = hook.whole
+        if self.own is None and self.above is None and kind is None and (rows := hook.rows) is not None:
+            waiting = rows.waiting
+            waiting += (self.action, self.request_id, self.began, ended)
+            if len(waiting) >= rows.most:
+                rows.full(rows)
             return
-        error = "" if kind is None else kind.__name__
-        facts = RequestFacts(hook, self._action, self._request_id, self._began, ended, error, own, self._parent)
-        if take is not None:
-            take(facts)
+        self._export(ended, "" if kind is None else kind.__name__)
+
+    def _export(self, ended: int, error: str) -> None:
+        hook, own, parent = self.hook, self.own, None
+        if own is None and (self.above is not None or hook.taken is None or not hook.samples_all):
+            own = self._identified()  # else whatever takes it makes them
+        if own is not None:
+            if not own.trace_flags.sampled:
+                return
+            parent = self.parent
+        facts = RequestFacts(hook, self.action, self.request_id, self.began, ended, error, own, parent)
+        if hook.taken is not None:
+            hook.taken(facts)
         elif own is not None:
             hook.export(LateSpan(own, facts))
 
     def _identified(self) -> otel.SpanContext:
         """Make its ids, and return the context of its span."""
-        hook, ids = self._hook, self._hook.ids
-        if self._caller is not None:
-            self._parent = _span_context(self._caller)
-        elif self._above is not None and (above := self._above.get_span_context()).is_valid:
-            self._parent = above
-        if (parent := self._parent) is not None:
+        hook, ids, above, parent = self.hook, self.hook.ids, self.above, None
+        if isinstance(above, TraceContext):
+            parent = _span_context(above)
+        elif above is not None and (around := above.get_span_context()).is_valid:
+            parent = around
+        if parent is not None:
             trace_id, flags, state = parent.trace_id, parent.trace_flags, parent.trace_state
         else:
             trace_id, state = ids.generate_trace_id(), None
             flags = _SAMPLED if hook.is_sampled(trace_id) else _NOT_SAMPLED
-        self._own = otel.SpanContext(trace_id, ids.generate_span_id(), False, flags, state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
-        return self._own
+        self.parent = parent
+        self.own = otel.SpanContext(trace_id, ids.generate_span_id(), False, flags, state)  # noqa: FBT003 -- it is not remote: the order is OpenTelemetry's
+        return self.own
 
     def _span(self) -> otel.Span:
-        return otel.NonRecordingSpan(self._own or self._identified())
+        return otel.NonRecordingSpan(self.own or self._identified())
 
     def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
         """Return what the context has."""

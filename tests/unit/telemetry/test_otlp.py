@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +19,26 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import standfast as sf
 from standfast.errors import InvalidArgumentError, RunFailedError
-from standfast.telemetry.otlp import SLICE, OtlpSpans, SpanEncoder
-from standfast.telemetry.traces import TracingHook
+from standfast.telemetry.otlp import SLICE, OtlpSpans, SpanEncoder, SpanGroups
+from standfast.telemetry.traces import RequestFacts, TracingHook
 from standfast.trace_context import read_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@contextlib.contextmanager
+def asked_of(hook: TracingHook, caller: Any, request_id: str, action: str) -> Iterator[None]:
+    """Trace what is done in the block as a request, as a task of a flow does."""
+    request = hook.request(caller, request_id, action)
+    try:
+        yield
+    except BaseException as problem:
+        request.end(type(problem))
+        raise
+    request.end()
 
 
 @final
@@ -196,12 +209,12 @@ def test_a_request_is_the_same_whole_or_as_a_span(receiver: HttpReceiver) -> Non
     """Below a caller, below what is current, and as the first of its trace."""
     provider = provided(OtlpSpans(receiver.url))
     hook = TracingHook(provider)
-    with hook.request(None, "r-1", "shop.buy"):
+    with asked_of(hook, None, "r-1", "shop.buy"):
         pass
-    with hook.request(sf_context(), "r-2", "shop.buy"):
+    with asked_of(hook, sf_context(), "r-2", "shop.buy"):
         inside = otel.get_current_span().get_span_context()
         provider.get_tracer("test").start_span("inner").end()
-    with pytest.raises(LookupError), hook.request(None, "r-3", "shop.sell"):
+    with pytest.raises(LookupError), asked_of(hook, None, "r-3", "shop.sell"):
         raise LookupError
     provider.shutdown()
     named = {
@@ -295,14 +308,81 @@ def test_a_request_that_cannot_be_encoded_does_not_fail_for_it(
         raise ValueError("a flaw of the encoder")
 
     with monkeypatch.context() as broken:
-        broken.setattr(SpanEncoder, "add_requests", fails)
+        broken.setattr(SpanEncoder, "add_rows", fails)
         for number in range(2 * SLICE):
-            with hook.request(None, f"r-{number}", "shop.buy"):
+            with asked_of(hook, None, f"r-{number}", "shop.buy"):
                 pass
         provider.force_flush()
-    with hook.request(None, "later", "shop.buy"):
+    with asked_of(hook, None, "later", "shop.buy"):
         pass
     provider.shutdown()
 
     assert caplog.text.count("event=span-not-encoded") >= 2
     assert [span.name for span in receiver.spans] == ["request shop.buy"]
+
+
+def test_requests_that_are_encoded_together_are_what_each_is_by_itself() -> None:
+    """Of several actions, with ids of any length, and with a clock that was set back; the ids of spans are random."""
+    hook, encoder = TracingHook(provided()), SpanEncoder()
+    rows: list[Any] = []
+    for number in range(3 * SLICE + 5):
+        request_id = f"r-{number:05}" if number % 50 else "é" * (number // 4 + 1) + "\ud800"
+        ended = 1_750_000_000_000_000_000 + number
+        rows += (f"shop.{'sell' if number % 7 == 3 else 'buy'}", request_id, ended + 5 - number, ended)
+    alike = rows[1 : 4 * SLICE : 4]
+    slices = [rows, [value for each in alike for value in ("shop.buy", each[:2], 1, 2)]]
+    for some in slices:
+        together, alone = SpanGroups(), SpanGroups()
+        encoder.add_rows(some, together.of(hook.resource))
+        for place in range(0, len(some), 4):
+            action, request_id, began, ended = some[place : place + 4]
+            encoder.add(RequestFacts(hook, action, request_id, began, ended, "", None, None), alone)
+        found, wanted = (in_message(encoder.message(each)) for each in (together, alone))
+
+        assert len({(span.trace_id, span.span_id) for span in found}) == len(wanted)
+        assert {(len(span.trace_id), len(span.span_id)) for span in found} == {(16, 8)}
+        for span in (*found, *wanted):
+            span.trace_id = span.span_id = b""
+        assert sorted(map(str, found)) == sorted(map(str, wanted))
+
+
+def in_message(body: bytes) -> list[Any]:
+    """Return the spans in a request of a collector."""
+    read = ExportTraceServiceRequest.FromString(body)
+    return [span for some in read.resource_spans for scope in some.scope_spans for span in scope.spans]
+
+
+def test_requests_of_several_threads_are_each_sent_once(receiver: HttpReceiver) -> None:
+    """Nothing is locked for each of them."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+
+    def ask(thread: int) -> None:
+        for number in range(5 * SLICE + 7):
+            with asked_of(hook, None, f"{thread}-{number:04}", "shop.buy"):
+                pass
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    provider.shutdown()
+    sent = [each.value.string_value for span in receiver.spans for each in span.attributes if each.key.endswith("id")]
+
+    assert sorted(sent) == sorted(f"{thread}-{number:04}" for thread in range(4) for number in range(5 * SLICE + 7))
+
+
+def test_requests_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiver) -> None:
+    """The first ones are kept; and after the end all are dropped."""
+    sender = OtlpSpans(receiver.url, every=60, most_waiting=3)
+    hook = TracingHook(provided(sender))
+    for number in range(5):
+        with asked_of(hook, None, f"r-{number}", "shop.buy"):
+            pass
+    sender.shutdown()
+    with asked_of(hook, None, "late", "shop.buy"):
+        pass
+    sent = [each.value.string_value for span in receiver.spans for each in span.attributes if each.key.endswith("id")]
+
+    assert (sent, sender.dropped) == (["r-0", "r-1", "r-2"], 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import fastapi
@@ -24,12 +25,24 @@ from standfast.trace_context import RunTrace
 from standfast.workflows.messages import signal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from opentelemetry.sdk.trace import ReadableSpan
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@contextlib.contextmanager
+def asked_of(hook: TracingHook, caller: Any, request_id: str, action: str) -> Iterator[None]:
+    """Trace what is done in the block as a request, as a task of a flow does."""
+    request = hook.request(caller, request_id, action)
+    try:
+        yield
+    except BaseException as problem:
+        request.end(type(problem))
+        raise
+    request.end()
 
 
 class Traced:
@@ -245,7 +258,7 @@ async def test_what_is_not_sampled_is_not_exported() -> None:
 async def test_requests_that_are_not_sampled_are_not_exported_but_are_current() -> None:
     """What is begun in one belongs to its trace, and is not sampled either."""
     silent, seen = Traced(sampler=ParentBased(ALWAYS_OFF)), []
-    with silent.hook().request(None, "q-1", "shop.order"):
+    with asked_of(silent.hook(), None, "q-1", "shop.order"):
         seen.append(otel.get_current_span().get_span_context())
         silent.tracer.start_span("inside").end()
     assert silent.spans == ()
@@ -257,7 +270,7 @@ async def test_requests_that_are_not_sampled_are_not_exported_but_are_current() 
 def test_a_request_in_a_request_belongs_to_it(traced: Traced) -> None:
     """Whether or not anything has asked for the span of the outer one before."""
     hook = traced.hook()
-    with hook.request(None, "q-1", "shop.outer"), hook.request(None, "q-2", "shop.inner"):
+    with asked_of(hook, None, "q-1", "shop.outer"), asked_of(hook, None, "q-2", "shop.inner"):
         traced.tracer.start_span("inside").end()
     spans = {span.name: span for span in traced.spans}
     above = {name: span.parent and span.parent.span_id for name, span in spans.items()}
@@ -274,7 +287,7 @@ async def test_code_of_a_run_between_its_steps_belongs_to_the_request_it_is_run_
     """A run that is driven inside a request does not hide the span of the request."""
     hook = traced.hook()
     trace = RunTrace(("main", "", "r", 0))
-    with hook.request(None, "q-1", "shop.order"):
+    with asked_of(hook, None, "q-1", "shop.order"):
         outside = otel.get_current_span().get_span_context()
         token = hook.enter_run(trace, "r")
         inside = otel.get_current_span().get_span_context()
@@ -297,7 +310,7 @@ def test_the_sampler_is_not_swayed_by_what_is_current(current_is_sampled: bool) 
 
 def test_a_request_that_raises_is_an_error_of_that_type(traced: Traced) -> None:
     """The type of the exception is told, never its message."""
-    with pytest.raises(KeyError), traced.hook().request(None, "q-1", "shop.order"):
+    with pytest.raises(KeyError), asked_of(traced.hook(), None, "q-1", "shop.order"):
         raise KeyError("a secret")
     (span,) = traced.spans
     assert (span.status.status_code, span.status.description) == (otel.StatusCode.ERROR, "KeyError")
