@@ -20,6 +20,8 @@ _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a
 _STATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
 _INVALID_VERSION: Final = "ff"
 SAMPLED: Final = 1
+_NO_SPAN, _FIRST_SPAN = (0).to_bytes(8), (1).to_bytes(8)
+"""An id of zero is none."""
 
 
 class TraceContext(Struct, frozen=True):
@@ -73,6 +75,11 @@ def read_stored(text: str) -> TraceContext | None:
     return read_headers(traceparent, state)
 
 
+def packed_operation(kind: str, operation: str = "", number: int = 0) -> bytes:
+    """Return what the id of a span of a run follows from, besides the run."""
+    return f"{kind}\0{operation}\0{number}".encode()
+
+
 @final
 class RunTrace:
     """The trace that a run belongs to, and the ids of its spans, as numbers.
@@ -105,9 +112,14 @@ class RunTrace:
 
     def span(self, kind: str, operation: str = "", number: int = 0) -> int:
         """Return the id of the span of one operation."""
+        return int.from_bytes(self.packed_span(packed_operation(kind, operation, number)))
+
+    def packed_span(self, operation: bytes) -> bytes:
+        """Return the same as eight bytes, for an operation as :func:`packed_operation` has it."""
         digest = self._digest.copy()
-        digest.update(f"{kind}\0{operation}\0{number}".encode())
-        return int.from_bytes(digest.digest()) or 1
+        digest.update(operation)
+        found = digest.digest()
+        return found if found != _NO_SPAN else _FIRST_SPAN
 
     def within(self, span: int) -> TraceContext:
         """Return the context of what belongs to a span of the run."""

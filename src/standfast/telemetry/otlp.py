@@ -23,12 +23,23 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.trace import SpanKind
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidArgumentError
-from standfast.telemetry.traces import ROW, LateSpan, PieceSpans, RequestFacts, RequestRows, SpanFacts
+from standfast.telemetry.traces import (
+    ENDED,
+    FAILED,
+    ROW,
+    LateSpan,
+    PieceSpans,
+    RequestFacts,
+    RequestRows,
+    SpanFacts,
+    step_name,
+)
 from standfast.threads import start_daemon
-from standfast.trace_context import RunPiece
+from standfast.trace_context import RunPiece, packed_operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Span
-    from opentelemetry.trace import SpanContext, SpanKind, TraceState
+    from opentelemetry.trace import SpanContext, TraceState
 
 PATH: Final = "/v1/traces"
 BATCH: Final = 2_048
@@ -318,6 +329,9 @@ _NUMBER: Final = 64
 
 _TIMES: Final = struct.Struct("<BQBQ")
 _START, _END = 0x39, 0x41
+_TIMED: Final = struct.Struct("<2s8sBQBQ")
+"""The id of a span of a run, and when it began and ended."""
+
 _IDS: Final = struct.Struct("29s")
 """The ids of a trace and of a span and the tags before them, and the tag of the time that follows."""
 
@@ -339,6 +353,14 @@ def _varint(number: int) -> bytes:
 
 
 _SIZES: Final = tuple(map(_varint, range(2_048)))
+
+
+_HEADS: Final = tuple([b"\x12" + each for each in _SIZES])
+
+
+def _head(size: int) -> bytes:
+    """Return what is before a span of that size."""
+    return _HEADS[size] if size < len(_HEADS) else b"\x12" + _varint(size)
 
 
 def _field(tag: bytes, value: bytes) -> bytes:
@@ -370,10 +392,11 @@ def _named(name: str) -> bytes:
     return _text(b"\x0a", name)
 
 
-_RUN_ID, _WORKFLOW, _REQUEST_ID = (
+_RUN_ID, _WORKFLOW, _REQUEST_ID, _FENCE = (
     _named("standfast.run.id"),
     _named("standfast.workflow"),
     _named("standfast.request.id"),
+    _named("standfast.fence"),
 )
 _SHORT: Final = 128
 """Below this, the size of a field is one byte."""
@@ -439,6 +462,7 @@ class SpanEncoder:
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[str, int], bytes]] = {}
+        self._steps: Final[dict[tuple[str, int], tuple[bytes, bytes]]] = {}
         self._layouts: Final[dict[tuple[int, int, int], struct.Struct]] = {}
         self._resources: Final[dict[int, tuple[Resource, bytes]]] = {}
         self._common: Any = None
@@ -454,12 +478,7 @@ class SpanEncoder:
     def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
         """Add the bytes of all spans of something, by their resource and scope."""
         if isinstance(told, RunPiece):
-            known = told.trace.native
-            pieces = PieceSpans(told, known.resource)
-            found = spans.of(known.resource)
-            trace = b"\x0a\x10" + told.trace.trace_id.to_bytes(16) + _state(known.state)
-            for span_id, facts in pieces.all():
-                found.append(self._of_facts(trace, span_id, facts))
+            spans.of(told.trace.native.resource).extend(self._of_piece(told))
         elif isinstance(told, RequestFacts):
             spans.of(told.resource).append(self._of_request(told))
         elif isinstance(told, LateSpan) and told.is_late:
@@ -541,6 +560,76 @@ class SpanEncoder:
             schema = _text(b"\x1a", resource.schema_url) if resource.schema_url else b""
             known = self._resources[id(resource)] = resource, about + schema
         return known[1]
+
+    def _of_piece(self, piece: RunPiece) -> list[bytes]:
+        """Return the spans of a piece of a run, each in several parts.
+
+        What :class:`PieceSpans` says of them in general is written here at once for those that nearly all runs have:
+        the start, steps, the claim, and the run itself if it belongs to nothing and has not failed.
+        """
+        run, known = piece.trace, piece.trace.native
+        spans, identify = PieceSpans(piece, known.resource), piece.trace.packed_span
+        trace = b"\x0a\x10" + run.trace_id.to_bytes(16) + (_state(known.state) if known.state else b"")
+        own = run.run_span.to_bytes(8)
+        common = b"".join((trace, _short(_RUN_ID, piece.run), _short(_WORKFLOW, piece.workflow)))
+        below = common + b"\x22\x08" + own
+        size, found, pack = len(below) + _TIMED.size, list[bytes](), _TIMED.pack
+        if not piece.number:
+            if piece.nominal_at is not None:
+                found.append(self._of_facts(trace, *spans.tick(piece.nominal_at)))
+            began, until = piece.started_at, spans.began_at
+            times = pack(b"\x12\x08", identify(_STARTED), _START, min(began, until) * 1_000, _END, until * 1_000)
+            found += (_head(size + len(_START_SPAN)), below, _START_SPAN, times)
+        for began, ended, operation, attempt, error in spans.steps():
+            about, key = self._steps.get((operation, attempt)) or self._keep_step(operation, attempt)
+            if error:
+                about = about.removesuffix(_PLAIN_END) + _status(2, error) + _FLAGS
+            started = (began if began < ended else ended) * 1_000  # noqa: FURB136 -- without a call, since there are many
+            times = pack(b"\x12\x08", identify(key), _START, started, _END, ended * 1_000)
+            found += (_head(size + len(about)), below, about, times)
+        if spans.has_others:
+            found += [self._of_facts(trace, *each) for each in spans.others()]
+        if piece.worker:
+            about = self._of_claim(piece)
+            began, ended = piece.claimed_at, piece.ended_at
+            key = packed_operation("claim", number=piece.number)
+            times = pack(b"\x12\x08", identify(key), _START, min(began, ended) * 1_000, _END, ended * 1_000)
+            found += (_head(size + len(about)), below, about, times)
+        if piece.status in ENDED and (run.parent is not None or piece.status in FAILED):
+            found.append(self._of_facts(trace, *spans.whole()))
+        elif piece.status in ENDED:
+            about = self._of_end(piece)
+            began, ended = piece.started_at, piece.ended_at
+            times = pack(b"\x12\x08", own, _START, min(began, ended) * 1_000, _END, ended * 1_000)
+            found += (_head(len(common) + _TIMED.size + len(about)), common, about, times)
+        return found
+
+    def _keep_step(self, operation: str, attempt: int) -> tuple[bytes, bytes]:
+        """Return what an attempt at a step says besides the run, and what its id follows from."""
+        if len(self._steps) >= _MOST_KEPT:
+            self._steps.clear()
+        said = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", attempt)
+        about = _name(step_name(operation), SpanKind.INTERNAL) + said + _PLAIN_END
+        kept = self._steps[operation, attempt] = about, packed_operation("step", operation, attempt)
+        return kept
+
+    def _of_claim(self, piece: RunPiece) -> bytes:
+        key = (piece.worker, -4)
+        about = self._kept.get(key) or self._keep(
+            key, _name("claim", SpanKind.INTERNAL) + _attribute("standfast.worker", piece.worker)
+        )
+        fence = b"\x18" + _varint(piece.fence)
+        said = (b"\x4a", _SIZES[len(_FENCE) + len(fence) + 2], _FENCE, b"\x12", _SIZES[len(fence)], fence)
+        return b"".join((about, *said, _PLAIN_END))
+
+    def _of_end(self, piece: RunPiece) -> bytes:
+        key = (f"{piece.workflow}\0{piece.status}\0{piece.version}", -5)
+        about = self._kept.get(key)
+        if about is None:
+            named = _name(f"run {piece.workflow}", SpanKind.CONSUMER)
+            said = _attribute("standfast.status", piece.status) + _attribute("standfast.version", piece.version)
+            about = self._keep(key, named + said + _PLAIN_END)
+        return about
 
     def _of_facts(self, trace: bytes, span_id: int, facts: SpanFacts) -> bytes:
         """Return a span of a run."""
@@ -641,6 +730,10 @@ def _name(name: str, kind: SpanKind) -> bytes:
 
 def _state(state: TraceState | None) -> bytes:
     return _text(b"\x1a", ",".join([f"{name}={value}" for name, value in state.items()])) if state else b""
+
+
+_START_SPAN: Final = _name("start", SpanKind.INTERNAL) + _PLAIN_END
+_STARTED: Final = packed_operation("start")
 
 
 def _scope(scope: Any) -> bytes:  # noqa: ANN401 -- of which only the name and the version are shown

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     _Common: TypeAlias = tuple[Resource, str, str]
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled", "timed_out"})
-_FAILED: Final = frozenset({"failed", "timed_out"})
+FAILED: Final = frozenset({"failed", "timed_out"})
 _SCOPE: Final = InstrumentationScope("standfast")
 _UNSET: Final = otel.Status()
 _NOWHERE: Final = otel_context.Context()
@@ -136,11 +136,16 @@ class TracingHook:
 
     def enter_run(self, trace: RunTrace, run_id: str) -> object:
         """Let the span of each step of a run be current while the step runs, until :meth:`leave`."""
-        return otel_context.attach(_RunningContext(otel_context.get_current(), trace, self._known(trace), run_id))
+        if _CURRENT is None:
+            return otel_context.attach(_RunningContext(otel_context.get_current(), trace, self._known(trace), run_id))
+        return _CURRENT.set(_RunningContext(_CURRENT.get(), trace, self._known(trace), run_id))
 
     def leave(self, token: Any) -> None:  # noqa: ANN401 -- what OpenTelemetry has returned
         """Make current what was."""
-        otel_context.detach(token)
+        if _CURRENT is None:
+            otel_context.detach(token)
+        else:
+            _CURRENT.reset(token)
 
     def request(self, caller: TraceContext | None, request_id: str, action: str) -> _RequestContext:
         """Trace a request as a span of its own, below the caller's or below what is current, until it has ended."""
@@ -202,24 +207,23 @@ class PieceSpans:
     """The spans of one piece of a run."""
 
     def __init__(self, piece: RunPiece, resource: Resource) -> None:
-        known: _RunContext = piece.trace.native
-        self._piece, self._run = piece, known.run
+        self._piece, self._known = piece, piece.trace.native
         self._id = piece.trace.span
+        self.has_others = False
         self._common: Final[_Common] = (resource, piece.run, piece.workflow)
 
     def all(self) -> list[tuple[int, SpanFacts]]:
         """Return them with their ids: what was done, then the claim, and in the end the run itself."""
-        piece, run, common = self._piece, self._run, self._common
+        piece, run, common = self._piece, self._known.run, self._common
         found: list[tuple[int, SpanFacts]] = []
         if not piece.number:
             if piece.nominal_at is not None:
-                named = (("standfast.schedule", piece.schedule),)
-                tick = SpanFacts("tick", common, run, piece.nominal_at, piece.started_at, about=named)
-                found.append((self._id("tick"), tick))
-            until = min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
-            start = SpanFacts("start", common, run, piece.started_at, until)
-            found.append((self._id("start"), start))
-        self._add_operations(found)
+                found.append(self.tick(piece.nominal_at))
+            found.append((self._id("start"), SpanFacts("start", common, run, piece.started_at, self.began_at)))
+        for began, ended, operation, attempt, error in self.steps():
+            step = SpanFacts("step", common, run, began, ended, operation, attempt, error)
+            found.append((self._id("step", operation, attempt), step))
+        found += self.others()
         if piece.worker:
             about = (("standfast.worker", piece.worker), ("standfast.fence", piece.fence))
             claim = SpanFacts("claim", common, run, piece.claimed_at, piece.ended_at, about=about)
@@ -228,49 +232,92 @@ class PieceSpans:
             found.append(self.whole())
         return found
 
+    @property
+    def began_at(self) -> Instant:
+        """When the first worker began with the run."""
+        piece = self._piece
+        return min(piece.claimed_at, piece.history[0].at) if piece.history else piece.claimed_at
+
+    def tick(self, at: Instant) -> tuple[int, SpanFacts]:
+        """Return the span of the wait between the time that a schedule named and the start."""
+        named = (("standfast.schedule", self._piece.schedule),)
+        return self._id("tick"), SpanFacts(
+            "tick", self._common, self._known.run, at, self._piece.started_at, about=named
+        )
+
     def whole(self) -> tuple[int, SpanFacts]:
         """Return the span of the run itself."""
         piece, above = self._piece, self._piece.trace.parent
         how = (("standfast.status", piece.status), ("standfast.version", piece.version))
-        error = piece.error or piece.status if piece.status in _FAILED else ""
+        error = piece.error or piece.status if piece.status in FAILED else ""
         parent = None if above is None else _span_context(above)
         times = (piece.started_at, piece.ended_at)
         facts = SpanFacts(f"run {piece.workflow}", self._common, parent, *times, about=how, error=error, kind=_CONSUMER)
         return piece.trace.run_span, facts
 
-    def _add_operations(self, found: list[tuple[int, SpanFacts]]) -> None:
-        """Add the spans of steps, waits and holds that ended in this piece."""
-        piece, run, common, identify = self._piece, self._run, self._common, self._id
-        history = piece.history
+    def steps(self) -> list[tuple[Instant, Instant, str, int, str]]:
+        """Return the attempts at steps that ended in this piece; of each its times, id, number, and type of its error.
+
+        They are most of all spans, so nothing more is made of them here.
+        """
+        piece = self._piece
+        history, first = piece.history, piece.first
         tried: dict[str, int] = {}
-        for event in history[: piece.first]:
+        for event in history[:first]:
             if event.kind == "tried":
                 tried[event.id] = tried.get(event.id, 0) + 1
-        since: dict[str, Instant] = {}
+        found: list[tuple[Instant, Instant, str, int, str]] = []
+        for position in range(first, len(history)):
+            event = history[position]
+            kind = event.kind
+            if kind not in _ATTEMPTS:
+                self.has_others = True
+                continue
+            operation, at, took, failure = event.id, event.at, event.took, event.failure
+            attempt = tried.get(operation, 0) + 1 if tried else 1
+            if kind == "tried":
+                tried[operation] = attempt
+            began = Instant(at - took) if took else self._since(position)
+            found.append((began, at, operation, attempt, "" if failure is None else str(failure.type)))
+        return found
+
+    def others(self) -> list[tuple[int, SpanFacts]]:
+        """Return waits, holds and updates that ended in this piece; :meth:`steps` has found out if there are any."""
+        found: list[tuple[int, SpanFacts]] = []
+        if not self.has_others:
+            return found
+        piece, run, common, identify = self._piece, self._known.run, self._common, self._id
+        history = piece.history
         for position in range(piece.first, len(history)):
             event = history[position]
             kind, operation, at = event.kind, event.id, event.at
-            path, _, name = operation.rpartition("/")
-            if kind in _ATTEMPTS:
-                attempt = tried[operation] + 1 if operation in tried else 1
-                if kind == "tried":
-                    tried[operation] = attempt
-                began = at - event.took if event.took else since.get(path, min(piece.claimed_at, at))
-                error = "" if event.failure is None else str(event.failure.type)
-                step = SpanFacts("step", common, run, began, at, operation, attempt, error)
-                found.append((identify("step", operation, attempt), step))
-            elif kind in _WAITS:
+            if kind in _WAITS:
                 opened, name = _WAITS[kind]
-                began = _found(history, position, opened, operation) or since.get(path, min(piece.claimed_at, at))
+                began = _found(history, position, opened, operation) or self._since(position)
                 wait = SpanFacts(name, common, run, began, at, operation, link=event.link)
                 found.append((identify(kind, operation), wait))
             elif kind == "update":
-                update = SpanFacts(f"update {name.removeprefix('@')}", common, run, at, at, operation, link=event.link)
+                name = operation.rpartition("/")[2].removeprefix("@")
+                update = SpanFacts(f"update {name}", common, run, at, at, operation, link=event.link)
                 found.append((identify(kind, operation, position), update))
             elif kind == "released" and (held := _found(history, position, "held", operation)) is not None:
                 hold = SpanFacts("hold", common, run, held, at, operation)
                 found.append((identify("hold", operation), hold))
-            since[path] = at
+        return found
+
+    def _since(self, position: int) -> Instant:
+        """Return since when the branch of an operation did nothing else: the last that it did in this piece, if any."""
+        piece, history = self._piece, self._piece.history
+        path = history[position].id.rpartition("/")[0]
+        for place in range(position - 1, piece.first - 1, -1):
+            if history[place].id.rpartition("/")[0] == path:
+                return history[place].at
+        return min(piece.claimed_at, history[position].at)
+
+
+def step_name(operation: str) -> str:
+    """Return the name of a step's span: that of its function, whatever the number and the branch."""
+    return f"step {operation.rpartition('/')[2].partition('#')[0]}"
 
 
 class SpanFacts(Struct, frozen=True, gc=False):
@@ -290,8 +337,8 @@ class SpanFacts(Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The name of the span; a step's is that of its function, whatever the number and the branch."""
-        return f"step {self.operation.rpartition('/')[2].partition('#')[0]}" if self.attempt else self.title
+        """The name of the span."""
+        return step_name(self.operation) if self.attempt else self.title
 
     @property
     def times(self) -> tuple[int, int]:
@@ -561,17 +608,21 @@ class _RunningContext(otel_context.Context):
 
 @final
 class _RunContext:
-    """What all spans of a run have in common, in OpenTelemetry's own types."""
+    """What all spans of a run have in common. It does not refer to the trace, which refers to it."""
 
-    __slots__ = ("_flags", "_trace_id", "is_sampled", "resource", "run", "state")
+    __slots__ = ("_flags", "_run_span", "_trace_id", "is_sampled", "resource", "state")
 
     def __init__(self, trace: RunTrace, resource: Resource, *, is_sampled: bool) -> None:
-        parent = None if trace.parent is None else _span_context(trace.parent)
         self.is_sampled, self.resource = is_sampled, resource
-        self._trace_id: Final = trace.trace_id
+        self._trace_id, self._run_span = trace.trace_id, trace.run_span
         self._flags: Final = _SAMPLED if is_sampled else _NOT_SAMPLED
-        self.state: Final = otel.TraceState() if parent is None else parent.trace_state
-        self.run: Final = self.context(trace.run_span)
+        parent = trace.parent
+        self.state: Final = None if parent is None or not parent.state else _span_context(parent).trace_state
+
+    @property
+    def run(self) -> otel.SpanContext:
+        """The context of the run's own span."""
+        return self.context(self._run_span)
 
     def context(self, span: int) -> otel.SpanContext:
         """Return the context of a span of the run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -9,19 +10,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self, final
 
 import pytest
+from msgspec import structs
 from opentelemetry import trace as otel
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import standfast as sf
+from standfast.clock import Instant
 from standfast.errors import InvalidArgumentError, RunFailedError
 from standfast.telemetry.otlp import SLICE, OtlpSpans, SpanEncoder, SpanGroups
-from standfast.telemetry.traces import RequestFacts, TracingHook
-from standfast.trace_context import read_headers
+from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, TracingHook
+from standfast.trace_context import RunPiece, RunTrace, read_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -386,3 +389,74 @@ def test_requests_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiv
     sent = [each.value.string_value for span in receiver.spans for each in span.attributes if each.key.endswith("id")]
 
     assert (sent, sender.dropped) == (["r-0", "r-1", "r-2"], 3)
+
+
+@final
+class PiecesTaken(SpanProcessor):
+    """Keeps the pieces of runs that it is given whole."""
+
+    def __init__(self) -> None:
+        self.pieces: list[RunPiece] = []
+        self.suspended = asyncio.Event()
+
+    def take(self, told: Any) -> None:
+        """Keep it."""
+        if isinstance(told, RunPiece):
+            self.pieces.append(told)
+            if told.status == "suspended":
+                self.suspended.set()
+
+
+@sf.workflow
+async def empty(ctx: sf.Context) -> None:
+    """Do nothing."""
+    del ctx
+
+
+@sf.workflow
+async def branches(ctx: sf.Context) -> None:
+    """Take steps side by side, one of them without an exact time."""
+    await ctx.gather(*(ctx.step(works, number) for number in range(3)))
+
+
+def variants(piece: RunPiece) -> Iterator[RunPiece]:
+    """Yield a piece, and what else there may be of it."""
+    yield piece
+    yield structs.replace(piece, schedule="nightly", nominal_at=Instant(piece.started_at - 5), number=0, first=0)
+    yield structs.replace(piece, status="timed_out", error="")
+    yield structs.replace(piece, worker="", history=())
+    yield structs.replace(piece, ended_at=Instant(piece.started_at - 1_000_000), fence=2**40, version="é" * 3_000)
+    yield structs.replace(piece, history=[structs.replace(each, took=0) for each in piece.history])  # type: ignore[type-var] # they are structs
+    yield structs.replace(piece, first=len(piece.history) // 2, number=3)
+    for stored in (CALLER, f"{CALLER} vendor=1"):
+        trace = RunTrace(("main", "", piece.run, 0), stored)
+        TracingHook(provided()).enter_run(trace, piece.run)
+        yield structs.replace(piece, trace=trace, run="é" * 200)
+
+
+async def test_a_piece_of_a_run_is_encoded_as_its_spans_are_by_opentelemetry() -> None:
+    """Field by field, for pieces of every kind: what is written at once is what is made of facts one by one."""
+    taken = PiecesTaken()
+    provider = provided(taken)
+    await runs(provider)
+    await runs(provider, fails=True)
+    at_once = sf.admin.WorkerLimits(linger=0)
+    async with sf.Engine(
+        "memory://", workflows=[shopping, empty, branches], hooks=[TracingHook(provider)], worker=at_once
+    ) as engine:
+        run = await engine.start(shopping, 1)
+        await taken.suspended.wait()
+        await run.signal("go", False)
+        await run.result()
+        await (await engine.start(empty)).result()
+        await (await engine.start(branches)).result()
+    encoder = SpanEncoder()
+    assert {piece.status for piece in taken.pieces} == {"completed", "failed", "suspended"}
+    for told in taken.pieces:
+        for piece in variants(told):
+            groups, known = SpanGroups(), piece.trace.native
+            encoder.add(piece, groups)
+            late = [LateSpan(known.context(each), facts) for each, facts in PieceSpans(piece, known.resource).all()]
+            expected = encode_spans(late).resource_spans[0].scope_spans[0].spans if late else []
+
+            assert by_id(in_message(encoder.message(groups))) == by_id(list(expected))
