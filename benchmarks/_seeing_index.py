@@ -298,6 +298,10 @@ def rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
         yield Row(f"a count up to a thousand {of}", "ms", stored.count, stored.bare_count)
         yield from _by_start(stored, of)
         yield Row(f"longest pause during a page {of}", "ms", stored.pause, bar=plainly_at_most(5))
+
+
+def cost_rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
+    """Yield what the records of the index cost."""
     cost = Cost(folder)
     stack.callback(cost.close)
     what = "100 at a time, 5 steps, with the index and without"

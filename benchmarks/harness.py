@@ -22,7 +22,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -59,11 +59,8 @@ class Bar:
         other = medians.get(self.of)
         return medians[STANDFAST] / other if other else None
 
-    def met(self, medians: Mapping[str, float]) -> bool | None:
-        """Tell whether the bar is reached; None if that could not be measured."""
-        ratio = self.ratio(medians)
-        if ratio is None:
-            return None
+    def met(self, ratio: float) -> bool:
+        """Return True if a ratio reaches the bar."""
         return ratio <= self.bound if self.upper else ratio >= self.bound
 
     def __str__(self) -> str:
@@ -96,7 +93,9 @@ def plainly_at_least(bound: float) -> Bar:
 class Row:
     """One question, asked of every contestant. A measure returns its figure in ``unit``.
 
-    ``absent`` says of peers that could not be asked why that is so.
+    ``absent`` says of peers that could not be asked why that is so. With ``by_round`` figures are compared within each
+    round, and the median of these ratios counts: for short windows, where something else on the machine slows down a
+    few rounds in a row, and the medians of two contestants may come from either side of that.
     """
 
     what: str
@@ -107,6 +106,7 @@ class Row:
     bar: Bar | None = None
     rounds: int = ROUNDS
     absent: Mapping[str, str] = field(default_factory=dict)
+    by_round: bool = False
 
     def contestants(self) -> dict[str, Measure]:
         """Return everyone who is measured, by name."""
@@ -126,6 +126,47 @@ class Outcome:
         """The median of each contestant."""
         return {name: statistics.median(figures) for name, figures in self.figures.items()}
 
+    @property
+    def ratio(self) -> float | None:
+        """Standfast's figure in terms of the bar; without a bar, how it compares to the limit."""
+        bar = self.row.bar or at_least(0)
+        if not self.row.by_round:
+            return bar.ratio(self.medians)
+        rounds = [dict(zip(self.figures, each, strict=True)) for each in zip(*self.figures.values(), strict=True)]
+        ratios = [ratio for each in rounds if (ratio := bar.ratio(each)) is not None]
+        return statistics.median(ratios) if ratios else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is reached; None if there is none, or it could not be measured."""
+        bar, ratio = self.row.bar, self.ratio
+        return None if bar is None or ratio is None else bar.met(ratio)
+
+    def packed(self) -> str:
+        """Return it as one line, for another process; what was measured is left out, and only the figures are told."""
+        row = self.row
+        told = {
+            "row": [row.what, row.unit, row.rounds, dict(row.absent), row.by_round],
+            "has_limit": row.limit is not None,
+            "peers": list(row.peers),
+            "bar": row.bar and asdict(row.bar),
+            "figures": dict(self.figures),
+        }
+        return json.dumps(told)
+
+    @classmethod
+    def unpacked(cls, line: str) -> Outcome:
+        """Return what another process has measured."""
+        told = json.loads(line)
+
+        def elsewhere() -> float:
+            raise RuntimeError("this was measured in another process")
+
+        what, unit, rounds, absent, by_round = told["row"]
+        limit, peers = elsewhere if told["has_limit"] else None, dict.fromkeys(told["peers"], elsewhere)
+        bar = told["bar"] and Bar(**told["bar"])
+        return cls(Row(what, unit, elsewhere, limit, peers, bar, rounds, absent, by_round), told["figures"])
+
     def as_json(self, subject: str) -> str:
         """Return the outcome as one line of JSON."""
         bar, medians = self.row.bar, self.medians
@@ -135,9 +176,9 @@ class Outcome:
             "unit": self.row.unit,
             "medians": {name: float(f"{value:.5g}") for name, value in medians.items()},
             "spread": {name: [float(f"{min(v):.5g}"), float(f"{max(v):.5g}")] for name, v in self.figures.items()},
-            "ratio": (bar or at_least(0)).ratio(medians),
+            "ratio": self.ratio,
             "bar": bar and str(bar),
-            "met": bar and bar.met(medians),
+            "met": self.met,
         }
         return json.dumps(facts, ensure_ascii=False)
 
@@ -146,8 +187,7 @@ class Outcome:
         bar, medians, unit = self.row.bar, self.medians, self.row.unit
         peers = [f"{name} {shown(medians[name])}" for name in self.row.peers if name in medians]
         peers += [f"{name}: {why}" for name, why in self.row.absent.items()]
-        ratio = (bar or at_least(0)).ratio(medians)  # without a bar, how it compares to the limit
-        met = bar.met(medians) if bar else None
+        ratio = self.ratio
         return [
             f"{self.row.what} ({unit})",
             shown(medians[LIMIT]) if LIMIT in medians else "-",
@@ -155,7 +195,7 @@ class Outcome:
             shown(medians[STANDFAST]),
             "-" if ratio is None else shown(ratio) if bar and bar.plain else f"{ratio:.2f}",
             str(bar) if bar else "-",
-            {True: "yes", False: "**no**", None: "-"}[met],
+            {True: "yes", False: "**no**", None: "-"}[self.met],
         ]
 
 
@@ -217,9 +257,7 @@ class Subject:
 def finish(subject: Subject) -> NoReturn:
     """Run a subject as a program; with ``--strict`` a missed bar is a failure."""
     outcomes = subject.run()
-    missed = [
-        outcome.row.what for outcome in outcomes if outcome.row.bar and outcome.row.bar.met(outcome.medians) is False
-    ]
+    missed = [outcome.row.what for outcome in outcomes if outcome.met is False]
     print(f"\nmissed: {', '.join(missed)}" if missed else "\nevery bar is met")
     sys.exit(1 if missed and "--strict" in sys.argv else 0)
 
