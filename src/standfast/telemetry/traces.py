@@ -513,7 +513,7 @@ class _RequestContext(otel_context.Context):
     def lie_in(self, around: otel_context.Context) -> None:
         """Have what is current around the request."""
         if around or type(around) is not otel_context.Context:  # one of ours may be empty, and has a span all the same
-            dict.update(self, around)  # OpenTelemetry forbids its own, since contexts never change
+            dict[str, object].update(self, around)  # OpenTelemetry forbids its own, since contexts never change
             if self.above is None:
                 self.above = around.get(_SPAN_KEY)
 
