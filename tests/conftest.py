@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import fork_server
 from tests.conformance.on_server import OnServer
 from tests.selection import IN_MAKE_TEST, is_beyond_essentials, is_exhaustive, is_thorough
 from tests.sizes import PROVE, size, tallies
@@ -128,7 +129,8 @@ def pytest_testnodedown(node: object) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over what the repeating tests of this process did, if it is one of several."""
+    """End the server that forks; hand over what the repeating tests of this process did, if it is one of several."""
+    fork_server.close()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["rounds"] = [str(tally) for tally in tallies]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.docs.page import blocks
+from tests.fork_server import forked_run
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("page.py")
@@ -18,12 +22,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *(path for path in ROOT.glob("docs/**/*.md")
 def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a page in a process of its own, in an empty folder, with warnings as errors."""
     command = [sys.executable, "-W", "error", str(RUNNER), str(page)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=50)
+    return forked_run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=50)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_on_a_page_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    """Every Python block of every page works, in order, on a fresh interpreter."""
+    """Every Python block of every page works, in order, in a process of its own."""
     if not blocks(page.read_text(encoding="utf-8")):
         return
     answer = run_page(page, tmp_path)

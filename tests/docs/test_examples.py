@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fork_server import forked_run
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 # The demonstration takes a while and shows live timings; it has tests of its own, in tests/integration/test_demo.py.
@@ -27,7 +28,7 @@ def promised(text: str) -> str:
 def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
     """An example works in an empty folder, without a warning, and prints exactly its last comment."""
     command = [sys.executable, "-W", "error", str(example)]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    answer = forked_run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert answer.stdout == promised(example.read_text(encoding="utf-8"))
 

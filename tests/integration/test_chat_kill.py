@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.client import connect
 
+from tests.fork_server import forked_exec
 from tests.integration.cli.programs import SHOWN, TOKEN
 from tests.services.server_process import DIES_WITH_PARENT, free_port
 
@@ -28,7 +29,7 @@ PATIENCE = 40.0
 async def serving(port: int, folder: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Serve the example, and kill it at the end."""
     command = [sys.executable, "-m", "standfast", "serve", "support_chat:app", "--app-dir", str(EXAMPLES)]
-    started = await asyncio.create_subprocess_exec(
+    started = await forked_exec(
         *DIES_WITH_PARENT,
         *command,
         "--port",

@@ -16,6 +16,7 @@ import pytest
 from examples.gitstore import GitError, GitStore, PushError, Tree, git
 from standfast.exclusion import Exclusion
 from standfast.exclusion.retry import Backoff
+from tests.fork_server import ForkedPopen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -286,7 +287,7 @@ def start_pusher(working_copy: Path, name: str, times: int, scratch: Path) -> su
     command = [sys.executable, "-W", "error", str(PUSHER), str(working_copy), name, str(times)]
     environment = os.environ | {"TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    return ForkedPopen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
 
 
 def collide(working_copy: Path, times: int, scratch: Path) -> list[dict[str, int]]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import httpx
 
 from tests import services
+from tests.fork_server import ForkedPopen
 from tests.integration.cli.programs import PATIENCE, ROOT, SHOWN, Program
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def under_uvicorn(name: str, http: str) -> Iterator[str]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-"))
         environment = os.environ | {"STANDFAST_STORE": f"sqlite:///{folder}/store.db", "PYTHONPATH": str(ROOT / "src")}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        process = ForkedPopen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         stack.enter_context(process)
         stack.callback(process.kill)
         assert process.stderr is not None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from standfast import blocking
+from tests.fork_server import forked_run
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,7 +23,7 @@ WARNINGS = ["-W", "always::ResourceWarning", "-W", "ignore:This process:Deprecat
 def said(program: str, *arguments: object) -> tuple[int, list[str], str]:
     """Run a program of ``programs/`` to its end; return its status, the lines it printed and what it complained of."""
     module = f"tests.integration.blocking.programs.{program}"
-    done = subprocess.run(
+    done = forked_run(
         [sys.executable, *WARNINGS, "-m", module, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

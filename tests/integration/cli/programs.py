@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import monotonic
+from tests.fork_server import ForkedPopen
 
 if TYPE_CHECKING:
     import signal
@@ -40,7 +41,7 @@ class Program:
 
     def __init__(self, url: str, *arguments: str, owns_terminal: bool = False, **options: Any) -> None:
         before = [sys.executable, "-c", OWN_TERMINAL] if owns_terminal else []
-        self.process: Final = subprocess.Popen(
+        self.process: Final[subprocess.Popen[bytes]] = ForkedPopen[bytes](
             [*before, *STANDFAST, *arguments],
             stdin=options.pop("stdin", subprocess.PIPE),
             stdout=options.pop("stdout", subprocess.PIPE),

@@ -10,6 +10,7 @@ import standfast as sf
 from standfast.stores import Conflict, Put
 from standfast.stores.transfer import fence_store
 from standfast.testing.conformance.workflows.ground import eventually
+from tests.fork_server import forked_exec
 from tests.integration.moving.places import fresh_url
 from tests.integration.moving.transfers import opened
 
@@ -70,6 +71,6 @@ async def copied(url: str) -> str:
     """Copy the database of a store in use, from another process, and return the URL of the copy."""
     program = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('VACUUM INTO ?', (sys.argv[2],))"
     path = url.removeprefix("sqlite:///")
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, path, f"{path}.copy")
+    process = await forked_exec(sys.executable, "-c", program, path, f"{path}.copy")
     assert await process.wait() == 0
     return f"{url}.copy"

@@ -14,6 +14,7 @@ from standfast.stores import Commit, Put, Record
 from standfast.stores.backend import EXPORTED
 from standfast.stores.transfer import FORMAT, ExportHeader, ExportWriter, kind_of
 from standfast.testing.conformance.workflows.ground import eventually
+from tests.fork_server import forked_exec
 from tests.integration.moving.places import fresh_url
 from tests.integration.moving.transfers import content, opened
 
@@ -91,4 +92,4 @@ async def ended(process: asyncio.subprocess.Process) -> int | None:
 async def standfast(url: str, *arguments: str) -> asyncio.subprocess.Process:
     """Start the command."""
     command = (sys.executable, "-m", "standfast", *arguments, "--store", url)
-    return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    return await forked_exec(*command, stdout=asyncio.subprocess.PIPE)

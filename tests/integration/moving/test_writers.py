@@ -7,6 +7,7 @@ import io
 import sys
 
 from standfast.stores.transfer import records
+from tests.fork_server import forked_exec
 from tests.integration.moving.transfers import exported
 
 WRITERS = ("ann", "bob")
@@ -33,7 +34,7 @@ async def test_every_acknowledged_commit_is_in_the_file_and_no_other(url: str) -
 async def start(url: str, name: str) -> asyncio.subprocess.Process:
     """Start a writer."""
     module = "tests.integration.moving.writer"
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", module, url, name, stdout=asyncio.subprocess.PIPE)
+    return await forked_exec(sys.executable, "-m", module, url, name, stdout=asyncio.subprocess.PIPE)
 
 
 async def line_of(writer: asyncio.subprocess.Process) -> str:

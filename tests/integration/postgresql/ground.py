@@ -16,6 +16,7 @@ import asyncpg
 from standfast.stores.postgresql import PostgresServer
 from standfast.stores.remote import RemoteBackend
 from standfast.stores.url import open_store
+from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,7 +107,7 @@ async def until(reached: Callable[[], Awaitable[Any]], within: float = 15) -> No
 
 async def run_program(name: str, *arguments: str) -> tuple[int, str]:
     """Run a program of these tests to its end; return how it ended and what it said."""
-    program = await asyncio.create_subprocess_exec(
+    program = await forked_exec(
         sys.executable, "-m", f"tests.integration.postgresql.programs.{name}", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

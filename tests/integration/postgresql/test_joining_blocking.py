@@ -17,6 +17,7 @@ import pytest
 import standfast as sf
 from standfast import blocking
 from standfast.errors import RunNotFoundError, UnsuitableConnectionError
+from tests.fork_server import forked_exec
 from tests.integration.postgresql.joined import BLOCKING, Ground, RolledBackError, make_ground
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def test_a_connection_for_an_event_loop_is_refused(ground: Ground, engine: block
 
 async def test_a_django_project_starts_runs_and_records_steps_in_its_own_transactions(ground: Ground) -> None:
     """``transaction.atomic`` decides: what is committed is started, what is undone is not, autocommit is refused."""
-    program = await asyncio.create_subprocess_exec(
+    program = await forked_exec(
         sys.executable, "-m", "tests.integration.postgresql.programs.shop", ground.server, ground.url, ground.namespace,
         stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

@@ -13,6 +13,7 @@ import pytest
 
 from standfast.errors import RunNotFoundError
 from standfast.ids import new_id
+from tests.fork_server import forked_exec
 from tests.integration.postgresql.charges import POINTS, engine_of
 from tests.integration.postgresql.joined import Ground, make_ground
 from tests.sizes import rounds
@@ -29,7 +30,7 @@ async def ground(postgresql_url: str) -> Ground:
 
 async def kill_at(ground: Ground, points: dict[str, str]) -> dict[str, int]:
     """Let processes live until they are killed at their point; return how each of them ended."""
-    program = await asyncio.create_subprocess_exec(
+    program = await forked_exec(
         sys.executable, "-m", "tests.integration.postgresql.programs.victims", ground.url, ground.server,
         *(f"{point}={space}" for point, space in points.items()),
         stdout=asyncio.subprocess.PIPE, cwd=ROOT,
@@ -80,7 +81,7 @@ async def test_whoever_is_killed_at_any_time_does_neither(ground: Ground, seed: 
 @pytest.mark.parametrize("point", ["a recorded", "b recorded"])
 async def test_whoever_is_stopped_with_its_transaction_open_is_taken_over(ground: Ground, point: str) -> None:
     """The server ends a transaction that sits idle; when the process goes on, it can commit nothing any more."""
-    victim = await asyncio.create_subprocess_exec(
+    victim = await forked_exec(
         sys.executable, "-m", "tests.integration.postgresql.programs.victims", ground.url, ground.server,
         f"stop at {point}={ground.namespace}",
         stdout=asyncio.subprocess.PIPE, cwd=ROOT,

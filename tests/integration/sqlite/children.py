@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import monotonic
+from tests.fork_server import ForkedPopen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         module = program if "." in program else f"tests.integration.sqlite.programs.{program}"
-        self.process: Final = subprocess.Popen(
+        self.process: Final = ForkedPopen(
             [*under, sys.executable, "-m", module, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
+from tests.fork_server import forked_exec
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -35,7 +37,7 @@ class Nursery:
         self.ended: Final[set[int]] = set()
 
     async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = await forked_exec(
             sys.executable, "-m", "tests.integration.workflows.programs.nursery",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **self._environment},

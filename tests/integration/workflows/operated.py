@@ -30,6 +30,7 @@ from standfast.errors import (
     StoreUnavailableError,
     WorkflowError,
 )
+from tests.fork_server import forked_exec
 from tests.integration.workflows.checks import Excuses, check, check_locks, in_time, records_of
 from tests.integration.workflows.flows import SHAPES, adder, holder, listener, locker, payer, queued
 from tests.integration.workflows.nursery import ROOT
@@ -283,7 +284,7 @@ def check_fences(entries: list[Entry]) -> list[str]:
 @asynccontextmanager
 async def operating(url: str, seed: int) -> AsyncIterator[None]:
     """Have an operator in a process of its own act for the length of a block."""
-    operator = await asyncio.create_subprocess_exec(
+    operator = await forked_exec(
         sys.executable, "-m", "tests.integration.workflows.programs.operator", url, str(seed),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

@@ -14,6 +14,7 @@ import standfast as sf
 from standfast.errors import WouldWaitError
 from standfast.stores.protocol import Put
 from standfast.workflows.records import CHUNKS, Chunk, RunKeys, events_of
+from tests.fork_server import forked_exec
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.lock_holder import holds
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.heavy  # real processes: once, on the default interpret
 async def worker(url: str) -> AsyncIterator[None]:
     """A process that drives runs, and is killed without a warning at the end of the block."""
     path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-    process = await asyncio.create_subprocess_exec(
+    process = await forked_exec(
         sys.executable, "-m", "tests.integration.workflows.programs.lock_holder", url,
         stdout=asyncio.subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
@@ -79,7 +80,7 @@ async def test_a_killed_worker_takes_no_lock_of_a_run_with_it(tmp_path: object) 
 
 async def standfast(*words: str, url: str) -> str:
     """Run the command as an operator does; return what it prints."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked_exec(
         sys.executable, "-m", "standfast", *words,
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "STANDFAST_STORE": url},
     )  # fmt: skip

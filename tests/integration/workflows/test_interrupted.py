@@ -11,6 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast.events import WorkerWaits
+from tests.fork_server import ForkedPopen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_a_program_says_what_it_waits_for(tmp_path: Path, number: signal.Signals) -> None:
     """On stderr, without a hook or a log being set up: which step of which run and for how long."""
-    program = subprocess.Popen(
+    program = ForkedPopen(
         [sys.executable, "-c", PROGRAM, f"sqlite:///{tmp_path}/store.db"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

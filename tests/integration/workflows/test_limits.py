@@ -15,6 +15,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import WorkflowConcurrencyLimitExceededError
+from tests.fork_server import forked_exec
 from tests.integration.workflows.programs.limited import WORKFLOWS, alone, in_turn
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 @asynccontextmanager
 async def worker(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that drives runs; it is killed at the end, if it was not before."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked_exec(
         sys.executable, "-m", "tests.integration.workflows.programs.limited", url, stdout=asyncio.subprocess.PIPE,
         cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )  # fmt: skip

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import standfast as sf
+from tests.fork_server import forked_exec
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.starters import gathers
 from tests.sizes import size
@@ -19,7 +20,7 @@ from tests.sizes import size
 async def test_of_many_processes_one_starts_the_run_and_all_signals_arrive(url: str) -> None:
     """They start one id at the same moment, and each sends every signal twice: one run, none lost, none doubled."""
     processes, signals = size(full=50, quick=16), size(full=100, quick=4)
-    racing = await asyncio.create_subprocess_exec(
+    racing = await forked_exec(
         sys.executable, "-m", "tests.integration.workflows.programs.starters", url, str(processes), str(signals),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},

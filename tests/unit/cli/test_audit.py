@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+
+from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
     import standfast as sf
@@ -56,7 +57,7 @@ async def test_the_audit_is_followed(url: str, space: sf.Space, ask: Ask) -> Non
     async with space.mutex("a").hold(on_lost="tell"):
         await ask("locks", "release", "a", "--yes", "--as", "ann")
     command = [sys.executable, "-m", "standfast", "--store", url, "audit", "--follow", "--json"]
-    following = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    following = await forked_exec(*command, stdout=subprocess.PIPE)
     assert following.stdout is not None
     first = json.loads(await following.stdout.readline())
     async with space.mutex("b").hold(on_lost="tell"):

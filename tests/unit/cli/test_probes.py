@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fork_server import forked_exec
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,7 +30,7 @@ async def test_a_place_that_is_taken_ends_the_command_with_a_sentence(tmp_path: 
     (tmp_path / "desk.py").write_text(PROGRAM.format(folder=tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        started = await asyncio.create_subprocess_exec(
+        started = await forked_exec(
             *(sys.executable, "-m", "standfast", *command, "--app-dir", str(tmp_path), "--listen", str(port)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from standfast.cli.http_server import on_port
+from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ async def test_a_server_whose_output_is_read_no_more_still_ends_by_a_signal(tmp_
     command = [sys.executable, "-m", "standfast", "serve", "desk:app", "--app-dir", str(tmp_path)]
     command += ["--uds", str(tmp_path / "desk.sock")]
     reading, writing = os.pipe()
-    server = await asyncio.create_subprocess_exec(*command, stdout=writing, stderr=asyncio.subprocess.DEVNULL)
+    server = await forked_exec(*command, stdout=writing, stderr=asyncio.subprocess.DEVNULL)
     os.close(writing)
     try:
         line = await asyncio.to_thread(os.read, reading, 100)

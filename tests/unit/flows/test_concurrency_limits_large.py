@@ -15,6 +15,7 @@ from standfast.ids import new_id
 from standfast.locks.entry import LIMIT
 from standfast.locks.inspect import explain
 from standfast.locks.survey import read_lines
+from tests.fork_server import forked_exec
 from tests.sizes import size
 
 if TYPE_CHECKING:
@@ -116,9 +117,7 @@ async def test_a_limit_in_memory_may_be_as_large() -> None:
 async def test_the_permits_of_a_killed_process_come_back(tmp_path: Path) -> None:
     """All at once, as soon as the store sees that it died; no more than the limit run, and no record is left."""
     url, theirs = f"sqlite:///{tmp_path / 'store.db'}", MANY * 6 // 10
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, url, str(theirs), stdout=asyncio.subprocess.PIPE
-    )
+    child = await forked_exec(sys.executable, "-c", PROGRAM, url, str(theirs), stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
     try:
         async with asyncio.timeout(SOON):

@@ -13,6 +13,7 @@ import pytest
 import standfast as sf
 from standfast.errors import InvalidArgumentError, LeaseLostError
 from standfast.locks.line_history import HISTORIES, KEPT, LineHistory
+from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -164,7 +165,7 @@ asyncio.run(main())
 async def test_a_holder_that_was_killed_is_kept_as_killed(tmp_path: Path) -> None:
     """By a real ``kill -9``, on a store that sees a process die."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, url, stdout=asyncio.subprocess.PIPE)
+    process = await forked_exec(sys.executable, "-c", PROGRAM, url, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"held\n"
     async with sf.open(url) as space:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import standfast as sf
+from tests.fork_server import forked_exec
 
 ROOT = Path(__file__).resolve().parents[3]
 REACHED = asyncio.Event()
@@ -97,7 +98,7 @@ async def test_a_run_goes_on_after_a_program_that_did_not_close_its_engine(
     """It is not failed, does not compensate, and is completed by the next program."""
     url = f"sqlite:///{tmp_path}/store.db"
     code = f"from {__name__} import first_program; first_program({url!r}, {name!r}, {how!r})"
-    program = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+    program = await forked_exec(sys.executable, "-c", code, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
     _, said = await program.communicate()
     assert program.returncode == {"returns": 0, "raises": 1, "exits": 3}[how]
     assert b"CancelledError" not in said

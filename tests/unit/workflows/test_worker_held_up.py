@@ -13,6 +13,7 @@ import standfast as sf
 from standfast.events import LoopHeldUp
 from standfast.locks.heartbeat import PRESENCES
 from standfast.workflows.worker import HELD_UP, MINUTES, PULSE, Pulse
+from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +175,7 @@ async def loop_of_a_worker(engine: sf.Engine, is_so: Callable[[LoopReport], obje
 async def test_others_see_that_the_loop_of_a_worker_stands_still(tmp_path: Path) -> None:
     """While it does, by the heartbeat of its process; and afterwards how long it was."""
     url = f"sqlite:///{tmp_path}/standfast.db"
-    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", STALLS, url, stdin=asyncio.subprocess.PIPE)
+    worker = await forked_exec(sys.executable, "-c", STALLS, url, stdin=asyncio.subprocess.PIPE)
     try:
         async with sf.Engine(url, drive=False) as engine:
             during = await loop_of_a_worker(engine, lambda told: told.stands_for > HELD_UP)

@@ -12,6 +12,7 @@ import pytest
 
 from standfast.stores.sqlite import locks as turns
 from standfast.stores.sqlite.locks import _NEXT, WriteTurn, lock_holder
+from tests.fork_server import ForkedPopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ sys.stdin.readline()
 def rival(path: Path, way: str) -> Iterator[subprocess.Popen[str]]:
     """Let another process take the turn."""
     command = [sys.executable, "-c", RIVAL, str(path), way]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with ForkedPopen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

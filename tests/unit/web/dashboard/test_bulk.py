@@ -13,6 +13,7 @@ import pytest
 
 import standfast as sf
 from standfast.web.dashboard import bulk
+from tests.fork_server import forked_exec
 from tests.unit.web.dashboard.opened import Opened, broken, opened, until
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ async def test_work_whose_process_was_killed_is_told_as_cut_off_and_the_rest_is_
         made = Opened(engine)
         async with made.dashboard, made.http:
             await failed(made, 7)
-            process = await asyncio.create_subprocess_exec(sys.executable, "-c", CUT_OFF, url, stdout=PIPE)
+            process = await forked_exec(sys.executable, "-c", CUT_OFF, url, stdout=PIPE)
             assert process.stdout is not None
             job_id = (await process.stdout.readline()).decode().strip()
             async with asyncio.timeout(30), engine.space.watch(engine.space.key(bulk.BULK_RECORDS)) as watch:
