@@ -96,7 +96,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what was collected out of every later search for garbage: with it, one takes a third of a second."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
