@@ -53,8 +53,9 @@ def put(url: str, value: str) -> None:
         replicated.mariadb,
         lambda: replicated.mariadb(semi_sync=False),
         replicated.mongodb,
+        replicated.etcd,
     ],
-    ids=["postgresql", "valkey", "sentinels", "cluster", "mariadb", "asynchronous mariadb", "mongodb"],
+    ids=["postgresql", "valkey", "sentinels", "cluster", "mariadb", "asynchronous mariadb", "mongodb", "etcd"],
 )
 def test_replicated_servers_come_up_soon_and_go_down_for_certain(make: Callable[[], Any]) -> None:
     """Within fifteen seconds all of them work together; afterwards no process and no data is left."""
