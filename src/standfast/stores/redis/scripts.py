@@ -51,7 +51,7 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key[start + 1 : end] if 0 <= start < end - 1 else key, 0) % SLOTS
 
 
-# --- the scripts that the server runs: the files in ``lua/``, each behind the common head --------------------------
+# --- the scripts that the server runs: the files in ``lua/``, each behind the common head and what it shares with others --------------------------
 
 _packer: Any = hiredis  # its types know commands of one part only
 
@@ -62,9 +62,9 @@ class Script:
 
     __slots__ = ("_hash", "_text", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *shared: str) -> None:
         folder = resources.files("standfast.stores.redis").joinpath("lua")
-        text = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("head", name))
+        text = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("head", *shared, name))
         self.name: Final = name
         self._text: Final = text.encode()
         self._hash: Final = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
@@ -84,8 +84,8 @@ def pack(*parts: Argument) -> bytes:
     return packed
 
 
-WRITE: Final = Script("write")
-CHOOSE: Final = Script("choose")
+WRITE: Final = Script("write", "records")
+CHOOSE: Final = Script("choose", "records")
 READ: Final = Script("read")
 SCAN: Final = Script("scan")
 RESERVE: Final = Script("reserve")

@@ -15,11 +15,30 @@ local counted = attempt and number(attempt, 1) or 0
 if counted >= attempt_number then return { 2, now, version } end
 if counted < tonumber(ARGV[4]) then return { -1, now, version } end
 if mark == '!' then return { 4, now, version } end
-redis.call('HLEN', KEYS[2])
-redis.call('ZCARD', KEYS[3]) -- a key that is not ours is met here, with nothing written
-redis.call('ZCARD', KEYS[4])
+-- The records of all keys that are named are read at once. What is done is kept in mind, and written at the end.
+local stop, starts, named, seen = #ARGV, {}, {}, {}
+local position = 9
+while position <= stop do
+  starts[#starts + 1] = position
+  local alternatives = tonumber(ARGV[position])
+  position = position + 1
+  for _ = 1, alternatives do
+    local last = position + 6 * tonumber(ARGV[position]) - 2
+    for at = position + 4, last, 6 do
+      local kind, key = ARGV[at], ARGV[at + 1]
+      if kind ~= 'e' and kind ~= 'a' and kind ~= 'A' and seen[key] == nil then
+        seen[key] = false
+        named[#named + 1] = key
+      end
+    end
+    position = last + 6 + 2 * tonumber(ARGV[position + 1])
+  end
+end
+for from = 1, #named, MOST do
+  local raws = redis.call('HMGET', KEYS[2], unpack(named, from, math.min(from + MOST - 1, #named)))
+  for index = 1, #raws do seen[named[from + index - 1]] = raws[index] end
+end
 
-local seen = {}
 local function get(key)
   local raw = seen[key]
   if raw == nil then
@@ -29,13 +48,44 @@ local function get(key)
   return is_live(raw) and raw
 end
 
+-- Keys that were changed, in their order, and what is stored of them until the end; keys that are new since the order
+-- was last brought up to date, and those that were put there before the end.
+local changed, stored, new, ordered = {}, {}, {}, {}
+
+local function change(key, raw)
+  get(key)
+  if stored[key] == nil then -- an expired one is written over
+    stored[key] = seen[key]
+    changed[#changed + 1] = key
+  end
+  if raw and not stored[key] and not ordered[key] then new[#new + 1] = key end
+  seen[key] = raw
+end
+
+local function bring_order_up_to_date()
+  local added = {}
+  for _, key in ipairs(new) do
+    if seen[key] and not ordered[key] then
+      ordered[key] = true
+      added[#added + 1] = 0
+      added[#added + 1] = key
+    end
+  end
+  new = {}
+  if #added > 0 then
+    redis.call('ZCARD', KEYS[4]) -- as in "keep"
+    call_with('ZADD', KEYS[3], added)
+  end
+end
+
 local firsts = {}
 local function first(prefix)
   local found = firsts[prefix]
   if found then return found[1], found[2] end
-  local from, to = '[' .. prefix .. '\0', '(' .. prefix .. '\255'
+  if #new > 0 then bring_order_up_to_date() end
+  local from, to, most = '[' .. prefix .. '\0', '(' .. prefix .. '\255', 1
   while true do
-    local keys = redis.call('ZRANGEBYLEX', KEYS[3], from, to, 'LIMIT', 0, 10)
+    local keys = redis.call('ZRANGEBYLEX', KEYS[3], from, to, 'LIMIT', 0, most)
     for _, key in ipairs(keys) do
       local raw = get(key)
       if raw then
@@ -44,10 +94,11 @@ local function first(prefix)
       end
       from = '(' .. key
     end
-    if #keys < 10 then
+    if #keys < most then
       firsts[prefix] = { false, false }
       return false, false
     end
+    most = 10
   end
 end
 
@@ -90,13 +141,6 @@ local function find(position, alternatives)
   end
 end
 
-local function after(position, alternatives)
-  for _ = 1, alternatives do
-    position = position + 4 + 6 * tonumber(ARGV[position]) + 2 * tonumber(ARGV[position + 1])
-  end
-  return position
-end
-
 -- What is there at all keys of a choice, and first below its prefixes.
 local function shown(position, alternatives)
   local keys, below = {}, {}
@@ -123,28 +167,7 @@ end
 
 local drawn, is_begun
 local stamp = string.format('%016.0f', now)
-
-local function put(key, value, expires)
-  get(key)
-  local raw = seen[key] -- as it is stored: an expired one is written over
-  seen[key] = drawn .. expires .. value
-  redis.call('HSET', KEYS[2], key, seen[key])
-  if not raw then redis.call('ZADD', KEYS[3], 0, key) end
-  if expires ~= NEVER then
-    redis.call('ZADD', KEYS[4], expires, key)
-  elseif expires_some_time(raw) then
-    redis.call('ZREM', KEYS[4], key)
-  end
-end
-
-local function delete(key)
-  get(key)
-  local raw = seen[key]
-  seen[key] = false
-  redis.call('HDEL', KEYS[2], key)
-  redis.call('ZREM', KEYS[3], key)
-  if expires_some_time(raw) then redis.call('ZREM', KEYS[4], key) end
-end
+local published = {}
 
 local function perform(position, index)
   local start, changes, messages = position + 4, tonumber(ARGV[position]), tonumber(ARGV[position + 1])
@@ -162,27 +185,27 @@ local function perform(position, index)
   for at = start, last, 6 do
     local kind, key, value, expires = ARGV[at], ARGV[at + 1], ARGV[at + 3], ARGV[at + 4]
     if kind == 'p' then
-      put(key, value, expires)
+      change(key, drawn .. expires .. value)
     elseif kind == 's' then
-      put(key, stamp .. value, expires)
+      change(key, drawn .. expires .. stamp .. value)
     elseif kind == 'd' then
-      delete(key)
+      change(key, false)
     elseif kind == 'a' or kind == 'A' then
-      put(key .. drawn .. '\0\1' .. ARGV[at + 5], (kind == 'A' and stamp or '') .. value, NEVER)
+      change(key .. drawn .. '\0\1' .. ARGV[at + 5], drawn .. NEVER .. (kind == 'A' and stamp or '') .. value)
     elseif kind == 'm' then
-      delete(moved_from)
+      change(moved_from, false)
       local moved = stamp .. string.sub(moved_raw, 33)
-      put(key, moved, NEVER)
+      change(key, drawn .. NEVER .. moved)
       local inbox = value .. string.sub(moved_from, #ARGV[at + 5] + NUMBER + 1)
       local is_short = #inbox + #key + #moved <= tonumber(ARGV[8])
       local message = '\1' .. ARGV[6] .. (is_short and drawn or '0000000000000000')
         .. string.format('%016.0f%016.0f', #inbox, #key) .. inbox .. key .. (is_short and moved or '')
-      redis.pcall('PUBLISH', ARGV[7] .. inbox, message) -- one that is not allowed undoes nothing
-      redis.pcall('PUBLISH', ARGV[7] .. value, message)
+      published[#published + 1] = { ARGV[7] .. inbox, message }
+      published[#published + 1] = { ARGV[7] .. value, message }
     end
   end
   for at = last + 6, last + 4 + 2 * messages, 2 do
-    redis.pcall('PUBLISH', ARGV[at], ARGV[at + 1])
+    published[#published + 1] = { ARGV[at], ARGV[at + 1] }
   end
   firsts = {}
   return { index - 1, version, present, moved_from, moved_raw }
@@ -199,38 +222,65 @@ local function looked(position, index)
   return { index - 1, 0, present, false, false }
 end
 
+local function keep_changes()
+  local set, gone, added, removed, expiring, lasting = {}, {}, {}, {}, {}, {}
+  for _, key in ipairs(changed) do
+    local before, raw = stored[key], seen[key]
+    local is_in_order = before or ordered[key]
+    if raw then
+      set[#set + 1] = key
+      set[#set + 1] = raw
+      if not is_in_order then
+        added[#added + 1] = 0
+        added[#added + 1] = key
+      end
+    else
+      if before then gone[#gone + 1] = key end
+      if is_in_order then removed[#removed + 1] = key end
+    end
+    if expires_some_time(raw) then
+      expiring[#expiring + 1] = string.sub(raw, 17, 32)
+      expiring[#expiring + 1] = key
+    elseif expires_some_time(before) then
+      lasting[#lasting + 1] = key
+    end
+  end
+  keep(set, gone, added, removed, expiring, lasting)
+end
+
 local answers, noted = {}, {}
-local position = 9
-while position <= #ARGV do
-  local alternatives = tonumber(ARGV[position])
-  local place, index, writes = find(position + 1, alternatives)
+for _, start in ipairs(starts) do
+  local alternatives = tonumber(ARGV[start])
+  local place, index, writes = find(start + 1, alternatives)
   if not place then
-    answers[#answers + 1] = shown(position + 1, alternatives)
+    answers[#answers + 1] = shown(start + 1, alternatives)
   elseif not writes then
     answers[#answers + 1] = looked(place, index)
   else
     if mark == '' then
       if floor < 0 then
-        keep_head() -- as in "write"
+        redis.call('ZCARD', KEYS[3]) -- as in "write"
+        redis.call('ZCARD', KEYS[4])
+        keep_head()
         return { 5, now, version }
       end
       mark, version = '+', math.max(version, floor)
     end
     version = math.max(version + 1, now)
     drawn = string.format('%016.0f', version)
-    -- A server that is full refuses a script at its first write that needs room, and never later.
-    if not is_begun then keep_head() end
     is_begun = true
     answers[#answers + 1] = perform(place, index)
   end
   noted[#noted + 1] = place and writes and drawn .. string.format('%016.0f', index) or string.rep('0', 32)
-  position = after(position + 1, alternatives)
 end
 if is_begun then
-  keep_head()
+  keep_changes()
   redis.call(
     'HSET', KEYS[5], handle,
     string.format('%016.0f%016.0f%016.0f%016.0f', attempt_number, now, version, 0) .. table.concat(noted)
   )
+  for _, message in ipairs(published) do
+    redis.pcall('PUBLISH', message[1], message[2]) -- one that is not allowed undoes nothing
+  end
 end
 return { 0, now, version, generation, answers }

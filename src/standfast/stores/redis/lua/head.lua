@@ -13,9 +13,8 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local version, generation, mark = 0, 0, ''
 local head = redis.call('GET', KEYS[1])
 if head then
-  local digits = string.match(head, '^%d*')
   mark = string.sub(head, 49)
-  if #digits ~= 48 or (mark ~= '' and mark ~= '+' and mark ~= '!') then
+  if (string.find(head, '%D') or #head + 1) ~= 49 or (mark ~= '' and mark ~= '+' and mark ~= '!') then
     return redis.error_reply('STANDFAST ' .. KEYS[1] .. ' holds something else')
   end
   version, generation = number(head, 1), number(head, 33)

@@ -31,10 +31,10 @@ for index = 1, guards do
   end
 end
 if #lost > 0 or now < after or (before >= 0 and now >= before) then return { 1, now, version, lost } end
-redis.call('ZCARD', KEYS[3]) -- a key that is not ours is met here, with nothing written
-redis.call('ZCARD', KEYS[4])
 if mark == '' then
   if floor < 0 then
+    redis.call('ZCARD', KEYS[3]) -- a key that is not ours is met here, with nothing written
+    redis.call('ZCARD', KEYS[4])
     keep_head() -- before the caller looks whether the whole store is frozen: whoever freezes it finds this namespace
     return { 5, now, version }
   end
@@ -47,28 +47,31 @@ local top = math.max(version + 1, now)
 local first = exact > 0 and exact or top
 version = exact > 0 and top or top + math.max(draws, 1) - 1
 
--- A server that is full refuses a script at its first write that needs room, and never later.
-if puts > 0 then keep_head() end
+local set, gone, added, removed, expiring, lasting = {}, {}, {}, {}, {}, {}
 for position = first_delete, first_message - 1 do
   local index = tonumber(ARGV[position])
-  local key, raw = ARGV[first_guard + index], raws[index + 1]
-  redis.call('HDEL', KEYS[2], key)
-  redis.call('ZREM', KEYS[3], key)
-  if expires_some_time(raw) then redis.call('ZREM', KEYS[4], key) end
+  local key = ARGV[first_guard + index]
+  gone[#gone + 1] = key
+  removed[#removed + 1] = key
+  if expires_some_time(raws[index + 1]) then lasting[#lasting + 1] = key end
 end
 for position = first_put, first_delete - 1, 4 do
   local index, expires = tonumber(ARGV[position]), ARGV[position + 2]
   local key, raw = ARGV[first_guard + index], raws[index + 1]
-  local drawn = string.format('%016.0f', first + tonumber(ARGV[position + 1]))
-  redis.call('HSET', KEYS[2], key, drawn .. expires .. ARGV[position + 3])
-  if not raw then redis.call('ZADD', KEYS[3], 0, key) end
+  set[#set + 1] = key
+  set[#set + 1] = string.format('%016.0f', first + tonumber(ARGV[position + 1])) .. expires .. ARGV[position + 3]
+  if not raw then
+    added[#added + 1] = 0
+    added[#added + 1] = key
+  end
   if expires ~= NEVER then
-    redis.call('ZADD', KEYS[4], expires, key)
+    expiring[#expiring + 1] = expires
+    expiring[#expiring + 1] = key
   elseif expires_some_time(raw) then
-    redis.call('ZREM', KEYS[4], key)
+    lasting[#lasting + 1] = key
   end
 end
-if puts == 0 then keep_head() end
+keep(set, gone, added, removed, expiring, lasting)
 redis.call('HSET', KEYS[5], handle, string.format('%016.0f%016.0f%016.0f%016.0f', attempt_number, now, first, draws))
 for position = first_message, #ARGV, 2 do
   redis.pcall('PUBLISH', ARGV[position], ARGV[position + 1]) -- a hint that is not allowed undoes nothing
