@@ -390,8 +390,9 @@ class RedisSubscriber:
         self._channels: Final[set[bytes]] = set()
         self._confirmed: Final[set[bytes]] = set()
         self._line: RedisConnection | None = None
-        self._moved: Final = asyncio.Condition()
+        self._moved: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._loop: Final = asyncio.get_running_loop()
         self._backoff: Final = ConnectBackoff()
         self._heard_at = 0.0
         self._was_cut = False
@@ -399,7 +400,7 @@ class RedisSubscriber:
     def listen(self, listener: Listener) -> None:
         """Hand everything to ``listener``. The connection is opened now: the first who waits shall not wait for it."""
         self._listener = listener
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = self._loop.create_task(self._run())
 
     async def change(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         """Hear more channels and fewer; returns when the server has confirmed it."""
@@ -407,20 +408,22 @@ class RedisSubscriber:
         self._channels.update(added)
         self._channels.difference_update(removed)
         if self._line is not None:
-            await self._send(self._line, added, removed)
+            self._send(self._line, added, removed)
         await self._until_confirmed()
 
-    async def _send(self, line: RedisConnection, added: list[bytes], removed: list[bytes]) -> None:
+    def _send(self, line: RedisConnection, added: list[bytes], removed: list[bytes]) -> None:
         parts = [pack(b"SUBSCRIBE", *added)] if added else []
         parts += [pack(b"UNSUBSCRIBE", *removed)] if removed else []
         if parts:
             with contextlib.suppress(*LOSSES):  # then it is opened again, with all channels
-                await line.send(b"".join(parts))
+                line.send(b"".join(parts))
 
     async def _until_confirmed(self) -> None:
         try:
-            async with asyncio.timeout(self._dialer.timeout), self._moved:
-                await self._moved.wait_for(lambda: self._channels <= self._confirmed)
+            async with asyncio.timeout(self._dialer.timeout):
+                while not self._channels <= self._confirmed:
+                    self._moved.clear()
+                    await self._moved.wait()
         except TimeoutError:
             raise StoreUnavailableError(self._dialer.name, "it does not confirm what is listened to") from None
 
@@ -431,7 +434,7 @@ class RedisSubscriber:
             await self._backoff.wait()
             try:
                 self._line = await self._dialer.dial(*await self._routes.place())
-                await self._send(self._line, list(self._channels), [])
+                self._send(self._line, list(self._channels), [])
                 await self._hear(self._line)
             except (*REFUSALS, *LOSSES, StoreError, TimeoutError):
                 self._backoff.failed()
@@ -445,38 +448,34 @@ class RedisSubscriber:
 
     async def _hear(self, line: RedisConnection) -> None:
         """Hear messages until the connection breaks, or is silent although it was pinged."""
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        pinging = loop.create_task(self._ping(line))
+        self._heard_at = self._loop.time()
+        pinging = self._loop.create_task(self._ping(line))
         try:
-            while True:
-                message = await line.receive()
-                self._heard_at = loop.time()
-                self._backoff.succeeded()
-                await self._take(message)
+            await line.hear(self._take)
         finally:
             pinging.cancel()
 
     async def _ping(self, line: RedisConnection) -> None:
-        loop = asyncio.get_running_loop()
         with contextlib.suppress(*LOSSES):
             while True:
                 await asyncio.sleep(PING_EVERY)
-                asked_at = loop.time()
-                await line.send(pack(b"PING"))
+                asked_at = self._loop.time()
+                line.send(pack(b"PING"))
                 await asyncio.sleep(self._dialer.timeout)
                 if self._heard_at < asked_at:
                     break
         await line.aclose()  # the reader notices
 
-    async def _take(self, message: Reply) -> None:
+    def _take(self, message: Reply) -> None:
+        """Take a message where it arrives: one that waits for it is resumed in the next turn of the loop."""
+        self._heard_at = self._loop.time()
+        self._backoff.succeeded()
         kind = message[0] if len(message) == _PARTS else b""
         if kind == b"message" and self._listener is not None:
             self._listener.take(message[2])
         elif kind in {b"subscribe", b"unsubscribe"}:
-            async with self._moved:
-                (self._confirmed.add if kind == b"subscribe" else self._confirmed.discard)(message[1])
-                self._moved.notify_all()
+            (self._confirmed.add if kind == b"subscribe" else self._confirmed.discard)(message[1])
+            self._moved.set()
             self._tell_loss()
 
     def _tell_loss(self) -> None:

@@ -7,14 +7,16 @@ import contextlib
 import functools
 import math
 import re
+import socket as socket_options
 import ssl
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
+import hiredis
 from msgspec import Struct
 from redis import exceptions
-from redis.asyncio import Connection
+from redis.asyncio.connection import DefaultParser
 
 from standfast.errors import (
     StoreBusyError,
@@ -27,11 +29,12 @@ from standfast.errors import (
 )
 from standfast.stores.address import tls_error
 from standfast.stores.liveness import GRACE
+from standfast.stores.redis.scripts import pack
 from standfast.stores.remote.connection import ConnectionPool
 from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from socket import socket
 
     from standfast.stores.address import Address
@@ -245,78 +248,215 @@ Reply: TypeAlias = Any
 """What a server answers: bytes, a number, None, a list of those, or an exception for a refusal."""
 
 _CLOSED_WITHIN: Final = 1.0
+_READ_SIZE: Final = 65_536
+_NOTHING: Final = object()
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""After how many seconds of silence the other machine is asked if it is there, how often, and how many times."""
+
+_refusal: Final = cast("Any", DefaultParser)(_READ_SIZE).parse_error
+"""Makes the driver's exception of what a server refuses with."""
 
 
 @final
-class RedisConnection(Connection):
-    """A connection of the driver with the caller's own TLS context, and without its retries."""
+class RedisConnection(asyncio.BufferedProtocol):
+    """A connection without streams: what is sent is written to the socket at once, and read where it arrives.
 
-    def __init__(self, tls: ssl.SSLContext | None, settings: dict[str, Any]) -> None:
-        self._tls: Final = tls
-        cast("Any", super()).__init__(**settings)
+    After :meth:`open` it either answers commands, one :meth:`exchange` at a time, or hears what is published: from the
+    first :meth:`send` on, everything that comes is for :meth:`receive`, or for the function given to :meth:`hear`.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
         self.known_primary_at = -math.inf
-        self.driver_info = self.lib_name = self.lib_version = None  # two commands less for each connection
+        self._loop: Final = asyncio.get_running_loop()
+        self._buffer: Final = bytearray(_READ_SIZE)
+        reader: Any = hiredis.Reader
+        self._reader: Final = reader(
+            protocolError=exceptions.InvalidResponse, replyError=_refusal, notEnoughData=_NOTHING
+        )
+        self._transport: asyncio.Transport | None = None
+        self._replies: list[Reply] = []
+        self._wanted = 1
+        self._waiter: asyncio.Future[None] | None = None
+        self._hears = False
+        self._heard_by: Callable[[Reply], object] | None = None
+        self._loss: Exception | None = None
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed: Final = asyncio.Event()
 
-    def _connection_arguments(self) -> Mapping[str, Any]:
-        arguments = {"host": self.host, "port": self.port}
-        return arguments if self._tls is None else {**arguments, "ssl": self._tls}
+    async def open(self, tls: ssl.SSLContext | None, login: Sequence[bytes]) -> None:
+        """Connect, and send the commands of a login; a refusal is raised."""
+        await self._loop.create_connection(lambda: self, self.host, self.port, ssl=tls)
+        for answer in await self.exchange(b"".join(login), len(login), math.inf) if login else ():
+            if isinstance(answer, Exception):
+                raise answer
 
-    async def open(self) -> None:
-        """Connect and log in."""
-        await cast("Any", self).connect()
-
-    async def send(self, command: bytes) -> None:
-        """Send a command, or several packed together."""
-        await self.send_packed_command(command, check_health=False)
-
-    async def receive(self) -> Reply:
-        """Return the next reply; a refusal is raised."""
-        return await cast("Any", self).read_response(disable_decoding=True, disconnect_on_error=False)
+    # --- sending and receiving -------------------------------------------------------------------------------
 
     async def exchange(self, command: bytes, replies: int, deadline: float) -> list[Reply]:
         """Send a command and return what is answered, refusals as exceptions; cut the connection at the deadline.
 
-        As :meth:`send` and :meth:`receive` do, without what the driver does around each of them.
+        If anything goes wrong, or its caller is cancelled, the connection is cut: an answer may be on its way.
         """
-        driver, loop = cast("Any", self), asyncio.get_running_loop()
-        timer = loop.call_at(deadline, self.abort)
+        transport = self._transport
+        if transport is None or self._loss is not None or transport.is_closing():
+            raise _closed_error() from self._loss
+        waiter = self._waiter = self._loop.create_future()
+        self._wanted = replies
+        self._set_deadline(deadline)
         try:
-            driver._writer.write(command)  # noqa: SLF001 -- its own; only its type is not known
-            await driver._writer.drain()  # noqa: SLF001 -- see above
-            return [await _reply(driver._parser) for _ in range(replies)]  # noqa: SLF001 -- see above
-        except LOSSES as error:
-            if loop.time() >= deadline:
+            transport.write(command)
+            await waiter
+        except BaseException as error:
+            self.abort()
+            if self._loop.time() >= deadline and isinstance(error, LOSSES):
                 raise TimeoutError from error
             raise
         finally:
-            timer.cancel()
+            self._waiter, self._deadline = None, math.inf
+        answers, self._replies = self._replies, []
+        return answers
+
+    def _set_deadline(self, deadline: float) -> None:
+        """Cut it then. One timer stands for many commands: it looks for the deadline of the one that waits then."""
+        self._deadline = deadline
+        if deadline == math.inf:
+            return
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._meet_deadline)
+
+    def _meet_deadline(self) -> None:
+        self._timer = None
+        if self._deadline <= self._loop.time():
+            self._lose(TimeoutError())
+        elif self._deadline < math.inf:
+            self._timer = self._loop.call_at(self._deadline, self._meet_deadline)
+
+    def send(self, command: bytes) -> None:
+        """Send commands whose answers are heard; raises if the connection is lost."""
+        if self._transport is None or not self.is_alive:
+            raise _closed_error() from self._loss
+        self._hears = True
+        self._transport.write(command)
+
+    async def receive(self) -> Reply:
+        """Return what came next; a refusal is raised."""
+        if not self._replies:
+            if self._loss is not None:
+                raise self._loss
+            waiter = self._waiter = self._loop.create_future()
+            self._wanted = 1
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def hear(self, take: Callable[[Reply], object]) -> None:
+        """Hand everything that comes to ``take`` where it arrives, until it is lost or refused; raises that."""
+        self._hears = True
+        while self._replies:
+            take(await self.receive())
+        self._heard_by = take
+        await self._closed.wait()
+        raise self._loss or _closed_error()
+
+    # --- what the transport says -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, and ask now and then if the other machine is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        opened: socket = transport.get_extra_info("socket")
+        opened.setsockopt(socket_options.SOL_SOCKET, socket_options.SO_KEEPALIVE, 1)
+        for name, seconds in _KEEPALIVE:
+            if hasattr(socket_options, name):
+                opened.setsockopt(socket_options.IPPROTO_TCP, getattr(socket_options, name), seconds)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Return where to read to."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what has arrived."""
+        reader, replies = self._reader, self._replies
+        try:
+            reader.feed(self._buffer, 0, nbytes)
+            while (reply := reader.gets()) is not _NOTHING:
+                if isinstance(reply, Exception) and (self._heard_by is not None or not isinstance(reply, REFUSALS)):
+                    self._lose(reply)  # no answer: too many clients, say; or refused to hear
+                    return
+                if self._heard_by is not None:
+                    self._heard_by(reply)
+                else:
+                    replies.append(reply)
+        except exceptions.InvalidResponse as error:
+            self._lose(error)
+            return
+        if not self._hears and len(replies) > (self._wanted if self._waiter is not None else 0):
+            self._lose(exceptions.InvalidResponse("the server answered what was not asked"))
+        elif self._waiter is not None and len(replies) >= self._wanted and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def eof_received(self) -> None:
+        """Take notice that the server has closed it; the transport closes its side."""
+        self._lose(_closed_error())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let whoever waits know."""
+        self._lose(exc or _closed_error())
+        self._closed.set()
+
+    def _lose(self, loss: Exception) -> None:
+        """Take the connection for lost, for the first reason that is told."""
+        if self._loss is None:
+            self._loss = loss
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._loss)
+        self.abort()
+
+    # --- its end ---------------------------------------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
         """Whether neither side has been seen to close it: a server that stopped since the last call is met here."""
-        return self._reader is not None and not self._reader.at_eof()
+        return self._loss is None and self._transport is not None and not self._transport.is_closing()
 
     @property
     def socket(self) -> socket | None:
         """The socket, while it is open."""
-        found: socket | None = None if self._writer is None else self._writer.get_extra_info("socket")
+        found: socket | None = None if self._transport is None else self._transport.get_extra_info("socket")
         return found
 
     def abort(self) -> None:
         """Close it without sending what is left to send."""
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     async def aclose(self) -> None:
         """Close it, whatever state it is in."""
         self.abort()
-        with contextlib.suppress(*LOSSES, TimeoutError):
-            async with asyncio.timeout(_CLOSED_WITHIN):
-                await self.disconnect()
+        if self._transport is not None and not self._closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSED_WITHIN):
+                    await self._closed.wait()
 
     async def discard(self) -> None:
         """Close it: what is in its pipe is not known."""
         await self.aclose()
+
+
+def _closed_error() -> Exception:
+    return exceptions.ConnectionError("Connection closed by server.")
 
 
 @final
@@ -341,26 +481,25 @@ class Dialer:
     async def dial(self, host: str, port: int) -> RedisConnection:
         """Open a connection; raises ``StoreUnavailableError``, or ``UnsuitableStoreError`` if it is not let in."""
         within = min(self._options.connect_timeout, 0.9 * self._options.timeout)  # so that its caller is told why
-        settings = {"host": host, "port": port, "db": self._options.database, **self._login()}
-        return await self._open(settings, within)
+        database = self._options.database
+        login = [*self._login(), *([pack("SELECT", database)] if database else [])]
+        return await self._open(host, port, login, within)
 
     async def dial_sentinel(self, host: str, port: int, within: float) -> RedisConnection:
         """Open a connection to a sentinel; raises as :meth:`dial`."""
-        login = self._login() if self._options.sentinel_auth else {}
+        login = self._login() if self._options.sentinel_auth else []
         if self._options.sentinel_login is not None:
-            user, password = self._options.sentinel_login()
-            login = {"username": user or None, "password": password}
-        return await self._open({"host": host, "port": port, **login}, within)
+            login = _auth(*self._options.sentinel_login())
+        return await self._open(host, port, login, within)
 
-    def _login(self) -> dict[str, Any]:
-        return {"username": self._address.user or None, "password": self._address.password}
+    def _login(self) -> list[bytes]:
+        return _auth(self._address.user, self._address.password)
 
-    async def _open(self, settings: dict[str, Any], within: float) -> RedisConnection:
-        unlimited = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": None}
-        line = RedisConnection(self._options.tls, {**settings, **unlimited})
+    async def _open(self, host: str, port: int, login: Sequence[bytes], within: float) -> RedisConnection:
+        line = RedisConnection(host, port)
         try:
             async with asyncio.timeout(within):
-                await line.open()
+                await line.open(self._options.tls, login)
         except REFUSALS as error:
             raise await self._failed(line, error) from None
         except (*LOSSES, TimeoutError) as error:
@@ -379,6 +518,13 @@ class Dialer:
             said = "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
         place = f"{line.host}:{line.port}"
         return StoreUnavailableError(self.name, f"cannot connect to {place}: {tls_error(said) or said}")
+
+
+def _auth(user: str | None, password: str | None) -> list[bytes]:
+    """Return the command of a login; none without a user and a password."""
+    if user:
+        return [pack("AUTH", user, password or "")]
+    return [pack("AUTH", password)] if password else []
 
 
 ROLE_EVERY: Final = 1.0
@@ -469,10 +615,3 @@ class RedisPool:
     async def aclose(self) -> None:
         """Close everything."""
         await self._pool.aclose()
-
-
-async def _reply(parser: Any) -> Reply:  # noqa: ANN401 -- the driver's parser, which has no public type
-    try:
-        return await parser.read_response(disable_decoding=True)
-    except REFUSALS as refusal:
-        return refusal

@@ -148,7 +148,7 @@ class RedisLivenessSession:
 
     async def attach(self, number: int) -> None:
         """Subscribe to the channel of a number. An older subscription of this process does no harm."""
-        await self._subscribed.send(pack("SUBSCRIBE", self._channel(number)))
+        self._subscribed.send(pack("SUBSCRIBE", self._channel(number)))
         self._reading = asyncio.get_running_loop().create_task(self._read())
         async with asyncio.timeout(SILENT_FOR):
             confirmed = asyncio.create_task(self._confirmed.wait())
@@ -173,7 +173,7 @@ class RedisLivenessSession:
         """Return the numbers whose channels have no subscriber; with none, ask if the server is still the primary."""
         if now() - self._pinged_at >= SUBSCRIBER_PING_EVERY:
             self._pinged_at = now()
-            await self._subscribed.send(pack("PING"))
+            self._subscribed.send(pack("PING"))
         found = set[int]()
         if numbers:
             counts = await self.ask(pack("PUBSUB", "NUMSUB", *map(self._channel, numbers)))

@@ -51,7 +51,7 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key[start + 1 : end] if 0 <= start < end - 1 else key, 0) % SLOTS
 
 
-# --- the scripts that the server runs: the files in ``lua/``, each behind the common head and what it shares with others --------------------------
+# --- the scripts that the server runs: the files in ``lua/``, each behind the common head and parts it shares ------
 
 _packer: Any = hiredis  # its types know commands of one part only
 

@@ -218,7 +218,7 @@ class SentinelRoutes:
             with contextlib.suppress(StoreError, *REFUSALS, *LOSSES, TimeoutError):
                 line = await self._finder.dialer.dial_sentinel(*sentinel, ANSWERS_WITHIN)
                 try:
-                    await line.send(pack("SUBSCRIBE", _SWITCH))
+                    line.send(pack("SUBSCRIBE", _SWITCH))
                     await self._hear(line, backoff)
                 finally:
                     await line.aclose()
@@ -233,7 +233,7 @@ class SentinelRoutes:
             except TimeoutError:
                 if is_pinged:
                     raise
-                await line.send(pack("PING"))
+                line.send(pack("PING"))
                 is_pinged = True
                 continue
             is_pinged = False

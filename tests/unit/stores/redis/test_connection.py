@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
 import pytest
 from redis import exceptions
 
 from standfast import errors
 from standfast.stores.address import Address
-from standfast.stores.redis.connection import read_options, translate
+from standfast.stores.redis.connection import RedisConnection, read_options, translate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 NAME = "redis://host"
 
@@ -76,3 +83,136 @@ def test_a_url_of_sentinels_that_cannot_be_used_is_refused(url: str, problem: st
     """With the form to type."""
     with pytest.raises(errors.InvalidUrlError, match=problem):
         read_options(Address(url))
+
+
+# --- one connection, to a server that says what a test wants -------------------------------------------------------
+
+
+class Script:
+    """A server that sends what it was given, in pieces, each time that something arrives."""
+
+    def __init__(self, *answers: Sequence[bytes]) -> None:
+        self._answers = iter(answers)
+        self.heard = b""
+        self.ended = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer until the other side closes, or there is nothing more to say."""
+        try:
+            while said := await reader.read(65_536):
+                self.heard += said
+                pieces = next(self._answers, None)
+                if pieces is None:
+                    break
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            self.ended.set()
+
+
+@asynccontextmanager
+async def connected(script: Script) -> AsyncIterator[RedisConnection]:
+    """Connect to a server that follows ``script``."""
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    connection = RedisConnection(*server.sockets[0].getsockname())
+    async with server:
+        await connection.open(None, ())
+        try:
+            yield connection
+        finally:
+            await connection.aclose()
+
+
+def soon(seconds: float = 10.0) -> float:
+    """Return a deadline."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def test_answers_that_arrive_in_pieces_are_put_together() -> None:
+    """Wherever they are cut, and a refusal is one of them."""
+    whole = b"*2\r\n$3\r\none\r\n:2\r\n-OOM full\r\n$-1\r\n"
+    async with connected(Script(*([whole[:cut], whole[cut:]] for cut in range(1, len(whole))))) as connection:
+        for _ in range(1, len(whole)):
+            first, refused, nothing = await connection.exchange(b"x", 3, soon())
+            assert (first, type(refused), nothing) == ([b"one", 2], exceptions.OutOfMemoryError, None)
+        assert connection.is_alive
+
+
+async def test_a_deadline_cuts_the_connection() -> None:
+    """Also one that is earlier than that of the command before; what comes later answers nothing."""
+    script = Script([b"+OK\r\n"], [])
+    async with connected(script) as connection:
+        assert await connection.exchange(b"x", 1, soon(60)) == [b"OK"]
+        with pytest.raises(TimeoutError):
+            await connection.exchange(b"x", 1, soon(0.01))
+
+        assert not connection.is_alive
+        await script.ended.wait()
+        with pytest.raises(exceptions.ConnectionError):
+            await connection.exchange(b"x", 1, soon())
+
+
+async def test_a_deadline_that_is_met_by_the_timer_of_an_earlier_command_is_kept() -> None:
+    """One timer stands for many commands: it is set again for the one that waits."""
+    async with connected(Script([b"+OK\r\n"], [])) as connection:
+        await connection.exchange(b"x", 1, soon(0.02))
+        started = soon(0)
+        with pytest.raises(TimeoutError):
+            await connection.exchange(b"x", 1, started + 0.1)
+
+        assert soon(0) - started >= 0.1
+
+
+async def test_who_is_cancelled_leaves_no_connection_with_an_answer_on_its_way() -> None:
+    """It would be taken for that of the next command."""
+    script = Script([])
+    async with connected(script) as connection:
+        asking = asyncio.create_task(connection.exchange(b"x", 1, soon()))
+        async with asyncio.timeout(10):
+            while not script.heard:  # noqa: ASYNC110 -- the other side of a socket
+                await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+        assert not connection.is_alive
+
+
+@pytest.mark.parametrize("more", [b"+OK\r\n+OK\r\n", b"?\r\n", b"-ERR max number of clients reached\r\n"])
+async def test_what_answers_no_command_ends_the_connection(more: bytes) -> None:
+    """More answers than commands, what is no answer at all, and no answer but a farewell."""
+    async with connected(Script([more])) as connection:
+        with pytest.raises((exceptions.ConnectionError, exceptions.InvalidResponse)):
+            await connection.exchange(b"x", 1, soon())
+
+        assert not connection.is_alive
+
+
+async def test_a_server_that_ends_it_is_noticed_at_once_and_by_who_waits() -> None:
+    """Before the next command is sent on it, and while one is."""
+    async with connected(Script([b"+OK\r\n"])) as connection:
+        await connection.exchange(b"x", 1, soon())
+        with pytest.raises(exceptions.ConnectionError, match="closed"):
+            await connection.exchange(b"x", 1, soon())
+
+        assert not connection.is_alive
+
+
+async def test_what_is_published_is_heard_where_it_arrives_until_the_end() -> None:
+    """In its order, what came before the listener included; a refusal ends it."""
+    heard: list[object] = []
+    async with connected(Script([b"+1\r\n+2\r\n"], [b"+3\r\n", b"-NOPERM no\r\n+4\r\n"])) as connection:
+        connection.send(b"x")
+        assert await connection.receive() == b"1"
+        hearing = asyncio.create_task(connection.hear(heard.append))
+        await asyncio.sleep(0)
+        connection.send(b"x")
+        with pytest.raises(exceptions.NoPermissionError):
+            await hearing
+
+    assert heard == [b"2", b"3"]
