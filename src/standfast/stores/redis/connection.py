@@ -409,7 +409,7 @@ class RedisConnection(asyncio.BufferedProtocol):
         self._lose(_closed_error())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let whoever waits know."""
+        """Let a caller that waits know."""
         self._lose(exc or _closed_error())
         self._closed.set()
 
