@@ -71,8 +71,8 @@ def cancel_many(reason: str, *, force: bool = False) -> Bulk:
 
     async def change(engine: Engine, run: RunInfo) -> int:
         await note_operator(engine.space, run.id, run.tags)
-        await engine.cancel(run.id, reason, force=force)
-        return 1
+        after = await engine.cancel(run.id, reason, force=force)
+        return not (after.has_ended and after.status != "cancelled")  # it had ended by itself since it was listed
 
     return Bulk("cancel", "cancelled", STATUSES - ENDED, change, "ended {}" if force else "asked {} to stop")
 

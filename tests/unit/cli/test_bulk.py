@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import standfast as sf
 from standfast.cli import application, bulk
 from standfast.errors import RunFailedError
+from standfast.flows.bulk import cancel_many
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,6 +88,18 @@ async def test_waiting_runs_are_cancelled_together(engine: sf.Engine, ask: Ask) 
         with pytest.raises(sf.errors.RunCancelledError):
             await engine.result(name, timeout="20s")
     assert {record.subject for record in (await engine.audit(actor="ann")).records} == {"w0", "w1"}
+
+
+async def test_a_run_that_ends_by_itself_before_it_is_asked_to_stop_is_not_counted(engine: sf.Engine) -> None:
+    """The number that is told at the end is of those that were asked, not of those that were listed."""
+    STOCK["tea"] = 1
+    listed = await engine.get("f0")  # as a page showed it a moment ago
+    await engine.retry("f0")
+    assert await engine.result("f0") == 1
+    change = cancel_many("wrong figures").change
+    assert await change(engine, listed) == 0
+    assert await change(engine, await engine.get("w0")) == 1
+    assert (await engine.get("f0")).status == "completed"
 
 
 async def test_ended_runs_are_purged_together(engine: sf.Engine, ask: Ask) -> None:
