@@ -38,6 +38,7 @@ from standfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
     UnknownWorkflowError,
+    UnsuitableStoreError,
     UpdateTimeoutError,
     WorkflowConcurrencyLimitExceededError,
     WorkflowTerminalError,
@@ -199,6 +200,7 @@ _ADVICE: Final[dict[type[StandfastError], str]] = {
     StoreUnavailableError: "Nothing was written. Is the server up, and reachable from here? Check --store.",
     UnknownWorkflowError: "Check --namespace and --tenant: standfast workers lists who has what. Or start a"
     " worker that has it; standfast runs start --unknown does not wait for one.",
+    UnsuitableStoreError: "Nothing was written. See to what the message says, and check --store.",
     UpdateTimeoutError: "It may still answer: the update stays in its inbox. Check the name, or give more --timeout.",
     WorkflowConcurrencyLimitExceededError: "Nothing was started. See what is unfinished with: standfast limits show",
     WrongArgumentsError: "Nothing was started. --input has the arguments: an object by name, or an array by place.",

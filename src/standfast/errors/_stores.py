@@ -84,7 +84,10 @@ class StoreUnavailableError(StoreError):
 
 
 class UnsuitableStoreError(StoreError):
-    """The store cannot give the guarantee that was asked for, so it is refused rather than half kept."""
+    """The store cannot be used as it was asked for: it lacks a guarantee, or refuses the user or the database.
+
+    Nothing was written. The message says what to change: the URL, the server, or what was asked for.
+    """
 
 
 class UnsuitableConnectionError(StandfastError, ValueError):

@@ -23,7 +23,7 @@ from standfast.cli import target as exits
 from standfast.cli.output import described, fitted, print_table
 from standfast.cli.target import advice_of
 from standfast.clock import Instant
-from standfast.errors import LeaseLostError, WithdrawnError
+from standfast.errors import LeaseLostError, UnsuitableStoreError, WithdrawnError
 from standfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ def test_advice_has_no_markup() -> None:
     for error in (WithdrawnError("a"), LeaseLostError("a", 1, "x")):
         assert "`" not in advice_of(error)
         assert advice_of(error)
+
+
+def test_a_server_that_refuses_the_user_is_not_said_to_lack_a_guarantee() -> None:
+    """The message names what is wrong; the advice fits a wrong password and a missing database, too."""
+    refused = UnsuitableStoreError("postgresql://x:***@db/prod", "it refused the user or the password; correct them")
+    assert advice_of(refused) == "Nothing was written. See to what the message says, and check --store."
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
