@@ -111,17 +111,14 @@ class FenceGate:
             found = seen.get(record)
             highest = 0 if found is None else _FENCES.decode(found.value)
             if highest > fence:
-                self._tell(resource, fence, highest)
+                told = FenceRefused(at=SYSTEM_CLOCK.wall(), key=resource, fence=fence, highest=highest)
+                self._scope.hooks.emit(told)
                 raise StaleFenceError(resource, fence, highest)
             if highest == fence:
                 return Decision(None)
             return Decision(None, (Put(record, _FENCES.encode(fence), seen.version(record)),))
 
         await self._scope.update((record,), decide)
-
-    def _tell(self, resource: str, fence: int, highest: int) -> None:
-        told = FenceRefused(at=SYSTEM_CLOCK.wall(), key=resource, fence=fence, highest=highest)
-        self._scope.hooks.emit(told)
 
     async def highest(self, resource: str) -> int:
         """Return the highest fence that a resource has seen; 0 if none."""

@@ -82,17 +82,13 @@ async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str
                 telling.listening(listener.address)
             async with notifying_systemd(), _status(engine, telling):
                 await _until_stopped(worker, signals)
-            return await _stop(engine, telling, grace, signals)
+            telling.stopping(signals.name, len(engine.runtime.loaded))
+            await engine.aclose(grace=grace)
+            telling.stopped()
+            return signals.exit_code
     except BaseException:
         await engine.aclose(grace=0)
         raise
-
-
-async def _stop(engine: Engine, telling: Telling, grace: float, signals: _StopSignals) -> int:
-    telling.stopping(signals.name, len(engine.runtime.loaded))
-    await engine.aclose(grace=grace)
-    telling.stopped()
-    return signals.exit_code
 
 
 async def _until_stopped(worker: Worker, signals: _StopSignals) -> None:

@@ -737,10 +737,9 @@ class Dispatcher:
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
         keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
-        return Handle(server, StoredRequest(keys, view.record), self._action_of(view.record.flow, view.record.action))
-
-    def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
-        return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)
+        name = (view.record.flow, view.record.action)
+        action = next((each for each in self.flows.actions if (each.flow, each.name) == name), None)
+        return Handle(server, StoredRequest(keys, view.record), action)
 
     async def explain(self, principal: Principal, request_id: str) -> RequestExplanation | None:
         """Say why a request waits: who has its key, since when, and its place; None: it does not.

@@ -292,7 +292,8 @@ class DurableExecution:
         try:
             async with self._in_turn() as turn:
                 self._outcomes.turn = turn
-                await self._check_newest()
+                if by := await self._outcomes.newer():  # an event that came late must not bring back an old state
+                    raise RequestSupersededError(self.keys.id, by)  # noqa: TRY301 -- it ends as one that is superseded
                 return await self._work(record)
         except QueueTimeoutError as lost:
             await self._lose(record, "refused", lost)
@@ -301,11 +302,6 @@ class DurableExecution:
         except RequestCancelledError as lost:
             await self._lose(record, "cancelled", lost)
         return None
-
-    async def _check_newest(self) -> None:
-        """Refuse to bring back an old state by an event that came late."""
-        if by := await self._outcomes.newer():
-            raise RequestSupersededError(self.keys.id, by)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[RequestTurn | None]:
@@ -335,7 +331,8 @@ class DurableExecution:
 
     async def _work(self, record: RequestRecord) -> BaseException | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
-        server, task, attempt = self._server, self._task, self._attempt()
+        server, task = self._server, self._task
+        attempt = current_step().attempt + max(0, self._activation.state.claims - 1)
         last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
         journal = EventJournal(server.space, self.keys, self._outcomes.commit, server.now, self._outcomes.kept, last)
         if last:
@@ -374,9 +371,6 @@ class DurableExecution:
         if self._outcomes.turn is not None:
             self._outcomes.turn.keep()
         return problem
-
-    def _attempt(self) -> int:
-        return current_step().attempt + max(0, self._activation.state.claims - 1)
 
     async def _inputs(self) -> tuple[Inputs, ...]:
         """Return what the action is called with: the last, preceded by what it is to see besides."""

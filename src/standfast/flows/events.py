@@ -61,11 +61,8 @@ def packed_event(data: Any) -> bytes:  # noqa: ANN401 -- JSON-shaped data, and s
     Raises:
         EncodeError: It is not JSON-shaped. The message names the place, never the value.
     """
-    return PLAIN.pack(data if _is_plain(data) else msgspec.to_builtins(data))
-
-
-def _is_plain(data: object) -> bool:
-    return data is None or isinstance(data, str | int | float | list | dict)
+    is_plain = data is None or isinstance(data, str | int | float | list | dict)
+    return PLAIN.pack(data if is_plain else msgspec.to_builtins(data))
 
 
 @final

@@ -97,13 +97,9 @@ def schema_of_arguments(signature: Signature) -> dict[str, Any]:
     del root["title"]  # the name of a struct that is not public
     for each in signature.parameters.parameters.values():
         if each.default is not each.empty:
-            _put_default(root["properties"][each.name], each.default)
+            with suppress(TypeError, ValueError):  # a default that cannot be written is only known to the function
+                root["properties"][each.name]["default"] = msgspec.to_builtins(each.default, enc_hook=HOOKS.to_data)
     return root | ({"$defs": definitions} if definitions else {})
-
-
-def _put_default(schema: dict[str, Any], default: object) -> None:
-    with suppress(TypeError, ValueError):  # a default that cannot be written is only known to the function
-        schema["default"] = msgspec.to_builtins(default, enc_hook=HOOKS.to_data)
 
 
 # --- schedules of actions, as users declare them -------------------------------------------------------------------

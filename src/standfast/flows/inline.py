@@ -734,13 +734,9 @@ class InlineRequest(Concluding, eq=False):
             self._running = None  # which refers to whatever its context does
             self._task = NOTHING  # what it brought is needed no more, and would be kept in mind for an hour
             if self._exit is not None:
-                raise self._take_exit()
+                taken, self._exit = self._exit, None  # what ends this process refers to all that was at work
+                raise taken
         return None
-
-    def _take_exit(self) -> BaseException:
-        """Return what ends this process, which is no longer kept here: it refers to all that was at work."""
-        taken, self._exit = self._exit or SystemExit(), None
-        return taken
 
     async def _run_free(self) -> None:
         """Run one that needs no turn, but has a record, or needs room, or whose caller waits until it is taken on."""
@@ -785,7 +781,8 @@ class InlineRequest(Concluding, eq=False):
         try:
             if not await room.take_at_once():
                 await self._show("waiting")
-                self._wait(1)
+                self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant, self._sharer)
+                self._enter(1)
                 await room.wait()
                 self._wait_no_longer()
                 await self._show("running")
@@ -826,10 +823,6 @@ class InlineRequest(Concluding, eq=False):
     def _refuse_to_wait(self, problem: WaitsForItselfError) -> None:
         self._doomed = problem
         self.stop(str(problem))
-
-    def _wait(self, position: int) -> None:
-        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant, self._sharer)
-        self._enter(position)
 
     def _wait_no_longer(self) -> None:
         self._is_waiting = False

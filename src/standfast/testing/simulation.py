@@ -12,6 +12,7 @@ import itertools
 import os
 import random
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, final
 from weakref import WeakKeyDictionary
 
@@ -309,7 +310,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if task is None:
             self._callbacks.append(handle)
         else:
-            bisect.insort(self._tasks, (self._number(task), handle), key=_first)
+            bisect.insort(self._tasks, (self._number(task), handle), key=itemgetter(0))
 
     def _let_time_pass(self) -> None:
         idle = not (self._tasks or self._callbacks)
@@ -456,10 +457,6 @@ def _task_of(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
 
 def _callback_of(handle: asyncio.Handle) -> object:
     return handle._callback  # type: ignore[attr-defined] # noqa: SLF001 -- asyncio's own debugging reads it, too
-
-
-def _first(pair: tuple[int, object]) -> int:
-    return pair[0]
 
 
 _REAL: Final = (

@@ -55,7 +55,8 @@ class CallEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one call. Whether there is room for its stream is known before anything is done."""
-        is_stream, who = _is_stream(scope), caller_in(scope)
+        is_stream = "text/event-stream" in headers_of(scope).get("accept", "")
+        who = caller_in(scope)
         try:
             with self._streams.of(who) if is_stream else _NO_STREAM:
                 with self._open.of(who[0], who):
@@ -120,10 +121,6 @@ async def result_within(handle: HandleLike, wait: float, closing: asyncio.Event)
     except StandfastError as problem:
         return refusal(problem, handle)
     return None if packed is None else Result(packed, handle.id, is_replay=handle.is_replay)
-
-
-def _is_stream(scope: Scope) -> bool:
-    return "text/event-stream" in headers_of(scope).get("accept", "")
 
 
 def accepted(scope: Scope, handle: HandleLike, *, is_asked_for: bool = False) -> Response:

@@ -178,7 +178,8 @@ class FetchedKeys:
         known = self._current()
         found = None if known is None else known.get(key_id, algorithm)
         if found is None and (known is None or key_id):
-            await self._looked()
+            if (reading := self._look()) is not None:  # the one that is under way, or a new one
+                await asyncio.shield(reading)
             known = self._current()
             if known is None:
                 raise HttpError("signing-keys-unavailable", "the keys of the issuer cannot be read now")
@@ -187,12 +188,6 @@ class FetchedKeys:
 
     def _current(self) -> KeySet | None:
         return self._keys if self._now() - self._read_at < KEPT else None
-
-    async def _looked(self) -> None:
-        """Wait for the look that is under way, or begin one."""
-        reading = self._look()
-        if reading is not None:
-            await asyncio.shield(reading)
 
     def _look(self) -> asyncio.Future[KeySet | None] | None:
         reading, loop = self._reading, asyncio.get_running_loop()

@@ -693,7 +693,7 @@ class LocalArbiter:
             holder = verdict.holder
             raise RequestRejectedError(ask.label, holder.ask.id, holder.since, holder_is_durable=holder.is_durable)
         if isinstance(verdict, LineFull):
-            after = self._retry_after(ask.address, verdict.waiting)
+            after = min(SLOWEST, max(1.0, self._paces.get(ask.address, 0.0) * verdict.waiting))
             raise QueueFullError(ask.label, verdict.waiting, after, *self.holder_of(ask.address))
         if isinstance(verdict, JoinsRun):
             raise JoinsError(verdict.other.who)
@@ -731,9 +731,6 @@ class LocalArbiter:
         """Return who has a key, and since when; nothing, if it is free."""
         line = self._lines.get(address)
         return ("", Instant(0)) if line is None or line.holder is None else (line.holder.ask.id, line.holder.since)
-
-    def _retry_after(self, address: Address, waiting: int) -> float:
-        return min(SLOWEST, max(1.0, self._paces.get(address, 0.0) * waiting))
 
     def supersede(self, newcomer: LocalTurn) -> None:
         """Ask those to stop whose place it takes: not before it is written that it is there, or perhaps for nothing."""

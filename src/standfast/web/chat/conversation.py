@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from standfast.clock import Instant
     from standfast.flows.request import Principal
     from standfast.keys import RecordKey
     from standfast.scope import Scope
@@ -124,7 +123,7 @@ class Conversation:
     def _next(self, seen: Snapshot) -> int:
         """Return the next number. The first one follows from the time, so that none is ever used again."""
         head = seen.get(self._head)
-        return _first(seen.at) if head is None else HEADS.decode(head.value).last + 1
+        return seen.at // 1_000 if head is None else HEADS.decode(head.value).last + 1
 
     def _key(self, number: int) -> RecordKey:
         return self._said.child(f"{number:015d}")
@@ -148,10 +147,6 @@ class Conversation:
             if page.more is None:
                 return
             start = page.more
-
-
-def _first(at: Instant) -> int:
-    return at // 1_000
 
 
 def _number(key: RecordKey) -> int:

@@ -62,7 +62,7 @@ class FeedCursor:
     def end(self, message: int) -> None:
         """Note that its answer was read to the end."""
         self._heard.pop(message, None)
-        self._add(message, message)
+        self._ended = _merged([*self._ended, (message, message)])
         self.skip(self.base)
 
     def skip(self, message: int) -> None:
@@ -81,10 +81,6 @@ class FeedCursor:
     def is_over(self, message: int) -> bool:
         """Return True if the answer to a message was read to its end."""
         return message <= self.base or any(first <= message <= last for first, last in self._ended)
-
-    def _add(self, first: int, last: int) -> None:
-        """Put a range of ended ones beside the others; those that touch become one."""
-        self._ended = _merged([*self._ended, (first, last)])
 
     def __str__(self) -> str:
         heard = [f"{message}:{event}" for message, event in sorted(self._heard.items())]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from standfast.clock import monotonic
-from standfast.errors import FlowError, InvalidInputError, StandfastError
+from standfast.errors import InvalidInputError, StandfastError
 from standfast.web.chat.feed import Cancel, Feed, FeedCursor, Open, Say, accepted_body, checked_message, read_frame
 from standfast.web.problems import as_json, problem_of, status_of
 
@@ -74,12 +74,15 @@ class Talk:
             except _LeaveError as leave:
                 await self._close(leave.code, leave.reason)
             except StandfastError as problem:
-                await self._refuse(problem)
+                with suppress(_LeaveError, WebSocketDisconnect, OSError, RuntimeError):
+                    await self._send({"type": "refused", "message": "", "problem": problem_of(problem)})
                 await self._close(LATER if status_of(problem) in CAN_BE_TRIED_AGAIN else POLICY, "")
             except (WebSocketDisconnect, OSError):
                 return
             finally:
-                await self._stop_receiving()
+                if self._receiving is not None:
+                    self._receiving.cancel()
+                    await asyncio.gather(self._receiving, return_exceptions=True)
 
     async def _converse(self) -> None:
         party, seen = await self._opened()
@@ -159,11 +162,6 @@ class Talk:
             raise _LeaveError(TOO_BIG, "the frame is too large")
         return data if isinstance(data, str) else data.decode("utf-8", "replace")
 
-    async def _stop_receiving(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
-
     # --- out -----------------------------------------------------------------------------------------------------
 
     async def _write(self, feed: Feed) -> None:
@@ -177,10 +175,6 @@ class Talk:
                 await self._socket.send_text(as_json(body).decode())
         except TimeoutError:
             raise _LeaveError(SLOW, "the client reads too slowly") from None
-
-    async def _refuse(self, problem: FlowError | StandfastError) -> None:
-        with suppress(_LeaveError, WebSocketDisconnect, OSError, RuntimeError):
-            await self._send({"type": "refused", "message": "", "problem": problem_of(problem)})
 
     async def _close(self, code: int, reason: str) -> None:
         if self._socket.application_state is WebSocketState.CONNECTED:
