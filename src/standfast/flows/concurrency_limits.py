@@ -1,4 +1,4 @@
-"""Room at one limit, and who waits for it in this process: the highest priority first, then the order of arrival.
+"""Limits of actions: room at each limit, requests that wait for it by priority, and rates.
 
 A limit has permits. They lie in memory if this process is the sole server, and in a line of the store otherwise: then
 each one that waits here has a place in that line, and a permit that comes goes to the most important of them. So

@@ -1,4 +1,4 @@
-"""Circles of requests: each holds what the next one waits for, so that none of them would ever go on.
+"""Deadlocks of requests: each holds what the next one waits for. Keys that are held elsewhere come along, signed.
 
 A request takes its key first and then room at its limits, in one order that is the same for all actions. So requests
 that only wait for these never wait for each other. A circle needs one that calls another and waits for it: A has a key

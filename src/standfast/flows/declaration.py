@@ -1,4 +1,4 @@
-"""The checks of a declaration: what cannot work is refused where it is declared, with the place and the reason."""
+"""Options of flows and actions: limits, what can be declared together, and refusing what cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking requests on: which of the three ways each goes, and what is committed with its place.
+"""The dispatcher: the one seam of all transports. It decides how each request runs, and opens what serving takes.
 
 A caller that waits has its request run in this process. What is answered before it has run is a run of its action's
 workflow. What a policy collects is put into the run of its burst.

@@ -1,4 +1,4 @@
-"""What a request tells on its way: numbered from 1, kept in order, and written in batches."""
+"""Events of a request: told while it runs, numbered and written in batches, and followed until its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handle on a request: what can be known of it, and done with it, by a caller that may ask."""
+"""A handle on a request: what can be known of it and done with it, and which callers may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calling an action: what a running request can do, and what is kept of it."""
+"""A request that was checked and is to be run, and what it can do while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one tenant may have at most, so that none gets in the way of others. The rest is refused, and told the limit.
+"""What one tenant may have at most, the owners of its sessions, and tenants that are quarantined.
 
 Users share what their tenant may have, see :mod:`standfast.flows.shares`: who has some gets one more only while as many
 are left to the others.

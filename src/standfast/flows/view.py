@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # What a webhook or a schedule has sent by itself is no user's, unless a user has its session. An id is no credential:
 # it is shown in refusals, so that a refused caller can follow the request that has the key, and gets into logs. Others
 # of the tenant see how a request is and since when, and nothing of what is in it. To other tenants it is absent.
+# Who has its session, and who shares its run, lies in the store: Visibility in handle.py looks there.
 
 OPERATOR: Final = "operator"
 """The role that lets a principal see and cancel all requests of its tenant."""

@@ -1,4 +1,4 @@
-"""What may go wrong between a program and its store, how often, and in an order that a seed decides."""
+"""Faults between a program and its store, by a seed: a backend that fails, a store that fails, and an unfit store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store history means: the store contract as a specification for the linearizability checker."""
+"""Histories of a store: recorded from clients, and checked for linearizability against a model of the store."""
 
 from __future__ import annotations
 

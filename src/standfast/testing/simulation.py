@@ -1,4 +1,4 @@
-"""Running a program in a simulation."""
+"""Simulation: a seeded event loop with virtual time and simulated threads, and running a program in it."""
 
 from __future__ import annotations
 

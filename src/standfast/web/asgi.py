@@ -1,4 +1,4 @@
-"""One timer for many waits of the same length: most of them are over long before it rings."""
+"""What all parts of the application need of ASGI: host names, headers read once, shared timers, first steps at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what a request returns while its caller may go away, and telling it."""
+"""A call over HTTP: its body, what its headers ask for, waiting for its result, and the seam to the dispatcher."""
 
 from __future__ import annotations
 

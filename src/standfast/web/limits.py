@@ -1,4 +1,4 @@
-"""What an application takes on at most. Whatever is more is refused with a typed error, before anything is done."""
+"""How much an application takes on: its limits, the streams that are open, and checks of what it was given."""
 
 from __future__ import annotations
 

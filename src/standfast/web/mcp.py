@@ -1,4 +1,4 @@
-"""Serving tools: over streamable HTTP behind the application's door, and over stdin and stdout."""
+"""Tools for language models: their calls as requests, their sessions, and serving them over HTTP and stdio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access tokens that an authorization server has issued for this application."""
+"""Access tokens of an authorization server: its public keys, what clients are told, and checking a token."""
 
 from __future__ import annotations
 

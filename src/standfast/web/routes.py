@@ -1,4 +1,4 @@
-"""Which address leads where."""
+"""Which address leads where, and an application put together: its routes behind its gate."""
 
 from __future__ import annotations
 

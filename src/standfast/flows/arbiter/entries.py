@@ -1,4 +1,4 @@
-"""Taking a place in a line of the store: the request's record comes along, and refusals tell what that commit saw."""
+"""Entries of requests in lines of the store: superseding, acquiring a turn, reaping the dead, and messages to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place in a line in the store: having the turn, committing by it, and giving it back."""
+"""The shared arbiter: lines in the store, a turn in one of them, and the task that has it."""
 
 from __future__ import annotations
 
