@@ -67,7 +67,9 @@ async def take_on(
     first = keys.first(task.record(at, "waiting", durable=True, verdict="started"), at)
     packed = asked.workflow.signature.pack((task.stored_call(),), {})
     extra_changes = (*asked.extra_changes, *first)
-    asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), extra_changes=extra_changes)
+    asked = structs.replace(
+        asked, packed=packed, restored=None, tags=tags_of(task.arrival.tenant), extra_changes=extra_changes
+    )
 
     async def begin() -> Started:
         try:

@@ -708,8 +708,8 @@ class GroupedStore:
         except asyncio.CancelledError as cancelled:
             await group.leave(seat, cancelled)
             raise
-        outcome = cast("Outcome", seat.outcome)
-        return outcome if type(outcome) is Commit else cast("Conflict", _verdict(outcome))
+        outcome = seat.outcome
+        return outcome if type(outcome) is Commit else cast("Conflict", _verdict(cast("Outcome", outcome)))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
@@ -742,8 +742,8 @@ class GroupedStore:
         except asyncio.CancelledError as cancelled:
             await group.leave(seat, cancelled)
             raise
-        outcome = cast("Outcome", seat.outcome)
-        return outcome if type(outcome) is Choice else cast("Conflict", _verdict(outcome))
+        outcome = seat.outcome
+        return outcome if type(outcome) is Choice else cast("Conflict", _verdict(cast("Outcome", outcome)))
 
     async def commit_with(
         self,

@@ -12,7 +12,7 @@ from collections import deque
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from standfast.clock import later
 from standfast.errors import (
@@ -45,7 +45,7 @@ from standfast.workflows.replay import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 
     from standfast.clock import Instant
     from standfast.stores.protocol import Change, Conflict
@@ -62,7 +62,57 @@ T = TypeVar("T")
 
 @final
 class Activation:
-    """One run in the memory of one engine. Without a claim it is a copy to look at: it stops where it would do more."""
+    """One run in the memory of one engine. Without a claim it is a copy to look at: it stops where it would do more.
+
+    It has slots because it has more attributes than the instances of a class share the names of, and what only some
+    runs need is made when it is asked for: one of these is made for every run.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_arguments",
+        "_awaiting",
+        "_cancel_told",
+        "_effect_prefix",
+        "_inbox",
+        "_is_over",
+        "_over",
+        "_pace",
+        "_told_early",
+        "_turns",
+        "awaited",
+        "branches",
+        "cancel_is_raised",
+        "claim",
+        "context",
+        "ended",
+        "ended_children",
+        "ending",
+        "has_conflicted",
+        "has_resumed",
+        "header",
+        "inbox_poll",
+        "is_ending",
+        "is_evicted",
+        "is_gone",
+        "is_handed_back",
+        "is_stopping",
+        "is_stuck",
+        "is_unloading",
+        "journal",
+        "keys",
+        "loop",
+        "mismatch",
+        "noted",
+        "patches",
+        "replay",
+        "restored",
+        "rings_at",
+        "runtime",
+        "state",
+        "trace",
+        "workflow",
+    )
 
     def __init__(
         self,
@@ -73,6 +123,7 @@ class Activation:
         state: RunState,
         claim: Claim | None,
         events: Iterable[HistoryEvent],
+        arguments: Struct | None = None,
     ) -> None:
         self.runtime, self.keys, self.workflow, self.header, self.state = runtime, keys, workflow, header, state
         self.claim: Final = claim
@@ -88,14 +139,14 @@ class Activation:
         self.branches: Final = Branches()
         self.ended_children: Final[dict[str, RunState]] = {}
         self.patches: Final[dict[str, bool]] = {}
-        self.inbox = Inbox(self)
         self.context: Any = None  # its Context, which its code is called with
         self.mismatch: NondeterminismError | None = None
         self.ended: RunState | None = None
-        self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
+        self.loop: Final = asyncio.get_running_loop()
+        self._over: asyncio.Future[RunState | None] | None = None
         self._awaiting: list[asyncio.Future[RunState | None]] = []
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = self.is_gone = False
-        self.has_conflicted = self.is_stuck = False
+        self.has_conflicted = self.is_stuck = self._is_over = False
         tracing, space = runtime.tracing, runtime.space
         self.trace: Final = (
             None
@@ -108,14 +159,42 @@ class Activation:
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.awaited = 0  # how many are writing something that they tell this run, and not the store
         self.is_ending = False  # its end is being written: perhaps it is there already
-        self.pace: Final = BranchPace(self.branches)
-        self.turns = Turns(self)
-        self.turn = self.turns.take
+        self._pace: BranchPace | None = None
+        self._turns: Turns | None = None
+        self._inbox: Inbox | None = None
         self.inbox_poll = InboxPoll(self)
         self.cancel_is_raised = bool(events) and any(event.kind == "cancelled" and is_of_run(event) for event in events)
         self._cancel_told = self.cancel_is_raised
         self._effect_prefix = ""
         self._told_early: RunCancelled | None = None
+        self._arguments = arguments  # as its input is read, if that has been done already
+        self.restored: list[Any] = []  # its result as it is read back, for the first caller that asks
+
+    @property
+    def pace(self) -> BranchPace:
+        """Lets a few of its branches begin something at a time."""
+        if self._pace is None:
+            self._pace = BranchPace(self.branches)
+        return self._pace
+
+    @property
+    def turns(self) -> Turns:
+        """Which of its branches waits for its turn to resume."""
+        if self._turns is None:
+            self._turns = Turns(self)
+        return self._turns
+
+    @property
+    def turn(self) -> Callable[..., Coroutine[Any, Any, HistoryEvent | None]]:
+        """See :meth:`Turns.take`."""
+        return self.turns.take
+
+    @property
+    def inbox(self) -> Inbox:
+        """What was sent to it."""
+        if self._inbox is None:
+            self._inbox = Inbox(self)
+        return self._inbox
 
     @property
     def is_resumed(self) -> bool:
@@ -153,17 +232,28 @@ class Activation:
         Each caller has a future of its own: one that is cancelled must not cancel ``over``, and a shield around that
         would cost another future and another turn of the loop.
         """
-        if self.over.done():
+        if self._is_over:
             return self.over
-        own: asyncio.Future[RunState | None] = self.over.get_loop().create_future()
+        own: asyncio.Future[RunState | None] = self.loop.create_future()
         self._awaiting.append(own)
         return own
 
+    @property
+    def over(self) -> asyncio.Future[RunState | None]:
+        """Done when it is no longer in memory, for all who ask; see :meth:`until_over`."""
+        if self._over is None:
+            self._over = self.loop.create_future()
+            if self._is_over:
+                self._over.set_result(self.ended)
+        return self._over
+
     def finish(self) -> None:
         """Tell that it is no longer in memory."""
-        if self.over.done():
+        if self._is_over:
             return
-        self.over.set_result(self.ended)
+        self._is_over = True
+        if self._over is not None and not self._over.done():
+            self._over.set_result(self.ended)
         for each in self._awaiting:
             if not each.done():
                 each.set_result(self.ended)
@@ -223,13 +313,12 @@ class Activation:
             self.drop(conflict)
             raise Unload
 
-    @property
-    def may_act_at_once(self) -> bool:
-        """Whether :meth:`check_may_act` has nothing to wait for, and nothing to refuse."""
+    def may_act_at_once(self, elapsed: Instant) -> bool:
+        """Return True if :meth:`check_may_act` has nothing to wait for, and nothing to refuse."""
         claim = self.claim
         if claim is None or self.is_unloading or self.is_stopping:
             return False
-        return self.runtime.may_act_at_once(claim.presence)
+        return self.runtime.may_act_at_once(claim.presence, elapsed)
 
     async def check_may_act(self, branch: Branch | None = None) -> None:
         """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear.
@@ -267,14 +356,15 @@ class Activation:
             and not self.is_unloading
             and not self.is_stopping
             and self.claim is not None
-            and self.pace.is_free()
+            and (self.branches.leaves <= MOST_IN_A_TURN if self._pace is None else self._pace.is_free())
         )
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
     def branch_ended(self) -> None:
         """A branch has ended: those that are left may all be waiting now."""
-        self.turns.branch_ended()
+        if self._turns is not None:
+            self._turns.branch_ended()
         self.note_idleness()
 
     def differ(self, recorded: str, asked: str) -> None:
@@ -451,9 +541,10 @@ class Activation:
         self.is_unloading = True
         self.runtime.dirty.discard(self)
         self.runtime.idle.pop(self, None)
-        if not self.is_gone:
+        if self.branches:
             self._take_off(iter(tuple(self.branches)))
-            self.turns.unload()
+        if self._turns is not None:
+            self._turns.unload()
 
     def let_go(self) -> None:
         """Part with what belongs to the run and knows it, now that it has ended: nothing asks for that any more.
@@ -463,7 +554,8 @@ class Activation:
         """
         if self.ended is not None and not self.branches:
             self.is_gone, self.context = True, None
-            del self.turn, self.turns, self.inbox, self.inbox_poll
+            self._turns = self._inbox = None
+            del self.inbox_poll
 
     def _take_off(self, branches: Iterator[Branch]) -> None:
         for branch in islice(branches, A_SLICE):
@@ -481,7 +573,8 @@ class Activation:
         if self._told_early is not None:
             self.cancel(self._told_early)
         tokens = CURRENT.set(branch), INSIDE.set(True), CURRENT_STEP.set(None)  # it may have been started in a step
-        args, kwargs = self.workflow.signature.unpack(self.header.input)
+        signature, restored, self._arguments = self.workflow.signature, self._arguments, None
+        args, kwargs = signature.unpack(self.header.input) if restored is None else signature.spread(restored)
         if self.is_resumed:
             self.notify()  # what has come before
         if self.header.deadline is not None:

@@ -540,7 +540,16 @@ class _Starting:
                 self._own, versions[self._own], self._worker.presence, versions[self._keys.state], is_first=True
             )
             self._runtime.execute(
-                Activation(self._runtime, self._keys, self._asked.workflow, self._header, state, right, ())
+                Activation(
+                    self._runtime,
+                    self._keys,
+                    self._asked.workflow,
+                    self._header,
+                    state,
+                    right,
+                    (),
+                    self._asked.restored,
+                )
             )
 
     def _named(self) -> list[RecordKey]:

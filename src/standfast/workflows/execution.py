@@ -117,10 +117,11 @@ async def execute(activation: Activation) -> None:
 
 async def _returned(activation: Activation, value: object) -> None:
     try:
-        packed = activation.workflow.signature.result.pack(value)
+        packed, restored = activation.workflow.signature.result.pack_and_restore(value)
     except EncodeError as problem:
         await _end(activation, "failed", None, problem)
     else:
+        activation.restored.append(restored)
         await _end(activation, "completed", packed, None)
 
 
@@ -393,7 +394,8 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
             *(() if right is None else (Check(right.key, right.fence),)),
         )
         try:
-            answer = await (commit_over(space, changes, over) if over else space.commit(*changes))
+            # Not through the space: these are keys of its own making.
+            answer = await (commit_over(space, changes, over) if over else space.store.commit(*changes))
         except TRIED_AGAIN as problem:
             answer = await insist(activation, partial(_commit, space, changes, over), problem)
         if not isinstance(answer, Conflict):

@@ -532,6 +532,8 @@ class Start(Struct, frozen=True, kw_only=True):
 
     workflow: Any
     packed: bytes
+    restored: Any = None
+    """The arguments as they will be read from ``packed``, for a run that begins in this process; None: not known."""
     run_id: str
     idempotency_key: str = ""
     delay: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from standfast.durations import seconds
 from standfast.errors import ResultTimeoutError
@@ -61,7 +61,16 @@ class Run(Generic[R]):
         if timeout is None:
             loaded = self._engine.runtime.loaded.get(self.id)
             state = None if loaded is None else await loaded.until_over()  # as _end does; mostly that is all
-            return self._result_of(await self._end() if state is None or state.continues else state)
+            if state is None or state.continues:
+                return self._result_of(await self._end())
+            if (
+                loaded is not None
+                and loaded.restored
+                and state.status == "completed"
+                and loaded.workflow is self._workflow
+            ):
+                return cast("R", loaded.restored.pop())  # what was read back when it was written: it need not be again
+            return self._result_of(state)
         limit = seconds(timeout, what="timeout")
         try:
             async with asyncio.timeout(limit):

@@ -302,7 +302,7 @@ class Runtime:
         self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
         self.child_starts: Final = ChildStarts(self)
-        self._offset, self._saw_at = 0, Instant(0)
+        self._offset, self._saw_at, self._saw = 0, Instant(0), Instant(0)
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
         self._alarm_count = 0
         self.notify: Callable[[], None] = _nothing
@@ -327,9 +327,13 @@ class Runtime:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def saw(self, at: Instant) -> None:
-        """Take note of the store's time, as an answer of it told."""
-        self._saw_at = self.clock.elapsed()
-        self._offset = at - self._saw_at
+        """Take note of the store's time, as an answer of it told.
+
+        The others that were in the same transaction bring the same time, later: they tell nothing new.
+        """
+        if at != self._saw:
+            self._saw, self._saw_at = at, self.clock.elapsed()
+            self._offset = at - self._saw_at
 
     @property
     def silent_for(self) -> float:
@@ -445,11 +449,16 @@ class Runtime:
             return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
 
-    def may_act_at_once(self, presence: str) -> bool:
-        """Return True if this process may act by a presence, and others can see that it lives, or never could."""
+    def may_act_at_once(self, presence: str, elapsed: Instant) -> bool:
+        """Return True if this process may act by a presence, and others can see that it lives, or never could.
+
+        ``elapsed`` is a reading of the clock in this turn of the event loop.
+        """
         own, worker = self._presence, self.worker
         if own is None or worker is None or worker.presence != presence:
             return False
+        if own.proof is None:  # as Presence.left has it; this is asked before every step
+            return own.deadline > elapsed and not own.over
         return own.is_proven and own.left() > 0
 
     @property

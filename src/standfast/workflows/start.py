@@ -85,13 +85,14 @@ def checked_id(what: str, text: str) -> str:
 def as_start(
     workflow: Startable,
     packed: bytes,
+    restored: Struct | None,
     *,
     run_id: str | None,
     idempotency_key: str | None,
     delay: float,
     drive: bool,
 ) -> Start:
-    """Return a checked start of a workflow with packed arguments."""
+    """Return a checked start of a workflow with packed arguments, and as they will be read back, if that is known."""
     if run_id is not None and idempotency_key is not None:
         raise DeclarationError("engine.start", "give an id or an idempotency_key: an id is one already")
     chosen = new_id() if run_id is None else checked_id("run id", run_id)
@@ -99,6 +100,7 @@ def as_start(
     return Start(
         workflow=workflow,
         packed=packed,
+        restored=restored,
         run_id=chosen,
         idempotency_key=key,
         delay=delay,
@@ -125,7 +127,8 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
         try:
-            answer = await runtime.space.commit(*changes)
+            # Not through the space, unless there are others': these are keys of its own making.
+            answer = await (runtime.space if asked.extra_changes else runtime.space.store).commit(*changes)
         except BaseException:
             runtime.dropped.add(keys.id)  # if it was written all the same, no task here is about to load it
             raise
@@ -134,7 +137,7 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
             if worker is not None:
                 right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)
-                runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, ()))
+                runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, (), asked.restored))
             return Started(asked.run_id, is_new=True)
         if worker is not None and worker.guard.key in answer.current:
             runtime.lost_presence()
@@ -354,9 +357,11 @@ async def checked_start(
     given = {name: value for name, value in options.items() if value is not None}
     runtime = engine.runtime
     target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
+    packed, restored = _packed_and_restored(workflow, target, args, kwargs, by_name, given)
     asked = as_start(
         target,
-        packed_arguments(workflow, target, args, kwargs, by_name, given),
+        packed,
+        restored,
         run_id=given.get("id"),
         idempotency_key=given.get("idempotency_key"),
         delay=seconds(given["delay"], what="delay") if "delay" in given else 0.0,
@@ -446,7 +451,19 @@ def packed_arguments(
     by_name: Mapping[str, Any],
     options: Mapping[str, object],
 ) -> bytes:
-    """Return the arguments of a start as they are stored.
+    """Return the arguments of a start as they are stored, of a schedule, say."""
+    return _packed_and_restored(given, target, args, kwargs, by_name, options)[0]
+
+
+def _packed_and_restored(
+    given: object,
+    target: Startable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    by_name: Mapping[str, Any],
+    options: Mapping[str, object],
+) -> tuple[bytes, Struct | None]:
+    """Return the arguments of a start as they are stored, and as they will be read back, if that is known.
 
     Args:
         given: What the start was given: bound arguments are packed already.
@@ -463,7 +480,7 @@ def packed_arguments(
     if isinstance(given, Bound):
         if args or kwargs or by_name:
             raise WrongArgumentsError(repr(target.name), "its arguments are bound already; give none besides")
-        return given.packed
+        return given.packed, None
     if kwargs and by_name and (twice := sorted(kwargs.keys() & by_name)):
         raise WrongArgumentsError(repr(target.name), f"{', '.join(twice)} is given twice, by name and in kwargs")
     named = {**(kwargs or {}), **by_name} if by_name else kwargs or {}
@@ -477,4 +494,6 @@ def packed_arguments(
                     f"argument by place, in kwargs={{{name!r}: ...}}, or with {target.name}.bind(...)"
                 )
                 raise WrongArgumentsError(repr(target.name), problem)
-    return target.signature.pack(args, named)
+    if isinstance(target, RemoteWorkflow):
+        return target.signature.pack(args, named), None
+    return target.signature.pack_and_restore(args, named)

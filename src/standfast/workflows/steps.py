@@ -227,6 +227,7 @@ class Recording(Struct, eq=False):
     A struct, because one is made for every attempt, and hardly any is used.
 
     Attributes:
+        is_over: The attempt has ended: it is too late to ask for it.
         is_asked: The step has asked for it.
         event: The record, once it is known to be there for good.
         result: What was recorded, as it is read back.
@@ -241,7 +242,7 @@ class Recording(Struct, eq=False):
     _put: Put | None = None
     _noted: HistoryEvent | None = None
     _answer: Commit | Conflict | None = None
-    _is_over: bool = False
+    is_over: bool = False
     is_asked: bool = False
     event: HistoryEvent | None = None
     result: Any = None
@@ -249,15 +250,15 @@ class Recording(Struct, eq=False):
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
         """The loop that the run is driven on; the step may run in another thread."""
-        return self._activation.over.get_loop()
+        return self._activation.loop
 
     # --- in the step ---------------------------------------------------------------------------------------------
 
     def record_with(self, connection: object, result: object) -> Awaitable[None]:
         """Write the record; over a connection that blocks it is written when this returns."""
         guest = user_connection_of(connection)
-        if self._is_over or self.is_asked:
-            raise self._problem("it has ended" if self._is_over else "it has called record_with before; call it once")
+        if self.is_over or self.is_asked:
+            raise self._problem("it has ended" if self.is_over else "it has called record_with before; call it once")
         packed, self.result = self._step.signature.result.pack_and_restore(result)
         if len(packed) > LARGEST:
             raise EncodeError(f"the result of {self._id} takes {len(packed):,} bytes, at most {LARGEST:,} are allowed")
@@ -297,7 +298,7 @@ class Recording(Struct, eq=False):
         except Unload:
             raise self._problem("the run is about to be driven elsewhere; roll back") from None
         taken = await journal.begin()
-        if self._is_over:
+        if self.is_over:
             journal.end(taken, None, {})
             raise self._problem("it has ended")
         self._taken, self._commit = taken, JournalCommit(journal, activation.keys, taken, ())
@@ -320,7 +321,7 @@ class Recording(Struct, eq=False):
 
     async def settle(self, problem: BaseException | None) -> BaseException | None:
         """Find out whether the transaction was committed; return what the step failed with, None if it was."""
-        self._is_over = True
+        self.is_over = True
         try:
             if await self._has_landed():
                 self.event = self._noted
@@ -350,7 +351,7 @@ class Recording(Struct, eq=False):
 
     def drop(self) -> None:
         """Let others write again."""
-        self._is_over = True
+        self.is_over = True
         taken, self._taken = self._taken, None
         journal = self._activation.journal
         if taken is not None and journal is not None:
@@ -531,10 +532,13 @@ class StepExecution(Struct, eq=False):
                 journal = activation.journal
                 if journal is not None and journal.has_work:
                     await activation.flush(self._branch, self._id)  # what was done before is durable before all else
-                if not activation.may_act_at_once:
+                began = activation.runtime.clock.elapsed()
+                if not activation.may_act_at_once(began):
                     await activation.check_may_act(self._branch)
+                    began = activation.runtime.clock.elapsed()
                 if self._branch.cancel is not None:  # it was told while that was written
                     activation.raise_cancel(self._branch, self._id)
+                self._ran_from = began
                 value, problem = await self._attempt_it()
             finally:
                 self._branch.is_beginning = False
@@ -576,14 +580,14 @@ class StepExecution(Struct, eq=False):
     async def _attempt_it(self) -> tuple[Any, BaseException | None]:
         branch, activation, step = self._branch, self._activation, self._step
         key = activation.effect_key(self._id)
-        current = CurrentStep(activation.keys.id, self._id, self._attempt, key, activation.fence)
+        fence = 0 if activation.claim is None else activation.claim.fence
+        current = CurrentStep(activation.keys.id, self._id, self._attempt, key, fence)
         recording = Recording(activation, step, self._id, self._digest)
         tokens = CURRENT_STEP.set(current), RECORDING.set(recording)
         if activation.runtime.on_attempt is not None:
             activation.runtime.on_attempt(current)
         how: tuple[Any, BaseException | None]
         branch.is_in_effect, branch.step = True, self._id
-        self._ran_from = activation.runtime.clock.elapsed()
         try:
             if step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None
@@ -603,13 +607,13 @@ class StepExecution(Struct, eq=False):
             branch.is_in_effect = False
             CURRENT_STEP.reset(tokens[0])
             RECORDING.reset(tokens[1])
-        if activation.is_torn_down(how[1]):
+        if how[1] is not None and activation.is_torn_down(how[1]):
             recording.drop()
             raise Unload
         if recording.is_asked:
             how = await self._settle(recording, how)
         else:
-            recording.drop()  # a plain function may still run, in its thread
+            recording.is_over = True  # a plain function may still run, in its thread
         if branch.is_interrupted:
             branch.is_interrupted = False
             await self._take_interruption(how[1])

@@ -191,13 +191,22 @@ class Signature:
             WrongArgumentsError: The function cannot be called with these; it is a ``TypeError``.
             EncodeError: An argument would not come back equal, or is too large.
         """
+        return self.pack_and_restore(args, kwargs)[0]
+
+    def pack_and_restore(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, msgspec.Struct]:
+        """Return the arguments of a call as :meth:`pack` does, and as :meth:`read` will restore them.
+
+        Raises:
+            WrongArgumentsError: As :meth:`pack`.
+            EncodeError: Likewise.
+        """
         if not kwargs and self._least <= len(args) <= len(self._positional):
-            return self._codec.write(self.arguments(**dict(zip(self._positional, args, strict=False))))[0]
+            return self._codec.write(self.arguments(**dict(zip(self._positional, args, strict=False))))
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise WrongArgumentsError(self.name, str(error)) from None
-        return self._codec.write(self.arguments(**bound.arguments))[0]
+        return self._codec.write(self.arguments(**bound.arguments))
 
     def read(self, body: bytes) -> msgspec.Struct:
         """Return the arguments that ``body`` was made from, as :attr:`arguments`; what was left out is ``UNSET``.
@@ -218,7 +227,10 @@ class Signature:
         Raises:
             DecodeError: The data is damaged, or the function takes other arguments now.
         """
-        found = self.read(bytes(data))
+        return self.spread(self.read(bytes(data)))
+
+    def spread(self, found: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments that were restored, to call the function with."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, is_positional in self._places:

@@ -30,11 +30,11 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import OPEN, Applied, RiderBatch, WorkRider, moved_error, pages
+from standfast.stores.backend import OPEN, Applied, CommitRider, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
-from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
+from standfast.stores.protocol import ABSENT, Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
-from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert
+from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert, write_alone
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from standfast.stores.fold import Ranges
     from standfast.stores.protocol import Change
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
-    from standfast.stores.sqlite.plain_batch import Row
-
-    Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
-    """Records, and the row that each of them is kept in."""
+    from standfast.stores.sqlite.plain_batch import Found, Row
 
 
 # --- the user's own SQL inside one of our transactions -------------------------------------------------------------
@@ -259,6 +256,20 @@ class StoreTime:
             self._plan = read_plan(connection, self._clock) or self._plan
             self._look_at = elapsed + LOOK_EVERY
 
+    def now_in(self, connection: SqliteConnection, at_least: int) -> Instant:
+        """Do as :meth:`look` and then :meth:`now` do, by one reading of the clock: for every transaction."""
+        elapsed = self._clock.elapsed()
+        if elapsed >= self._look_at:
+            self.look(connection)
+        slew = self._plan.following
+        if elapsed < slew.since or slew.offset != slew.target:
+            return self.now(at_least)
+        now = elapsed + slew.offset  # as TimePlan.at has it when there is nothing to follow, which is nearly always
+        if now < at_least or now < self._last:
+            now = max(at_least, self._last)
+        self._last = last = Instant(now)
+        return last
+
     def wall_ahead(self) -> int:
         """Return how far the time of day is ahead of the time since boot."""
         return self._clock.wall() - self._clock.elapsed()
@@ -453,7 +464,10 @@ class Database:
             self._begin(patience)
             try:
                 rider = batch.riders[0]
-                folded = self._write_plainly(batch.riders, patience) if len(batch.riders) > 1 else None
+                if len(batch.riders) > 1:
+                    folded = self._write_plainly(batch.riders, patience)
+                else:
+                    folded = self._write_alone(rider, patience) if type(rider) is CommitRider else None
                 if folded is None:
                     folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
                     self._write(folded)
@@ -513,8 +527,7 @@ class Database:
         last_version, last_at, found = look_up_with_counters(self._writer, keys_of(riders))
         records, self._rows = found
         if at is None:
-            self._time.look(self._writer)
-            at = self._time.now(last_at)
+            at = self._time.now_in(self._writer, last_at)
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
         return fold(
@@ -542,8 +555,7 @@ class Database:
             return None
         writer, time = self._writer, self._time
         last_version, last_at = writer.execute(_COUNTERS).fetchall()[0]
-        time.look(writer)
-        at = time.now(last_at)
+        at = time.now_in(writer, last_at)
         batch = PlainBatch.of(riders, at, max(last_version, at - 1))  # as in _fold
         folded = None if batch is None else batch.write(writer)
         if batch is not None and folded is None:
@@ -551,6 +563,18 @@ class Database:
             self._roll_back()
             self._begin(patience)
         return folded
+
+    def _write_alone(self, rider: CommitRider, patience: float) -> Folded | None:
+        """Write a commit whose guards all hold, without folding it; None: fold it, nothing is written."""
+        guarded = {change.key: change.key for change in rider.changes if change.expected != ABSENT}
+        last_version, last_at, found = look_up_with_counters(self._writer, guarded)
+        at = self._time.now_in(self._writer, last_at)
+        try:
+            return write_alone(self._writer, rider, found, at, max(last_version, at - 1))  # as in _fold
+        except apsw.ConstraintError:  # there is a record where none was expected
+            self._roll_back()
+            self._begin(patience)
+            return None
 
     def _write(self, folded: Folded) -> None:
         execute_many, rows = self._writer.executemany, self._rows
@@ -657,8 +681,7 @@ class Database:
         query = _SCAN.format("DESC" if reverse else "ASC")
         try:
             with self._section:
-                self._time.look(self._reader)
-                at = self._time.now()
+                at = self._time.now_in(self._reader, 0)
                 rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
         except apsw.Error as error:
             raise translate(error, self._file.path) from error

@@ -16,7 +16,8 @@ import apsw
 
 from standfast.stores.backend import CommitRider
 from standfast.stores.fold import Folded
-from standfast.stores.protocol import MAX_VERSION, Commit, Delete, Put
+from standfast.stores.protocol import ABSENT, MAX_VERSION, Commit, Delete, Put
+from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
     from standfast.stores.sqlite.connection import SqliteConnection
 
     Row = tuple[RecordKey, int, Instant | None, bytes]
+    Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
+    """Records, and the row that each of them is kept in."""
 
 _LIVE: Final = "(expires_at IS NULL OR expires_at > ?)"
 _REPLACE: Final = (
     f"UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
 )
 _DELETE: Final = f"DELETE FROM main.records WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
+_REPLACE_ROW: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE rowid = ?"
+_DELETE_ROW: Final = "DELETE FROM main.records WHERE rowid = ?"
 _INSERT: Final = "INSERT INTO main.records VALUES "
 _ROW: Final = "(?, ?, ?, ?)"
 _ROWS: Final = 32
@@ -64,6 +69,52 @@ def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
         connection.execute(_MANY, tuple(chain.from_iterable(rows[first : first + _ROWS])))
     if whole < len(rows):
         connection.executemany(_ONE, rows[whole:])
+
+
+def write_alone(  # noqa: C901 -- one pass over the changes, without a call for each
+    connection: SqliteConnection, rider: CommitRider, found: Found, at: Instant, last_version: int
+) -> Folded | None:
+    """Write a commit that is alone in its transaction, as the fold would; None: a guard does not hold.
+
+    Then nothing is written. ``found`` are the records that it expects, with their rows; those that it creates are not
+    looked for, as an insert fails where there is one.
+
+    Raises:
+        apsw.ConstraintError: There is one. It must be rolled back: something may be written.
+    """
+    records, rows = found
+    if last_version >= MAX_VERSION or not in_window(at, rider.after, rider.before):
+        return None
+    version = last_version + 1
+    versions: dict[RecordKey, int] = {}
+    writes: dict[RecordKey, Record | None] = {}
+    inserts: list[Row] = []
+    replaces: list[tuple[object, ...]] = []
+    deletes: list[tuple[int]] = []
+    for change in rider.changes:
+        key = change.key
+        if change.expected != ABSENT:
+            record = records.get(key)
+            if record is None or record.version != change.expected or record.is_expired(at):
+                return None
+        if type(change) is Put:
+            versions[key] = version
+            if change.expected == ABSENT:
+                inserts.append((key, version, change.expires_at, change.value))
+            else:
+                replaces.append((version, change.expires_at, change.value, rows[key]))
+        elif type(change) is Delete:
+            deletes.append((rows[key],))
+        else:
+            continue
+        writes[key] = None
+    if inserts:
+        insert(connection, inserts)
+    if replaces:
+        connection.executemany(_REPLACE_ROW, replaces)
+    if deletes:
+        connection.executemany(_DELETE_ROW, deletes)
+    return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
 
 
 @final
