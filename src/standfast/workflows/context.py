@@ -132,7 +132,11 @@ class Context:
 
     def _branch(self, operation: str) -> Branch:
         branch = CURRENT.get()
-        if branch is None or branch.task is not _current_task() or branch not in self._activation.branches:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # in a thread that has no event loop
+            task = None
+        if branch is None or branch.task is not task or branch not in self._activation.branches:
             raise UsageError(
                 f"{operation} of the run {self._activation.keys.id!r}",
                 "was called in a task that its context did not start",
@@ -172,7 +176,7 @@ class Context:
                 found, args = as_step(args[0]), args[1:]
                 return await self._execute(branch, found, branch.explicit_id(step), args, kwargs)
             step = self._registered(step)
-        found = as_step(step)
+        found = step if type(step) is Step else as_step(step)
         return await self._execute(branch, found, branch.next_id(found.name), args, kwargs)
 
     run = step
@@ -442,10 +446,3 @@ def _check_handler(what: str, name: str, handler: Callable[..., Any]) -> None:
     if not callable(handler) or inspect.iscoroutinefunction(handler):
         problem = "it is answered by a plain function, which changes or returns variables; the run's code does the rest"
         raise DeclarationError(f"{what} {name!r}", problem)
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # in a thread that has no event loop
-        return None

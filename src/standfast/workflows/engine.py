@@ -420,8 +420,10 @@ class Engine:
             UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
-        options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
-        given = options | {"connection": connection}
+        given: dict[str, Any] = {}
+        if not (id is None and idempotency_key is None and not delay and tags == () and connection is None):
+            given = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
+            given["connection"] = connection
         asked = await checked_start(self, workflow, args, kwargs, by_name, given, unknown)
         if self.actor is None and connection is None:  # as below, without a record of who did it
             started = await start(self.runtime, asked)

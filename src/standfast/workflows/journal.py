@@ -84,6 +84,28 @@ class Journal:
         spared_at: Since when what is to be written waits for the next commit, by the loop's time; None: it does not.
     """
 
+    __slots__ = (
+        "_begun",
+        "_commit",
+        "_done",
+        "_driven",
+        "_extra_changes",
+        "_is_flushing",
+        "_just_told",
+        "_keys",
+        "_own",
+        "_pending",
+        "_progress",
+        "_progress_version",
+        "_readers",
+        "_saw",
+        "_scope",
+        "_writers",
+        "_written",
+        "holds",
+        "spared_at",
+    )
+
     def __init__(
         self,
         scope: Scope,

@@ -17,6 +17,7 @@ from standfast.workflows.values import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.workflows.timeline import Timeline
 
@@ -120,7 +121,7 @@ class Endings:
                         await self._look_at(list(self._waiting))
                         continue
                     await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
-                    if told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
+                    if told := [run_id for key in hint.about if self._is_news_of(run_id := _run_of(key, root))]:
                         await self._look_at(told)
         except StandfastError as problem:
             self._fail(problem)
@@ -151,6 +152,12 @@ class Endings:
                 record = seen.get(key)
                 found[run_id] = None if record is None else RUN_STATES.decode(record.value)
         return found
+
+
+def _run_of(state: RecordKey, root: RecordKey) -> str:
+    """Return the run whose state lies at a key, without reading all of the key: this is asked of every change."""
+    rest = state[len(root) :]
+    return state.parts[-1] if rest.count(b"\x00") != 1 else rest[:-2].decode()
 
 
 # --- what can be known of a run from outside -----------------------------------------------------------------------

@@ -354,9 +354,14 @@ async def checked_start(
     unknown: Unknown = "raise",
 ) -> Start:
     """Return a start that is checked; options that are None were not given."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None} if options else options
     runtime = engine.runtime
-    target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
+    target: Startable
+    if type(workflow) is Workflow and unknown == "raise":  # as find does; most starts are given one
+        target = workflow
+        check_registered(runtime, target, drives=engine.drives)
+    else:
+        target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     packed, restored = _packed_and_restored(workflow, target, args, kwargs, by_name, given)
     asked = as_start(
         target,
@@ -415,7 +420,7 @@ def check_registered(runtime: Runtime, workflow: Workflow[..., Any], *, drives: 
     """
     registered = runtime.workflows.get((workflow.name, workflow.version))
     if registered is not None:
-        if not registered.is_same(workflow):
+        if registered is not workflow and not registered.is_same(workflow):
             raise DeclarationError(
                 f"the workflow {workflow.name!r}",
                 f"it is {place_of(workflow.function)}; the engine has {place_of(registered.function)} under that name",

@@ -18,7 +18,8 @@ from standfast.stores.fold import fold_in_order
 from standfast.stores.memory import CAPABILITIES
 from standfast.stores.protocol import MAX_VERSION, Alternative
 from standfast.stores.sqlite import plain_batch
-from standfast.stores.sqlite.plain_batch import PlainBatch
+from standfast.stores.sqlite.database import look_up
+from standfast.stores.sqlite.plain_batch import PlainBatch, write_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +127,56 @@ def test_what_is_written_is_what_folding_comes_to() -> None:
             has_lost = any(isinstance(each, Conflict) for each in expected.outcomes)
             assert has_lost or not is_apart(batch) or was_expired or is_timed
     assert ROUNDS // 8 < written < ROUNDS // 2
+
+
+def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
+    """The same answer, records, version and wakes; what is not written so is refused by the fold, or lay expired."""
+    draw, written, refused = random.Random(11), 0, 0
+    for rider in [each for _ in range(ROUNDS // 2) for each in batch_of(draw)]:
+        expected = fold_in_order([rider], NOW, LAST, SEEDED, CAPABILITIES)
+        connection = table(SEEDED)
+        guarded = {change.key: change.key for change in rider.changes if change.expected}
+        try:
+            done = write_alone(connection, rider, look_up(connection, guarded), NOW, LAST)
+        except apsw.ConstraintError:
+            done = None
+        else:
+            assert done is not None or content(connection) == SEEDED
+        if done is not None:
+            written += 1
+            assert (done.outcomes, done.wakes) == (expected.outcomes, expected.wakes)
+            assert (done.last_version, done.writes.keys()) == (expected.last_version, expected.writes.keys())
+            after = SEEDED | expected.writes
+            assert content(connection) == {key: record for key, record in after.items() if record is not None}
+        else:
+            refused += 1
+            was_expired = any(key in SEEDED and SEEDED[key].is_expired(NOW) for key in expected.writes)
+            assert was_expired or isinstance(expected.outcomes[0], Conflict)
+    assert written > ROUNDS
+    assert refused > ROUNDS // 10
+
+
+def test_a_commit_alone_after_the_last_version_is_left_to_the_fold() -> None:
+    """Which refuses it."""
+    connection, put = table({}), Put(KEYS[0], b"")
+    assert write_alone(connection, CommitRider((put,)), ({}, {}), NOW, MAX_VERSION) is None
+    assert not content(connection)
+    assert write_alone(connection, CommitRider((put,)), ({}, {}), NOW, MAX_VERSION - 1) is not None
+
+
+async def test_a_commit_alone_that_meets_a_record_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What it had inserted before is gone, and the answer names the record that was in the way."""
+    async with sf.open(f"sqlite:///{tmp_path / 'a.db'}") as space:
+        first, second = space.key("k", "1"), space.key("k", "2")
+        there = await space.commit(Put(second, b"there"))
+        answer = await space.commit(Put(first, b"new"), Put(second, b"new"))
+
+        assert isinstance(answer, Conflict)
+        assert {key: record and record.value for key, record in answer.current.items()} == {second: b"there"}
+        seen = await space.read(first, second)
+        assert seen.records.keys() == {second}
+        again = await space.commit(Put(first, b"new"), Check(second, there.versions[second]))  # type: ignore[union-attr] # pyright: ignore -- a Commit
+        assert isinstance(again, Commit)
 
 
 def test_many_rows_are_inserted_by_few_statements_in_their_order() -> None:
