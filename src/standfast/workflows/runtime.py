@@ -329,9 +329,9 @@ class Runtime:
     def saw(self, at: Instant) -> None:
         """Take note of the store's time, as an answer of it told.
 
-        The others that were in the same transaction bring the same time, later: they tell nothing new.
+        The others that were in the same transaction bring the same object, later: they tell nothing new.
         """
-        if at != self._saw:
+        if at is not self._saw:
             self._saw, self._saw_at = at, self.clock.elapsed()
             self._offset = at - self._saw_at
 
