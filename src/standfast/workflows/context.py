@@ -176,7 +176,7 @@ class Context:
                 found, args = as_step(args[0]), args[1:]
                 return await self._execute(branch, found, branch.explicit_id(step), args, kwargs)
             step = self._registered(step)
-        found = step if type(step) is Step else as_step(step)
+        found = as_step(step)
         return await self._execute(branch, found, branch.next_id(found.name), args, kwargs)
 
     run = step

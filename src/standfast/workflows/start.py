@@ -356,12 +356,7 @@ async def checked_start(
     """Return a start that is checked; options that are None were not given."""
     given = {name: value for name, value in options.items() if value is not None} if options else options
     runtime = engine.runtime
-    target: Startable
-    if type(workflow) is Workflow and unknown == "raise":  # as find does; most starts are given one
-        target = workflow
-        check_registered(runtime, target, drives=engine.drives)
-    else:
-        target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
+    target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     packed, restored = _packed_and_restored(workflow, target, args, kwargs, by_name, given)
     asked = as_start(
         target,

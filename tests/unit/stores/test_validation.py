@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from standfast.clock import Instant
 from standfast.errors import StandfastError
-from standfast.keys import RecordKey
+from standfast.keys import MAX_KEY_BYTES, RecordKey
 from standfast.stores import Change, Check, Delete, Put
 from standfast.stores.memory import CAPABILITIES
 from standfast.stores.protocol import MAX_VERSION
-from standfast.stores.validation import MAX_KEY_BYTES, check_commit, is_plain
+from standfast.stores.validation import check_commit, is_plain
 
 ROUNDS = 4_000
 KEYS: list[Any] = [RecordKey("ns", f"{number}") for number in range(12)]

@@ -175,7 +175,8 @@ async def test_a_commit_alone_that_meets_a_record_leaves_nothing_behind(tmp_path
         assert {key: record and record.value for key, record in answer.current.items()} == {second: b"there"}
         seen = await space.read(first, second)
         assert seen.records.keys() == {second}
-        again = await space.commit(Put(first, b"new"), Check(second, there.versions[second]))  # type: ignore[union-attr] # pyright: ignore -- a Commit
+        assert isinstance(there, Commit)
+        again = await space.commit(Put(first, b"new"), Check(second, there.versions[second]))
         assert isinstance(again, Commit)
 
 
