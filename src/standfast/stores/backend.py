@@ -34,6 +34,7 @@ from standfast.stores.protocol import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Awaitable, Iterable
 
     from standfast.stores.protocol import Present
@@ -215,6 +216,23 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Release everything."""
+        ...
+
+
+@runtime_checkable
+class SendsAtOnce(Protocol):
+    """A backend that sends a batch at once and is called when the answer is there, without a task that waits for it."""
+
+    def apply_soon(
+        self, batch: RiderBatch, arrive: Callable[[Applied | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Send the batch; return None if it was not sent.
+
+        Otherwise ``arrive`` is called from the loop with what :meth:`Backend.apply` returns or raises. None: nothing
+        was written, and it is to be applied. It is called by the first callback of the future that is returned, if one
+        answer is enough. What it is called with after that counts for nothing.
+        The caller adds callbacks to the future, and does no more to it.
+        """
         ...
 
 

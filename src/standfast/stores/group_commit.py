@@ -22,11 +22,10 @@ import asyncio
 import contextlib
 import copy
 import functools
-import random
 import re
 import types
 from asyncio import get_running_loop
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 from weakref import WeakSet
 
@@ -41,11 +40,10 @@ from standfast.errors import (
     StoreBusyError,
     StoreClosedError,
     StoreError,
-    StoreUnavailableError,
     UnsuitableStoreError,
     UsageError,
 )
-from standfast.events import NO_HOOKS, Committed, OutcomeSettled, OutcomeUnknown, SlowCommit
+from standfast.events import NO_HOOKS, Committed, SlowCommit
 from standfast.ids import new_id
 from standfast.stores.backend import (
     Applied,
@@ -58,6 +56,7 @@ from standfast.stores.backend import (
     Outcome,
     Rider,
     RiderBatch,
+    SendsAtOnce,
     Sized,
     UpdateRider,
     WorkRider,
@@ -65,6 +64,7 @@ from standfast.stores.backend import (
 )
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Choice, Commit, Conflict, Put
+from standfast.stores.settlement import AttemptSettler
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import (
     check_alternatives,
@@ -78,6 +78,7 @@ from standfast.stores.watch import BackendWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
+    from contextvars import Context
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -99,103 +100,6 @@ if TYPE_CHECKING:
         Worked,
     )
     from standfast.stores.user_transactions import UserTransactions
-
-
-# --- settling: what became of a transaction whose answer was lost --------------------------------------------------
-#
-# A missing trace proves nothing, because a write that timed out can still land later. So the attempt is *closed*:
-# the resolver claims the attempt's own name in the store. If it wins, the lost transaction can never land; if it
-# loses, the transaction has landed and its verdicts are there. A handle starts nothing new before that is known.
-
-TRIES: Final = 5
-FIRST_PAUSE: Final = 0.01
-SETTLED_WITHIN: Final = 10.0
-"""Seconds after which a lost commit is not asked for again: or as long as the commit itself took, if that is longer.
-
-A failover takes some seconds, and who is told then what became of its commit need not care about it. Of a server that
-takes connections and does not answer a caller hears after some twenty seconds, with the usual time limits.
-"""
-REMEMBERED: Final = 1_000
-
-
-@final
-class AttemptSettler:
-    """Applies batches and settles those whose outcome is unknown."""
-
-    __slots__ = ("_backend", "_hooks", "_known", "_random", "pending")
-
-    def __init__(self, backend: Backend, hooks: Hooks) -> None:
-        self._backend: Final = backend
-        self._hooks: Final = hooks
-        self._random: Final = random.Random(0)  # noqa: S311 -- jitter, seeded so that a simulation repeats itself
-        self._known: Final[OrderedDict[str, Applied | None]] = OrderedDict()
-        self.pending: str | None = None
-
-    async def apply(
-        self, batch: RiderBatch, anew: Callable[[], RiderBatch], unknown: OutcomeUnknownError | None = None
-    ) -> Applied:
-        """Apply ``batch``; when an outcome is unknown, settle it, and if it never landed, try again ``anew``.
-
-        With ``unknown`` the batch has been tried already and its outcome is not known.
-        """
-        loop = asyncio.get_running_loop()
-        for _ in range(TRIES):
-            sent = loop.time()
-            if unknown is None:
-                try:
-                    return await self._backend.apply(batch)
-                except OutcomeUnknownError as error:
-                    unknown = error
-            self.pending = batch.attempt
-            now, store = SYSTEM_CLOCK.wall(), self._backend.name
-            self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=batch.attempt, problem=unknown.problem))
-            lost = loop.time()
-            applied = await self._settle_until(lost + max(SETTLED_WITHIN, lost - sent), batch.attempt, unknown)
-            if applied is not None:
-                return applied
-            batch, unknown = anew(), None
-        raise StoreUnavailableError(
-            self._backend.name, f"the commit was lost {TRIES} times on its way; it was not written"
-        )
-
-    async def settle_pending(self) -> None:
-        """Settle what an earlier batch left open, so that nothing of it can land after what comes now."""
-        if self.pending is None:
-            return
-        try:
-            await self.settle(self.pending)
-        except OutcomeUnknownError as unknown:  # of the earlier batch: what comes now has not been sent
-            raise StoreUnavailableError(
-                self._backend.name, "it is not known yet what became of an earlier commit; nothing new was written"
-            ) from unknown
-
-    async def settle(self, attempt: str) -> Applied | None:
-        """Close ``attempt``; return what it applied, or None if it never landed and never will."""
-        if attempt in self._known:
-            return self._known[attempt]
-        applied = await self._backend.settle(attempt)
-        self._known[attempt] = applied
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        if self.pending == attempt:
-            self.pending = None
-        if self._hooks:
-            written, now = applied is not None, SYSTEM_CLOCK.wall()
-            self._hooks.emit(OutcomeSettled(at=now, store=self._backend.name, attempt=attempt, written=written))
-        return applied
-
-    async def _settle_until(self, deadline: float, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
-        loop = asyncio.get_running_loop()
-        pause = FIRST_PAUSE
-        for _ in range(TRIES):
-            try:
-                return await self.settle(attempt)
-            except StoreError:
-                if loop.time() >= deadline:
-                    break
-                await asyncio.sleep(self._random.uniform(pause / 2, pause))
-                pause *= 3
-        raise OutcomeUnknownError(unknown.store, unknown.problem, attempt) from unknown
 
 
 # --- the group: riders that wait for the next transaction, and riders under way ------------------------------------
@@ -239,18 +143,59 @@ def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
     return getattr(cancelled, "verdict", None)
 
 
+@final
+class Arrival:
+    """What a rider waits for that was sent alone: a future of the driver's, which it must not cancel.
+
+    A task waits for it as for a future, and is resumed in the very turn of the loop in which the answer is there; a
+    future of the rider's own would take one more. A cancellation of the task is delivered then. That is no later
+    than before: what is under way is waited for in any case.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_done", "get_loop", "sent")
+
+    def __init__(self, sent: asyncio.Future[Any], done: asyncio.Future[None]) -> None:
+        self.sent: Final = sent
+        self.get_loop: Final = sent.get_loop
+        self._done: Final = done
+        self._asyncio_future_blocking = False
+
+    def __await__(self) -> Generator[Arrival]:
+        self._asyncio_future_blocking = True
+        yield self
+
+    def add_done_callback(
+        self, resume: Callable[[asyncio.Future[None]], object], *, context: Context | None = None
+    ) -> None:
+        """Resume the task, whatever has become of the driver's future: the rider has its own outcome."""
+        self.sent.add_done_callback(lambda _: resume(self._done), context=context)
+
+    def cancel(self, msg: object = None) -> bool:
+        """Return False: it is not cancelled. The task is told of its cancellation when it is resumed."""
+        del msg
+        return False
+
+    def done(self) -> bool:
+        """Return True: no one need resume the task."""
+        return True
+
+    def cancelled(self) -> bool:
+        """Return False."""
+        return False
+
+
 class Seat(Struct, eq=False):
     """A rider's place in the group, and later its outcome. A struct, because one is made for every commit."""
 
     rider: Rider
-    answer: asyncio.Future[None] | None = None
+    answer: asyncio.Future[None] | Arrival | None = None
     outcome: Outcome | None = None
     state: int = 0
 
     def settle(self, outcome: Outcome) -> None:
         """Give the rider its outcome."""
         self.outcome = outcome
-        if self.answer is not None and not self.answer.done():
+        if isinstance(self.answer, asyncio.Future) and not self.answer.done():
             self.answer.set_result(None)
 
 
@@ -263,9 +208,12 @@ class CommitGroup:
 
     def __init__(self, backend: Backend, hooks: Hooks, batching: Batching = ANY_NUMBER) -> None:
         self._backend: Final = backend
+        self._apply_soon: Final = backend.apply_soon if isinstance(backend, SendsAtOnce) else None
         self._batching: Final = batching
         self._hooks, self._has_hooks, self._tells_commits = hooks, bool(hooks), hooks.want(Committed)
         self._loop: Final = asyncio.get_running_loop()
+        self._done: Final[asyncio.Future[None]] = self._loop.create_future()
+        self._done.set_result(None)
         self._name: Final = new_id()
         self._attempts = 0
         self._queue: Final[deque[Seat]] = deque()
@@ -286,6 +234,8 @@ class CommitGroup:
         seat = self.board(rider)
         try:
             await (seat.answer or self.pause())
+            if seat.outcome is None:
+                await self.until_settled(seat)
         except asyncio.CancelledError as cancelled:
             await self.leave(seat, cancelled)
             raise
@@ -299,7 +249,10 @@ class CommitGroup:
         seat = Seat(rider)
         if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
             seat.state = _TAKEN
-            self._send([seat])
+            sent = self._send([seat])
+            if sent is not None:
+                seat.answer = Arrival(sent, self._done)
+                return seat
             if seat.outcome is not None:
                 self._alone += 1
                 return seat
@@ -307,6 +260,12 @@ class CommitGroup:
             self._line_up(seat)
         seat.answer = asyncio.Future(loop=self._loop)
         return seat
+
+    async def until_settled(self, seat: Seat) -> None:
+        """Wait on for an outcome: the first answer was not the last."""
+        while seat.outcome is None:
+            seat.answer = asyncio.Future(loop=self._loop)
+            await seat.answer
 
     def expect_another(self) -> None:
         """Let the next rider wait for the one after it, which comes in the same turn of the loop or in the next."""
@@ -374,7 +333,8 @@ class CommitGroup:
             self._alone = min(self._alone + 1, USED_TO_BE_ALONE) if len(seats) == 1 else 0
             self._send(seats)
 
-    def _send(self, seats: list[Seat]) -> None:
+    def _send(self, seats: list[Seat]) -> asyncio.Future[Any] | None:
+        """Let a batch depart; if it was sent without a task, return what is done when the answer is there."""
         batch, started = self._batch(seats), monotonic()
         unknown: OutcomeUnknownError | None = None
         try:
@@ -384,22 +344,25 @@ class CommitGroup:
         except Exception as error:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, error)
             self._again()
-            return
+            return None
         except BaseException:  # Ctrl-C, say: the loop gets it, and no rider may be left waiting
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
         if applied is None:
             self._under_way, self._left_at = seats, started
-            travel = self._loop.create_task(self._travel(seats, batch, unknown))
-            self._owned.add(travel)  # as own() does, with one callback for both
-            travel.add_done_callback(functools.partial(self._ended, seats, batch))
+            if self._apply_soon is not None and unknown is None and self.settling.pending is None:
+                sent = self._apply_soon(batch, functools.partial(self._answered, seats, batch, started))
+                if sent is not None:
+                    return sent
+            self._begin_travel(seats, batch, unknown)
         elif len(seats) == 1 and not (self._queue or self._tells_commits or type(applied.outcomes[0]) is Deferred):
             self._arrive_alone(seats[0], applied, started)
         else:
             self._arrive(seats, applied, started)
             if self._queue:
                 self._schedule()
+        return None
 
     def _take(self, most: int) -> list[Seat]:  # noqa: C901 -- one loop over a thousand riders, without a call for each
         seats: list[Seat] = []
@@ -447,6 +410,31 @@ class CommitGroup:
         if not self._batching.spans_namespaces:
             name = f"{name}@{_namespace(riders[0]).hex()}"
         return RiderBatch(name, riders)
+
+    def _begin_travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
+        travel = self._loop.create_task(self._travel(seats, batch, unknown))
+        self._owned.add(travel)  # as own() does, with one callback for both
+        travel.add_done_callback(functools.partial(self._ended, seats, batch))
+
+    def _answered(
+        self, seats: list[Seat], batch: RiderBatch, started: float, applied: Applied | Exception | None
+    ) -> None:
+        """Go on with a batch that was sent without a task, as :meth:`_travel` does."""
+        if self._under_way is not seats:
+            return
+        if applied is None or isinstance(applied, OutcomeUnknownError):
+            self._begin_travel(seats, batch, applied)
+            return
+        self._over(seats)
+        try:
+            if isinstance(applied, Exception):
+                self._fail(seats, batch, applied)
+            elif len(seats) == 1 and not (self._queue or self._tells_commits or type(applied.outcomes[0]) is Deferred):
+                self._arrive_alone(seats[0], applied, started)
+            else:
+                self._arrive(seats, applied, started)
+        finally:
+            self._again()
 
     async def _travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
         started, settling, applied = monotonic(), self.settling, None
@@ -504,7 +492,7 @@ class CommitGroup:
                 continue
             seat.outcome = outcome  # as Seat.settle does, without a call for each of a thousand
             answer = seat.answer
-            if answer is not None and not answer.done():
+            if isinstance(answer, asyncio.Future) and not answer.done():
                 later.append(answer)
         self._tell_some(later)
         if applied.changed or applied.wakes:
@@ -525,7 +513,7 @@ class CommitGroup:
     def _arrive_alone(self, seat: Seat, applied: Applied, started: float) -> None:
         """Answer one rider as :meth:`_arrive` does; none waits for the next transaction."""
         self.problem, seat.outcome, self._arrived_at = None, applied.outcomes[0], monotonic()
-        if seat.answer is not None and not seat.answer.done():
+        if isinstance(seat.answer, asyncio.Future) and not seat.answer.done():
             seat.answer.set_result(None)
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
@@ -568,7 +556,10 @@ class CommitGroup:
         """Wait until no rider waits and nothing is under way."""
         while self._queue or self._under_way or self._owned:
             self._schedule()
-            await asyncio.gather(*self._owned, return_exceptions=True)
+            answers = [seat.answer for seat in self._under_way or () if seat.answer is not None]
+            under_way = [each.sent if isinstance(each, Arrival) else each for each in answers]
+            if waits := [*self._owned, *under_way]:
+                await asyncio.wait(waits)
             await asyncio.sleep(0)
 
 
@@ -703,6 +694,8 @@ class GroupedStore:
         try:
             if seat.answer is not None:
                 await seat.answer
+                if seat.outcome is None:
+                    await group.until_settled(seat)
             elif group.wants_pause:
                 await group.pause()
         except asyncio.CancelledError as cancelled:
@@ -737,6 +730,8 @@ class GroupedStore:
         try:
             if seat.answer is not None:
                 await seat.answer
+                if seat.outcome is None:
+                    await group.until_settled(seat)
             elif group.wants_pause:
                 await group.pause()
         except asyncio.CancelledError as cancelled:

@@ -8,9 +8,10 @@ import functools
 import ssl
 import urllib.parse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
 import asyncpg
+from asyncpg.protocol import NO_TIMEOUT
 from msgspec import Struct, structs
 
 from standfast.errors import (
@@ -32,7 +33,7 @@ from standfast.stores.remote.failover import PrimaryTracker, ServerEpoch
 from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Mapping, Sequence
 
     from standfast.stores.postgresql.statements import Connection
     from standfast.stores.remote.server import Listener
@@ -437,6 +438,9 @@ class PostgresConnection:
         self._backoff: Final = ConnectBackoff()
         self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
+        self._waiter: asyncio.Future[Any] | None = None  # what the call waits for that no task waits for
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._unlisten: Final = tracker.listen(self._server_moved)
 
     def _server_moved(self) -> None:
@@ -452,6 +456,11 @@ class PostgresConnection:
     def adopt(self, session: PostgresSession) -> None:
         """Use a connection that is open already."""
         self._session = session
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is open, and leads to a session that is kept."""
+        return self._session is not None and self._session.is_direct
 
     # --- calling ---------------------------------------------------------------------------------------------
 
@@ -489,10 +498,96 @@ class PostgresConnection:
         try:
             return await run(*parameters, timeout=self._options.timeout)
         except DRIVER_ERRORS as error:
-            self._judge(error)
-            if isinstance(error, asyncpg.PostgresError):
+            failed = self._write_error(error)
+            if failed is error:
                 raise
-            raise translate_write(error, self._name) from error
+            raise failed from error
+
+    def write_soon(
+        self, statement: str, parameters: Sequence[Any], arrive: Callable[[Rows | Exception], None]
+    ) -> asyncio.Future[Any] | None:
+        """Do as :meth:`write` does, without a task that waits; return None if the connection is not at hand.
+
+        Otherwise return what the driver waits for. ``arrive`` is called from the loop, by the first callback of that
+        (if it waits but once), with what :meth:`write` would have returned or raised.
+        """
+        session, run = self._session, self._prepared.get(statement)
+        if run is None or session is None or not session.is_direct or self._is_closed:
+            return None
+        if self._waiting or self._lock.locked() or not self._is_usable(session):
+            return None
+        try:  # noqa: SIM105 -- on the way of every commit, where a context manager takes longer
+            self._lock.acquire().send(None)
+        except StopIteration:  # it is free, and taken at once
+            pass
+        self._due_at = self._loop.time() + self._options.timeout
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._options.timeout, self._watch)
+        call = run(*parameters, timeout=NO_TIMEOUT)  # it is watched here: a timer of the driver's for each takes longer
+        return self._go_on(cast("Coroutine[Any, Any, Rows]", call), arrive, None)
+
+    def _go_on(
+        self,
+        call: Coroutine[Any, Any, Rows],
+        arrive: Callable[[Rows | Exception], None],
+        waited: asyncio.Future[Any] | None,
+    ) -> asyncio.Future[Any] | None:
+        """Run a call of the driver up to where it waits, as a task would, and go on when that is there.
+
+        The driver waits for futures of its own and for nothing else. It asks for no current task.
+        """
+        answer: Rows | Exception
+        try:
+            waiter: asyncio.Future[Any] = call.send(None)
+        except StopIteration as ended:
+            answer = ended.value
+        except DRIVER_ERRORS as error:
+            answer = self._write_error(error)
+        except asyncio.CancelledError:  # by the watchdog
+            answer = self._write_error(TimeoutError())
+        except BaseException:  # Ctrl-C, say: the loop gets it, and no rider may be left waiting
+            self._waiter = None
+            self._drop()
+            self._lock.release()
+            arrive(OutcomeUnknownError(self._name, "it was interrupted"))
+            raise
+        else:
+            self._waiter = waiter
+            waiter._asyncio_future_blocking = False  # noqa: SLF001 -- as a task does with what it waits for
+            waiter.add_done_callback(functools.partial(self._go_on, call, arrive))
+            return waiter
+        self._waiter = None
+        self._lock.release()
+        if waited is not None:
+            try:
+                arrive(answer)
+            except Exception as error:
+                arrive(error)  # no rider may be left waiting; one that has its answer is not told again
+                raise
+            return None
+        over = self._loop.create_future()  # it failed before it was sent, and is told later
+        over.add_done_callback(lambda _: arrive(answer))
+        over.set_result(None)
+        return over
+
+    def _write_error(self, error: BaseException) -> Exception:
+        self._judge(error)
+        if isinstance(error, asyncpg.PostgresError):
+            return error
+        failed = translate_write(error, self._name)
+        failed.__cause__ = error
+        return failed
+
+    def _watch(self) -> None:
+        """End the call that no task waits for if it takes too long. One timer serves all calls: hardly any does."""
+        self._watchdog = None
+        if self._waiter is None:
+            return
+        left = self._due_at - self._loop.time()
+        if left > 0:
+            self._watchdog = self._loop.call_later(left, self._watch)
+        else:
+            self._waiter.cancel()
 
     async def _prepare(self, session: PostgresSession, statement: str) -> Run:
         """Return what runs a statement on the connection, and keep it for the next time."""
@@ -541,9 +636,9 @@ class PostgresConnection:
     async def _ready(self) -> PostgresSession:
         if self._is_closed:
             raise StoreClosedError(self._name, "it was closed; open a new one")
-        tracker, session = self._tracker, self._session
-        tracker.check()
-        if session is not None and session.moves == tracker.moves and not session.connection.is_closed():
+        session = self._session
+        self._tracker.check()
+        if session is not None and self._is_usable(session):
             return session
         self._drop()
         await self._backoff.wait()
@@ -554,6 +649,10 @@ class PostgresConnection:
             raise
         self._backoff.succeeded()
         return self._session
+
+    def _is_usable(self, session: PostgresSession) -> bool:
+        tracker = self._tracker
+        return session.moves == tracker.moves and not tracker.is_rewound and not session.connection.is_closed()
 
     def _judge(self, error: BaseException) -> None:
         """Give the connection up after anything that was not an answer of the server, or was its last.
@@ -581,6 +680,8 @@ class PostgresConnection:
         """Close the connection."""
         self._unlisten()
         self._is_closed = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         self._drop()
         if self._closing:
             await asyncio.wait(self._closing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import asyncpg
 from msgspec import structs
@@ -37,6 +37,8 @@ from standfast.stores.postgresql.statements import (
     choices_made,
     page,
     payload,
+    quick_choice,
+    quick_choice_made,
     records,
     write_parameters,
     written,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Outcome, Scan, WorkRider
-    from standfast.stores.postgresql.connection import PostgresOptions, PostgresTarget
+    from standfast.stores.postgresql.connection import PostgresOptions, PostgresTarget, Rows
     from standfast.stores.protocol import Capabilities, Record
     from standfast.stores.remote.failover import PrimaryTracker
     from standfast.stores.remote.server import (
@@ -167,6 +169,9 @@ class PostgresServer:
 
     async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
         """Do all choices in one transaction, and in one round trip."""
+        quick = quick_choice(intent, self._calls) if self._writer.is_direct else None
+        if quick is not None and (made := await self._choose_quickly(intent, *quick)) is not None:
+            return made
         parameters = choice_parameters(intent, self._options.schema)
         for _ in range(TRIES):
             try:
@@ -175,19 +180,83 @@ class PostgresServer:
                 await self._judged(error)
                 continue
             made = choices_made(answers, intent)
-            if any(type(each) is ChoiceWritten and each.version for each in made.answers):
+            if _has_written(made):
                 self._tracker.acknowledge(intent.handle, intent.number)
             return made
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
-    async def _judged(self, error: asyncpg.PostgresError) -> WriteRefused | None:
+    async def _choose_quickly(
+        self, intent: ChoiceIntent, statement: str, parameters: tuple[Any, ...]
+    ) -> ChoicesMade | None:
+        """Make a choice by the function that is made for it; None: it has done nothing."""
+        try:
+            [answer] = await self._writer.write(statement, *parameters)
+        except asyncpg.PostgresError as error:
+            if code_of(error) not in TRY_AGAIN:
+                await self._judged(error)
+            return None
+        made = quick_choice_made(answer, intent)
+        if made is not None:
+            self._tracker.acknowledge(intent.handle, intent.number)
+        return made
+
+    def write_soon(
+        self, intent: Intent, arrive: Callable[[Written | WriteRefused | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Do as :meth:`write` does, without a task that waits for the answer."""
+
+        def take(answer: Rows | Exception) -> None:
+            if isinstance(answer, Exception):
+                arrive(self._refused(answer) or self._write_error(answer))
+                return
+            done = written(answer[0], intent)
+            if type(done) is Written:
+                self._tracker.acknowledge(intent.handle, intent.number)
+            arrive(done)
+
+        return self._writer.write_soon(self._calls.write, write_parameters(intent, self._options.schema), take)
+
+    def choose_soon(
+        self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Do as :meth:`choose` does, without a task that waits for the answer."""
+        quick = quick_choice(intent, self._calls)
+        statement, parameters = quick or (self._calls.choose, choice_parameters(intent, self._options.schema))
+
+        def take(answer: Rows | Exception) -> None:
+            if isinstance(answer, Exception):
+                arrive(self._write_error(answer))
+                return
+            made = choices_made(answer, intent) if quick is None else quick_choice_made(answer[0], intent)
+            if made is not None and (quick is not None or _has_written(made)):
+                self._tracker.acknowledge(intent.handle, intent.number)
+            arrive(made)
+
+        return self._writer.write_soon(statement, parameters, take)
+
+    @staticmethod
+    def _refused(error: Exception) -> WriteRefused | None:
+        if code_of(error) != STALE:
+            return None
+        return WriteRefused(Instant(int(getattr(error, "detail", None) or 0)), {}, stale=True)
+
+    def _write_error(self, error: Exception) -> Exception | None:
+        """Return what a write that failed raises; None: it lost a race, and nothing was written."""
+        if not isinstance(error, asyncpg.PostgresError):
+            return error
         code = code_of(error)
-        if code == ATTEMPT_CLOSED:
-            raise AttemptClosedError(self.name, "the attempt had been settled as never written") from error
-        if code == STALE:
-            return WriteRefused(Instant(int(error.detail or 0)), {}, stale=True)
-        if code not in TRY_AGAIN:
-            raise translate_write(error, self.name) from error
+        if code in TRY_AGAIN:
+            return None
+        problem = "the attempt had been settled as never written"
+        raised = AttemptClosedError(self.name, problem) if code == ATTEMPT_CLOSED else translate_write(error, self.name)
+        raised.__cause__ = error
+        return raised
+
+    async def _judged(self, error: asyncpg.PostgresError) -> WriteRefused | None:
+        if (refused := self._refused(error)) is not None:
+            return refused
+        if (raised := self._write_error(error)) is not None:
+            raise raised from error
         await asyncio.sleep(self._random.uniform(0, 0.002))
         return None
 
@@ -321,6 +390,10 @@ class PostgresServer:
                 await self._reader.call(self._calls.forget, self._id)
         except (StoreError, TimeoutError):  # then it is forgotten in a minute
             return
+
+
+def _has_written(made: ChoicesMade) -> bool:
+    return any(type(each) is ChoiceWritten and each.version for each in made.answers)
 
 
 # --- transfer: everything in a schema; ``migrations/0004_moving.sql`` says what freezes it -------------------------

@@ -15,6 +15,7 @@ from standfast.errors import UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import (
     ABSENT,
+    Alternative,
     Append,
     Check,
     Delete,
@@ -154,11 +155,13 @@ class PostgresStatements:
         "choose",
         "close_attempt",
         "counted",
+        "create_or_append",
         "forget",
         "hold",
         "look_closely",
         "mark",
         "measure",
+        "move_or_delete",
         "next_generation",
         "notify",
         "raise_versions",
@@ -182,6 +185,8 @@ class PostgresStatements:
             "SELECT * FROM @.choose($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,"
             " $17, $18, $19)"
         )
+        self.create_or_append: Final = at("SELECT * FROM @.create_or_append($1, $2, $3, $4, $5, $6, $7, $8)")
+        self.move_or_delete: Final = at("SELECT * FROM @.move_or_delete($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
         self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
         self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
         self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
@@ -395,6 +400,63 @@ def _choice_answer(
         else:
             records[key] = record
     return ChoiceRefused(at, records, firsts)
+
+
+# --- two choices that have functions of their own ------------------------------------------------------------------
+
+
+def quick_choice(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tuple[Any, ...]] | None:
+    """Return the call that makes a choice without ``choose``, and its parameters; None: there is none for it."""
+    if any(intent.messages):
+        return None
+    match intent.choices:
+        case (
+            (
+                Alternative(changes=(MoveFirst() as move,), after=None, before=None),
+                Alternative(changes=(Empty() as empty, Delete() as other, Delete() as gone), after=None, before=None),
+            ),
+        ) if (
+            empty.prefix == move.prefix
+            and (gone.key, gone.expected) == (move.to, move.expected)
+            and move.expected
+            and other.expected
+            and move.to < other.key
+        ):
+            named = (move.to, move.expected, other.key, other.expected, move.prefix, move.inboxes)
+            return calls.move_or_delete, (intent.handle, intent.number, *named, intent.origin.encode(), LONGEST_MOVED)
+        case (
+            (
+                Alternative(changes=(Put() as put, Stamped() as made), after=None, before=None),
+                Alternative(changes=(Present() as present, Append() as append), after=None, before=None),
+            ),
+        ) if (
+            put.key == present.key
+            and made.value == append.value
+            and append.stamped
+            and put.expected == made.expected == ABSENT
+            and put.expires_at is made.expires_at is None
+            and made.key < put.key
+        ):
+            given = (made.key, made.value, put.key, put.value, append.prefix, append.suffix)
+            return calls.create_or_append, (intent.handle, intent.number, *given)
+        case _:
+            return None
+
+
+def quick_choice_made(row: Fields, intent: ChoiceIntent) -> ChoicesMade | None:
+    """Return what the function of a choice answered; None: it has done nothing, and ``choose`` is to be called."""
+    generation, at, version, index, *found = row
+    present: dict[RecordKey, Record] = {}
+    moved = None
+    if index is None:
+        return None
+    if found[-1] is not None:  # the version of the record that it shows
+        guard = intent.choices[0][int(index)].changes[0]
+        if type(guard) is Present:
+            present = {guard.key: Record(guard.key, *found)}
+        else:
+            moved = Record(RecordKey.from_encoded(found[0]), *found[1:])
+    return ChoicesMade((ChoiceWritten(Instant(at), index, version, present, moved),), generation)
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import warnings
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.errors import StoreError
@@ -97,7 +97,19 @@ class RemoteBackend:
 
     async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch in one guarded write, or in as many as it takes until the guards hold."""
-        applied, generation = await self._writer.apply(batch)
+        return self._note(*await self._writer.apply(batch))
+
+    def apply_soon(
+        self, batch: RiderBatch, arrive: Callable[[Applied | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Send a batch that needs one guarded write, if the server can do that at once."""
+
+        def take(done: tuple[Applied, int] | Exception | None) -> None:
+            arrive(self._note(*done) if isinstance(done, tuple) else done)
+
+        return self._writer.apply_soon(batch, take)
+
+    def _note(self, applied: Applied, generation: int) -> Applied:
         if generation:
             self._subscriptions.note_generation(generation, applied)
         self._consider_sweeping()

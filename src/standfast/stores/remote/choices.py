@@ -24,7 +24,7 @@ _DEFERRED: Final = Deferred()
 
 def has_choice(riders: Sequence[Rider]) -> bool:
     """Return True if alternatives are among the riders; then all of them are choices or commits."""
-    return any(type(rider) is ChoiceRider for rider in riders)
+    return ChoiceRider in map(type, riders)
 
 
 @final

@@ -83,6 +83,11 @@ class PrimaryTracker:
         since = monotonic() - REMEMBERED_FOR
         return {handle: number for handle, (number, at) in tuple(self._acknowledged.items()) if at > since}
 
+    @property
+    def is_rewound(self) -> bool:
+        """Whether something acknowledged is known to be gone: :meth:`check` raises."""
+        return bool(self._problem)
+
     def check(self) -> None:
         """Raise if something acknowledged is known to be gone."""
         if self._problem:

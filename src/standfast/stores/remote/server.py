@@ -317,6 +317,28 @@ class ChoosingServer(Protocol):
         ...
 
 
+@runtime_checkable
+class SendingServer(Protocol):
+    """A server that sends a call at once, and calls back when it is answered: a task for each call is not needed."""
+
+    def write_soon(
+        self, intent: Intent, arrive: Callable[[Written | WriteRefused | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Do as :meth:`DatabaseServer.write` does; return None if nothing was sent.
+
+        Otherwise ``arrive`` is called once, from the loop, with what that would have returned or raised. None: nothing
+        was written, and it should be asked for as ever. It is called by the first callback of the future that is
+        returned, if the first answer is the last. The caller adds callbacks to that future and does no more to it.
+        """
+        ...
+
+    def choose_soon(
+        self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
+    ) -> asyncio.Future[Any] | None:
+        """Do as :meth:`ChoosingServer.choose` does, in the same way."""
+        ...
+
+
 async def run_user_work(rider: WorkRider, sql: object, name: str) -> tuple[Any, tuple[Change, ...]]:
     """Run the user's work on ``sql`` within its time limit; return its answer and all changes to commit with it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
@@ -16,7 +16,7 @@ from standfast.stores.backend import Applied, ChoiceRider, Deferred, UpdateRider
 from standfast.stores.protocol import Delete, Worked
 from standfast.stores.remote.choices import ChoicePlan, has_choice
 from standfast.stores.remote.planner import DEFERRED, RecordCache, plan, plan_independent, wants_reserve
-from standfast.stores.remote.server import ChoiceIntent, ChoosingServer, Intent, WriteRefused
+from standfast.stores.remote.server import ChoiceIntent, ChoosingServer, Intent, SendingServer, WriteRefused
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from standfast.stores.backend import Outcome, Rider, RiderBatch
     from standfast.stores.protocol import Capabilities, Record, Wake
     from standfast.stores.remote.planner import WritePlan
-    from standfast.stores.remote.server import DatabaseServer, Landed, Message, Row
+    from standfast.stores.remote.server import ChoicesMade, DatabaseServer, Landed, Message, Row, Written
+
+    Arrive = Callable[[tuple[Applied, int] | Exception | None], None]
 
     Address = Callable[[Sequence[RecordKey], Sequence[Wake], Sequence[Row], Sequence[RecordKey]], tuple[Message, ...]]
     """Returns the messages of a commit, by what it changes, what it notifies of, what it writes and what it deletes."""
@@ -57,10 +59,12 @@ class RemoteWriter:
         self._server, self._limits, self._address, self._origin = server, limits, address, origin
         self.cache: Final = cache
         self._choosing: Final = server if isinstance(server, ChoosingServer) else None
+        self._sending: Final = server if isinstance(server, SendingServer) else None
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._sent: tuple[str, WritePlan | ChoicePlan, int, bytes] | None = None
         self._known: tuple[str, Applied] | None = None
         self._closed: str | None = None
+        self._refused: tuple[str, WritePlan, WriteRefused] | None = None
         self._handles: Final[set[str]] = set()
         self._doubtful: Final[set[str]] = set()
 
@@ -78,16 +82,54 @@ class RemoteWriter:
             self._doubtful.add(split(batch.attempt)[0])
             raise
 
+    def apply_soon(self, batch: RiderBatch, arrive: Arrive) -> asyncio.Future[Any] | None:
+        """Send a batch that needs no look before it is written; return None if it is to be applied as ever.
+
+        ``arrive`` is called with what :meth:`apply` would have returned or raised; None: it is to be applied.
+        """
+        server = self._sending
+        if server is None or self._closed == batch.attempt or type(batch.riders[0]) is WorkRider:
+            return None
+        if has_choice(batch.riders):
+            chosen, choices = self._choice_intent(batch)
+
+            def take_choices(made: ChoicesMade | Exception | None) -> None:
+                if made is None or isinstance(made, Exception):
+                    self._fail_soon(made, batch, chosen.keys)
+                    arrive(made)
+                else:
+                    arrive(self._chosen(batch, chosen, made))
+
+            return server.choose_soon(choices, take_choices)
+        plan_ = plan_independent(batch.riders, self.cache, self.cache.now(), self._limits)
+        if plan_ is None or plan_.unknown or not plan_.writes or self._is_large(plan_):
+            return None
+
+        def take(answer: Written | WriteRefused | Exception | None) -> None:
+            if answer is None or isinstance(answer, Exception):
+                self._fail_soon(answer, batch, plan_.changed)
+                arrive(None if isinstance(answer, InvalidChangeError) and len(batch.riders) > 1 else answer)
+            elif isinstance(answer, WriteRefused):
+                self._refused = (batch.attempt, plan_, answer)
+                arrive(None)
+            else:
+                arrive(self._written(batch, plan_, answer))
+
+        return server.write_soon(self._intent(batch, plan_), take)
+
+    def _fail_soon(self, error: Exception | None, batch: RiderBatch, keys: Iterable[RecordKey]) -> None:
+        if isinstance(error, OutcomeUnknownError):
+            self.cache.forget(keys)
+            self._doubtful.add(split(batch.attempt)[0])
+
     async def _apply(self, batch: RiderBatch) -> tuple[Applied, int]:
         if isinstance(batch.riders[0], WorkRider):
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
         race.at = self.cache.now()
-        independent = plan_independent(batch.riders, self.cache, race.at, self._limits)
-        if independent is None or independent.assumed:
-            race.find_updated()
+        independent, early = self._first_plan(batch, race.at)
         if independent is None and (count := wants_reserve(batch.riders)):
-            namespace = next(iter(race.updated)).namespace
+            namespace = next(iter(keys_updated(batch.riders))).namespace
             race.reserved = await self._server.reserve(count, namespace)
         while True:
             try:
@@ -96,8 +138,11 @@ class RemoteWriter:
                 if plan_.unknown:
                     await self._look(race, sorted(plan_.unknown))
                     done = None
+                elif plan_.writes:
+                    done = await self._write(batch, race, plan_, early)
                 else:
-                    done = await (self._write if plan_.writes else self._only_look)(batch, race, plan_)
+                    done = await self._only_look(batch, race, plan_)
+                early = None
                 if done is None:
                     await self._pause(race)
             except (InvalidChangeError, StoreBusyError) as error:
@@ -106,6 +151,13 @@ class RemoteWriter:
                 done = _padded(Applied((error,)), len(batch.riders)), 0  # it was tried alone; the others ride again
             if done is not None:
                 return done
+
+    def _first_plan(self, batch: RiderBatch, at: Instant | None) -> tuple[WritePlan | None, WriteRefused | None]:
+        """Return the plan of a batch if it needs no fold, and what the server has answered if it was sent already."""
+        refused, self._refused = self._refused, None
+        if refused is not None and refused[0] == batch.attempt:
+            return refused[1:]
+        return plan_independent(batch.riders, self.cache, at, self._limits), None
 
     async def _folded(self, race: _Race) -> WritePlan:
         if race.at is None:
@@ -136,10 +188,39 @@ class RemoteWriter:
             await self._server.send(self._address((), plan_.wakes, (), ()))
         return self._answer(batch, plan_.applied(at, plan_.exact)), 0
 
-    async def _write(self, batch: RiderBatch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
-        if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
+    async def _write(
+        self, batch: RiderBatch, race: _Race, plan_: WritePlan, early: WriteRefused | None
+    ) -> tuple[Applied, int] | None:
+        """Write a plan; what the server has answered to it already is ``early``."""
+        if len(race.riders) > 1 and self._is_large(plan_):
             race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
             return None
+        intent = self._intent(batch, plan_)
+        try:
+            answer = early or await self._server.write(intent)
+        except OutcomeUnknownError:
+            self.cache.forget(plan_.changed)
+            raise
+        except InvalidChangeError:  # it is too large for the server: by itself, each may fit
+            if len(race.riders) == 1:
+                raise
+            race.riders = race.riders[:1]
+            return None
+        if isinstance(answer, WriteRefused):
+            self.cache.learn_time(answer.at)
+            self.cache.learn(answer.current)
+            if answer.stale:  # the guards may not have been looked at
+                race.lose(answer.current, answer.current, answer.at)
+                race.reserved = ()
+            else:
+                race.lose({**plan_.confirmed, **answer.current}, plan_.guards, answer.at)
+            return None
+        return self._written(batch, plan_, answer)
+
+    def _is_large(self, plan_: WritePlan) -> bool:
+        return sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes
+
+    def _intent(self, batch: RiderBatch, plan_: WritePlan) -> Intent:
         handle, number, _ = split(batch.attempt)
         intent = Intent(
             handle,
@@ -155,28 +236,13 @@ class RemoteWriter:
         )
         self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
         self._handles.add(handle)
-        try:
-            answer = await self._server.write(intent)
-        except OutcomeUnknownError:
-            self.cache.forget(plan_.changed)
-            raise
-        except InvalidChangeError:  # it is too large for the server: by itself, each may fit
-            if len(race.riders) == 1:
-                raise
-            race.riders = race.riders[:1]
-            return None
+        return intent
+
+    def _written(self, batch: RiderBatch, plan_: WritePlan, answer: Written) -> tuple[Applied, int]:
         self.cache.learn_time(answer.at)
-        if isinstance(answer, WriteRefused):
-            self.cache.learn(answer.current)
-            if answer.stale:  # the guards may not have been looked at
-                race.lose(answer.current, answer.current, answer.at)
-                race.reserved = ()
-            else:
-                race.lose({**plan_.confirmed, **answer.current}, plan_.guards, answer.at)
-            return None
-        if race.updated:
+        if updated := keys_updated(plan_.riders):
             records = plan_.records(answer.versions)
-            self.cache.learn({key: record for key, record in records.items() if key in race.updated})
+            self.cache.learn({key: record for key, record in records.items() if key in updated})
         return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
 
     def _answer(self, batch: RiderBatch, applied: Applied) -> Applied:
@@ -200,26 +266,36 @@ class RemoteWriter:
         """
         server = self._choosing
         assert server is not None  # noqa: S101 -- for the type checker: its capabilities say so
-        plan_ = ChoicePlan(batch.riders)
-        handle, number, _ = split(batch.attempt)
-        messages = [self._address(changed_in(each), each.wake, (), ()) for choice in plan_.choices for each in choice]
-        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, plan_.namespace)
-        self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
-        self._handles.add(handle)
+        plan_, intent = self._choice_intent(batch)
         for losses in range(LOSSES):
             try:
                 made = await server.choose(intent)
             except OutcomeUnknownError:
                 self.cache.forget(plan_.keys)
                 raise
-            self.cache.learn_time(made.answers[-1].at)
-            applied = plan_.answered(made.answers)
-            if any(type(outcome) is not Deferred for outcome in applied.outcomes):
-                self.cache.forget(applied.changed)
-                return self._answer(batch, applied), made.generation
+            if (chosen := self._chosen(batch, plan_, made)) is not None:
+                return chosen
             if losses >= TOGETHER:
                 await asyncio.sleep(self._random.uniform(0, min(LONGEST_PAUSE, PAUSE * 2 ** (losses - TOGETHER))))
         raise StoreBusyError(self._server.name, f"others changed the same records {LOSSES} times in a row")
+
+    def _choice_intent(self, batch: RiderBatch) -> tuple[ChoicePlan, ChoiceIntent]:
+        plan_ = ChoicePlan(batch.riders)
+        handle, number, _ = split(batch.attempt)
+        messages = [self._address(changed_in(each), each.wake, (), ()) for choice in plan_.choices for each in choice]
+        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, plan_.namespace)
+        self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
+        self._handles.add(handle)
+        return plan_, intent
+
+    def _chosen(self, batch: RiderBatch, plan_: ChoicePlan, made: ChoicesMade) -> tuple[Applied, int] | None:
+        """Return what the riders are answered; None: all of them are to ride again."""
+        self.cache.learn_time(made.answers[-1].at)
+        applied = plan_.answered(made.answers)
+        if {*map(type, applied.outcomes)} == {Deferred}:
+            return None
+        self.cache.forget(applied.changed)
+        return self._answer(batch, applied), made.generation
 
     async def _work(self, batch: RiderBatch, rider: WorkRider) -> tuple[Applied, int]:
         handle, number, _ = split(batch.attempt)
@@ -284,19 +360,15 @@ class RemoteWriter:
 class _Race:
     """How far a batch has come: what the server has shown since it began, and how often others were faster."""
 
-    __slots__ = ("at", "fresh", "losses", "reserved", "riders", "shown", "updated")
+    __slots__ = ("at", "fresh", "losses", "reserved", "riders", "shown")
 
     def __init__(self, riders: tuple[Rider, ...]) -> None:
         self.riders = riders
-        self.updated: frozenset[RecordKey] = frozenset()
         self.at: Instant | None = None
         self.fresh: dict[RecordKey, Record | None] = {}
         self.shown: frozenset[RecordKey] = frozenset()
         self.reserved: tuple[int, ...] = ()
         self.losses = 0
-
-    def find_updated(self) -> None:
-        self.updated = frozenset([key for rider in self.riders if type(rider) is UpdateRider for key in rider.keys])
 
     def learn(self, records: dict[RecordKey, Record | None], shown: Iterable[RecordKey], at: Instant) -> None:
         self.fresh.update(records)
@@ -307,6 +379,11 @@ class _Race:
         self.losses += 1
         if self.losses >= TOGETHER:
             self.riders = self.riders[:1]
+
+
+def keys_updated(riders: Sequence[Rider]) -> frozenset[RecordKey]:
+    """Return the keys of all updates among the riders."""
+    return frozenset([key for rider in riders if type(rider) is UpdateRider for key in rider.keys])
 
 
 def _padded(applied: Applied, length: int) -> Applied:

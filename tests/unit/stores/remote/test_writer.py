@@ -16,8 +16,7 @@ from standfast.errors import (
     StoreUnavailableError,
 )
 from standfast.keys import RecordKey
-from standfast.stores import Commit, Decided, Decision, Put
-from standfast.stores import group_commit as settling
+from standfast.stores import Commit, Decided, Decision, Put, settlement
 from standfast.stores.backend import Batching
 from standfast.stores.protocol import Record
 from standfast.stores.remote import WriteRefused, open_remote
@@ -122,7 +121,7 @@ class Vanishing(TableServer):
 
 async def test_closing_a_handle_does_not_make_a_written_attempt_look_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not settled yet stays counted: whoever asks on another handle is not told to do it again."""
-    monkeypatch.setattr(settling, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(settlement, "FIRST_PAUSE", 0.0)
     server = Vanishing(Table())
     store = open_remote(server)
     with pytest.raises(OutcomeUnknownError) as unknown:
@@ -151,7 +150,7 @@ class Divided(Vanishing):
 
 async def test_an_attempt_says_in_which_namespace_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle that never sent it can close it where it would have landed: its name is enough."""
-    monkeypatch.setattr(settling, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(settlement, "FIRST_PAUSE", 0.0)
     server = Divided(Table())
     store = open_remote(server)
     with pytest.raises(OutcomeUnknownError) as unknown:
