@@ -81,13 +81,13 @@ async def test_a_cancellation_and_a_group_of_them_are_none(what: Any, arbiter: A
         assert await (await server.dispatch(arrival("works"))).result(SOON) == "worked"
 
 
-def exit_of(url: str, what: Any, arbiter: Any, **how: Any) -> str:
+def exit_of(url: str, what: Any, arbiter: Any) -> str:
     """Run a server until an action ends it; return the id of that request."""
     ids: list[str] = []
 
     async def serve() -> None:
         async with sf.Dispatcher(url, [flow_raising(what)], arbiter=arbiter) as server:
-            handle = await server.dispatch(arrival("raises", idempotency_key="k", **how))
+            handle = await server.dispatch(arrival("raises", idempotency_key="k"))
             ids.append(handle.id)
             await handle.result(SOON)
 
@@ -107,18 +107,33 @@ async def info_after(url: str, arbiter: Any, request_id: str) -> RequestInfo:
 
 
 @ARBITERS
-@DURABLE
 @pytest.mark.parametrize("what", [SystemExit, KeyboardInterrupt])
 def test_what_ends_a_program_ends_it_after_it_was_written_that_the_request_failed(
-    what: Any, arbiter: Any, tmp_path: Path, *, durable: bool
+    what: Any, arbiter: Any, tmp_path: Path
 ) -> None:
-    """It is raised where the loop is run. A durable one is not failed by Ctrl-C: it goes on with the next server."""
+    """It is raised where the loop is run."""
     url = f"sqlite:///{tmp_path}/store.db"
-    request_id = exit_of(url, what, arbiter, attended=not durable)
+    request_id = exit_of(url, what, arbiter)
     info = asyncio.run(info_after(url, arbiter, request_id))
-    goes_on = durable and what is KeyboardInterrupt
 
-    assert (info.status, info.error_type) == ("failed", "OddError" if goes_on else what.__name__)
+    assert (info.status, info.error_type) == ("failed", what.__name__)
+
+
+@ARBITERS
+@pytest.mark.parametrize("what", [SystemExit, KeyboardInterrupt])
+def test_a_durable_action_that_raises_what_ends_a_program_fails_and_the_server_goes_on(what: Any, arbiter: Any) -> None:
+    """It is a step of a run, and what the code of a step raises fails the step; only a signal ends the program."""
+
+    async def serve() -> None:
+        async with sf.Dispatcher("memory://", [flow_raising(what)], arbiter=arbiter) as server:
+            failed = await server.dispatch(arrival("raises", attended=False))
+            with pytest.raises(RequestFailedError, match=what.__name__):
+                await failed.result(SOON)
+
+            assert (await failed.info()).status == "failed"
+            assert await (await server.dispatch(arrival("works"))).result(SOON) == "worked"
+
+    asyncio.run(serve())
 
 
 @ARBITERS
