@@ -46,6 +46,7 @@ TIMES: Final = 9.0
 
 # What each pattern finds hard: texts that repeat what its parts have in common, and end in something that fits none.
 HARD: Final[dict[str, tuple[str, ...]]] = {
+    "audit._STAMP": ("1", "a", "1-", "-a"),
     "cli.target._ROLE": (":a:`a.", ":a", "a.", ":a:`~a"),
     "cli.cloudflare._NAME": ("a", "-", "a-"),
     "codec._NAME": ("a", "_a1"),

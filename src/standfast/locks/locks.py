@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import sys
 from functools import wraps
 from typing import (
@@ -627,7 +626,7 @@ class ModeLock(DurableLock):
 
 def not_entered(lock: object, key: Key | str, statement: str) -> UsageError:
     """Return what is raised where a lock is entered itself, and not what its ``hold`` returns."""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(lock).__name__).lower()
+    name = "".join(f"_{each.lower()}" if each.isupper() else each for each in type(lock).__name__).lstrip("_")
     how = "hold(mode)" if name == "mode_lock" else "hold()"
     what = f"the {name.replace('_', ' ')} {key}"
     return UsageError(what, "is not held by entering it", f"write {statement} {name}.{how} as hold")

@@ -58,6 +58,7 @@ async def test_a_killed_waiter_that_starts_again_joins_at_the_end(gather: Gather
     first, *rest = await crew.lined_up(*others)
     first.kill()
     crew.fill_up(3)
+    await crew.lined_up(*rest)
 
     [again] = crew.start_as(first.name)
     again.tell("pass")
