@@ -25,7 +25,7 @@ from standfast.stores.redis.scripts import pack
 from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
     from standfast.stores.redis.scripts import Argument, RedisKeys, Script
@@ -61,6 +61,11 @@ class RewindDetector:
         if self._problem:
             raise StoreRewoundError(self._store, self._problem)
         return self._versions.get(names.namespace, 0)
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether something is known to be gone: :meth:`version` raises."""
+        return bool(self._problem)
 
     def note(self, names: RedisKeys, version: int) -> None:
         """Take notice of the last version of a namespace."""
@@ -108,6 +113,7 @@ class ScriptCaller:
         self.routes, self.seen, self._name = routes, seen, name
         self._replicas: Final = options.replicas
         self._is_many: Final = bool(options.sentinel) or len(options.hosts) > 1
+        self._losing: Final[set[asyncio.Task[None]]] = set()
         self.waiting: Final = pack("WAIT", options.replicas, max(1, int(options.timeout * 800)))
 
     async def run(
@@ -143,6 +149,48 @@ class ScriptCaller:
             self.seen.note(names, version)
         reply: list[Any] = answer[0]
         return reply
+
+    def run_soon(
+        self,
+        script: Script,
+        names: RedisKeys,
+        keys: Sequence[bytes],
+        arguments: Sequence[Argument],
+        take: Callable[[list[Any] | Exception | None], None],
+    ) -> asyncio.Future[None] | None:
+        """Run a script once, as :meth:`run` does, without a task that waits for the answer; None: nothing was sent.
+
+        ``take`` is called with the answer or with what :meth:`run` would have raised, by the first callback of what is
+        returned, or a little later if the answer was lost. None: nothing was done, and :meth:`run` shows why.
+        """
+        pool = None if self._replicas or self.seen.is_rewound else self.routes.at_hand(names.slot)
+        if pool is None:
+            return None
+
+        def answered(answers: list[Reply] | ReplyLostError) -> None:
+            if isinstance(answers, ReplyLostError):
+                task = asyncio.get_running_loop().create_task(self._lost(answers, take))
+                self._losing.add(task)
+                task.add_done_callback(self._losing.discard)
+                return
+            reply = answers[0]
+            if isinstance(reply, Exception):  # a refusal: it is sent elsewhere, in full, or raised
+                take(None)
+            elif reply[0] == REWOUND:
+                take(self.seen.rewound(names, reply[2]))
+            else:
+                self.seen.note(names, reply[2])
+                take(reply)
+
+        return pool.call_soon(script.call(keys, (self.seen.version(names), *arguments)), answered)
+
+    async def _lost(self, lost: ReplyLostError, take: Callable[[list[Any] | Exception | None], None]) -> None:
+        unknown = OutcomeUnknownError(self._name, f"the answer to a write was lost: {lost}")
+        unknown.__cause__ = lost
+        try:
+            await self.routes.look_again()  # another server may have taken over
+        finally:
+            take(unknown)
 
     async def _repeat(self, sending: _Sending, lost: Exception, *, once: bool) -> list[Any]:
         if once:
@@ -246,6 +294,10 @@ class Routes(Protocol):
         """Return the connections to the server that has ``slot``."""
         ...
 
+    def at_hand(self, slot: int) -> RedisPool | None:
+        """Return what :meth:`pool` would, if that is known; None: it must be asked for."""
+        ...
+
     async def pools(self) -> Sequence[RedisPool]:
         """Return the connections to every server that has slots."""
         ...
@@ -276,6 +328,11 @@ class OneServer:
         self._pool: Final = RedisPool(dialer, *place, size, asks_role=asks_role)
 
     async def pool(self, slot: int) -> RedisPool:
+        """Return the one pool."""
+        del slot
+        return self._pool
+
+    def at_hand(self, slot: int) -> RedisPool | None:
         """Return the one pool."""
         del slot
         return self._pool
@@ -316,11 +373,17 @@ class Cluster:
         """Return the connections to the primary that has ``slot``."""
         if not self._ranges:
             await self._fetch()
+        if (found := self.at_hand(slot)) is not None:
+            return found
+        self._ranges = []
+        raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is not served")
+
+    def at_hand(self, slot: int) -> RedisPool | None:
+        """Return the connections to the primary that has ``slot``, by the map that is known."""
         for first, last, place in self._ranges:
             if first <= slot <= last:
                 return self.node(place)
-        self._ranges = []
-        raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is not served")
+        return None
 
     async def pools(self) -> Sequence[RedisPool]:
         """Return the connections to all primaries, as the cluster is now."""

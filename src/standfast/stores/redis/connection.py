@@ -299,14 +299,8 @@ class RedisConnection(asyncio.BufferedProtocol):
 
         If anything goes wrong, or its caller is cancelled, the connection is cut: an answer may be on its way.
         """
-        transport = self._transport
-        if transport is None or self._loss is not None or transport.is_closing():
-            raise _closed_error() from self._loss
-        waiter = self._waiter = self._loop.create_future()
-        self._wanted = replies
-        self._set_deadline(deadline)
+        waiter = self.begin(command, replies, deadline)
         try:
-            transport.write(command)
             await waiter
         except BaseException as error:
             self.abort()
@@ -314,7 +308,23 @@ class RedisConnection(asyncio.BufferedProtocol):
                 raise TimeoutError from error
             raise
         finally:
-            self._waiter, self._deadline = None, math.inf
+            answers = self.end()
+        return answers
+
+    def begin(self, command: bytes, replies: int, deadline: float) -> asyncio.Future[None]:
+        """Send a command; return what is done when all answers are there, or raises. Then call :meth:`end`."""
+        transport = self._transport
+        if transport is None or self._loss is not None or transport.is_closing():
+            raise _closed_error() from self._loss
+        waiter = self._waiter = self._loop.create_future()
+        self._wanted = replies
+        self._set_deadline(deadline)
+        transport.write(command)
+        return waiter
+
+    def end(self) -> list[Reply]:
+        """Return the answers to the command that :meth:`begin` has sent."""
+        self._waiter, self._deadline = None, math.inf
         answers, self._replies = self._replies, []
         return answers
 
@@ -590,6 +600,46 @@ class RedisPool:
                 raise
             await pool.give(connection)
             return answers
+
+    def call_soon(
+        self, command: bytes, take: Callable[[list[Reply] | ReplyLostError], object]
+    ) -> asyncio.Future[None] | None:
+        """Send a command with one answer, as :meth:`call` does, without a task that waits for it.
+
+        Returns None if nothing was sent: no connection is at hand, or it is to be asked for its role. Otherwise
+        ``take`` is called by the first callback of what is returned.
+        """
+        pool, now = self._pool, asyncio.get_running_loop().time()
+        connection = pool.take_at_once()
+        if connection is None:
+            return None
+        if self._asks_role and now - connection.known_primary_at >= ROLE_EVERY:
+            self._put_back(connection)
+            return None
+        waiter = connection.begin(command, 1, now + self._timeout)
+        waiter.add_done_callback(functools.partial(self._answered, connection, take))
+        return waiter
+
+    def _put_back(self, connection: RedisConnection) -> None:
+        if not self._pool.keep(connection):
+            connection.abort()
+        self._pool.room.release()
+
+    def _answered(
+        self,
+        connection: RedisConnection,
+        take: Callable[[list[Reply] | ReplyLostError], object],
+        waiter: asyncio.Future[None],
+    ) -> None:
+        answers, error = connection.end(), waiter.exception()
+        self._put_back(connection)
+        if error is None:
+            take(answers)
+            return
+        said = "no answer in time" if isinstance(error, TimeoutError) else str(error)[:300]
+        lost = ReplyLostError(said if self.place in said else f"{self.place}: {said}")
+        lost.__cause__ = error
+        take(lost)
 
     async def _with_role(
         self, connection: RedisConnection, command: bytes, replies: int, deadline: float

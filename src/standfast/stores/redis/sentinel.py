@@ -162,6 +162,11 @@ class SentinelRoutes:
         assert self._pool is not None  # noqa: S101 -- _look has set it, or raised
         return self._pool
 
+    def at_hand(self, slot: int) -> RedisPool | None:
+        """Return the connections to the primary, unless it is to be asked for."""
+        del slot
+        return None if self._is_stale else self._pool
+
     async def _look(self) -> None:
         place = await self._finder.find()
         self._is_stale = False

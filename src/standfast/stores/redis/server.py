@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 from msgspec import Struct
 
@@ -87,6 +87,8 @@ BATCHING: Final = Batching(
 KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 """For how many microseconds the last attempt of a handle that is gone can still be asked about."""
 
+T = TypeVar("T")
+
 _LEAVES_WITHIN: Final = 1.0
 _WRITTEN, _LOST, _CLOSED, _STALE, _FROZEN, _UNMARKED = range(6)
 _FLOOR: Final = 12
@@ -149,9 +151,24 @@ class RedisServer(ServerDefaults):
         if answer[0] == _UNMARKED:
             arguments[_FLOOR] = await self._floor()
             answer = await self.calls.run(WRITE, names, keys, arguments, once=True, replicated=True)
-        status, at = answer[0], Instant(answer[1])
-        if status == _FROZEN:
+        if answer[0] == _FROZEN:
             raise await self.transfer().refusal(self.name)
+        return self._written(intent, names, answer)
+
+    def write_soon(
+        self, intent: Intent, arrive: Callable[[Written | WriteRefused | Exception | None], None]
+    ) -> asyncio.Future[None] | None:
+        """Do as :meth:`write` does, without a task that waits for the answer."""
+        names = self.names(intent.namespace)
+        keys = (names.head, names.records, names.order, names.expiries, names.attempts)
+
+        def take(answer: list[Any] | Exception | None) -> None:
+            arrive(self._told(answer, lambda found: self._written(intent, names, found)))
+
+        return self.calls.run_soon(WRITE, names, keys, self._arguments(intent, names), take)
+
+    def _written(self, intent: Intent, names: RedisKeys, answer: list[Any]) -> Written | WriteRefused:
+        status, at = answer[0], Instant(answer[1])
         if status == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         if status != _WRITTEN:
@@ -199,15 +216,42 @@ class RedisServer(ServerDefaults):
         if answer[0] == _UNMARKED:
             arguments[_CHOICE_FLOOR] = await self._floor()
             answer = await self.calls.run(CHOOSE, names, keys, arguments, once=True, replicated=True)
-        status, at = answer[0], Instant(answer[1])
-        if status == _FROZEN:
+        if answer[0] == _FROZEN:
             raise await self.transfer().refusal(self.name)
-        if status == _CLOSED:
+        return self._made(intent, names, answer)
+
+    def choose_soon(
+        self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
+    ) -> asyncio.Future[None] | None:
+        """Do as :meth:`choose` does, without a task that waits for the answer."""
+        names = self.names(intent.namespace)
+        keys = (names.head, names.records, names.order, names.expiries, names.attempts)
+
+        def take(answer: list[Any] | Exception | None) -> None:
+            arrive(self._told(answer, lambda found: self._made(intent, names, found)))
+
+        return self.calls.run_soon(CHOOSE, names, keys, self._choices(intent, names), take)
+
+    def _made(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
+        at = Instant(answer[1])
+        if answer[0] == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         answers = tuple([_choice_answer(each, at) for each in answer[4]])
         if any(type(each) is ChoiceWritten and each.version for each in answers):
             self._seen.acknowledge(names, intent.handle, intent.number)
         return ChoicesMade(answers, self._topics.meet(intent.namespace, answer[3]))
+
+    @staticmethod
+    def _told(answer: list[Any] | Exception | None, read: Callable[[list[Any]], T]) -> T | Exception | None:
+        """Return what a script that no task waits for has answered; None if it is to be asked again, as ever."""
+        if not isinstance(answer, list):
+            return answer
+        if answer[0] in {_FROZEN, _UNMARKED}:
+            return None
+        try:
+            return read(answer)
+        except AttemptClosedError as error:
+            return error
 
     def _choices(self, intent: ChoiceIntent, names: RedisKeys) -> list[Argument]:
         arguments: list[Argument] = [

@@ -144,6 +144,14 @@ class ConnectionPool(Generic[C]):
         """Take the connection that was used last, if it is alive."""
         return self._idle.pop() if self._idle and self._idle[-1].is_alive else None
 
+    def take_at_once(self) -> C | None:
+        """Take the connection that was used last, and room for it; None if either would have to be waited for."""
+        if self.room.locked() or (connection := self.at_hand()) is None:
+            return None
+        with contextlib.suppress(StopIteration):  # there is room, so it does not wait
+            self.room.acquire().send(None)
+        return connection
+
     async def take(self) -> C:
         """Take an idle connection, or open one when the back-off allows it."""
         while self._idle:
@@ -164,10 +172,14 @@ class ConnectionPool(Generic[C]):
 
     async def give(self, connection: C) -> None:
         """Take a connection back that nothing went wrong on."""
-        if connection.is_alive and not self._is_closed:
-            self._idle.append(connection)
-        else:
+        if not self.keep(connection):
             await connection.discard()
+
+    def keep(self, connection: C) -> bool:
+        """Keep a connection that nothing went wrong on for the next caller; False: it is to be discarded."""
+        if is_kept := connection.is_alive and not self._is_closed:
+            self._idle.append(connection)
+        return is_kept
 
     async def drop_idle(self) -> None:
         """Discard the connections that are not in use: where one broke, the others most likely have, too."""
