@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 import re
+import select
 import socket as socket_options
 import ssl
 import weakref
@@ -275,6 +276,7 @@ class RedisConnection(asyncio.BufferedProtocol):
             protocolError=exceptions.InvalidResponse, replyError=_refusal, notEnoughData=_NOTHING
         )
         self._transport: asyncio.Transport | None = None
+        self._arrivals: select.poll | None = None
         self._replies: list[Reply] = []
         self._wanted = 1
         self._waiter: asyncio.Future[None] | None = None
@@ -383,6 +385,8 @@ class RedisConnection(asyncio.BufferedProtocol):
         """Keep the transport, and ask now and then if the other machine is there."""
         self._transport = cast("asyncio.Transport", transport)
         opened: socket = transport.get_extra_info("socket")
+        self._arrivals = select.poll()
+        self._arrivals.register(opened.fileno(), select.POLLIN)
         opened.setsockopt(socket_options.SOL_SOCKET, socket_options.SO_KEEPALIVE, 1)
         for name, seconds in _KEEPALIVE:
             if hasattr(socket_options, name):
@@ -446,6 +450,11 @@ class RedisConnection(asyncio.BufferedProtocol):
         """The socket, while it is open."""
         found: socket | None = None if self._transport is None else self._transport.get_extra_info("socket")
         return found
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has arrived that the event loop has not seen: the end of the connection, say."""
+        return self._arrivals is not None and not self._arrivals.poll(0)
 
     def abort(self) -> None:
         """Close it without sending what is left to send."""
@@ -613,7 +622,8 @@ class RedisPool:
         connection = pool.take_at_once()
         if connection is None:
             return None
-        if self._asks_role and now - connection.known_primary_at >= ROLE_EVERY:
+        is_to_be_asked = self._asks_role and now - connection.known_primary_at >= ROLE_EVERY
+        if is_to_be_asked or not connection.is_silent:  # what was sent to a server that has gone is in doubt
             self._put_back(connection)
             return None
         waiter = connection.begin(command, 1, now + self._timeout)
