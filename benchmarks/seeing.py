@@ -3,7 +3,7 @@
 A part is a function ``rows(stack, folder)`` that yields its rows; add it to ``PARTS``. Each part is measured in a
 process of its own, as each subject is, and each row before the next one is made: so no engine, no thread and no file of
 one part is there while another one is measured. With ``STANDFAST_BENCH_PARTS=index`` only the named ones are measured,
-and nothing is written down.
+and the rows of the others are kept as they were.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def main() -> None:
     named = os.environ.get("STANDFAST_BENCH_PARTS", "").split()
     if unknown := set(named) - PARTS.keys():
         sys.exit(f"there is no part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
-    if named:
-        os.environ["STANDFAST_BENCH_DRY"] = "1"
-    subject = Subject("seeing", "Seeing what happens", notes=NOTES)
+    subject = Subject("seeing", "Seeing what happens", notes=NOTES, part=", ".join(named))
     with tempfile.TemporaryDirectory(prefix="standfast-bench-") as folder:
         told = Path(folder) / "outcomes"
         for name in named or PARTS:
