@@ -95,7 +95,7 @@ async def test_all_connections_of_a_handle_follow_to_the_new_primary() -> None:
         with psycopg.connect(old.url, autocommit=True) as connection:  # as when a pooler recycles one connection
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'standfast'"
-                " and (query like '%write(%' or query like '%choose(%')"
+                r" and query ~ '\m(write|choose|create_or_append|move_or_delete)\('"
             )
 
         async def hold() -> None:
