@@ -305,6 +305,6 @@ def cost_rows(stack: ExitStack, folder: Path) -> Iterator[Row]:
     cost = Cost(folder)
     stack.callback(cost.close)
     what = "100 at a time, 5 steps, with the index and without"
-    yield Row(what, "runs/s", cost.rate, cost.unlisted_rate, bar=at_least(0.97), rounds=25)
+    yield Row(what, "runs/s", cost.rate, cost.unlisted_rate, bar=at_least(0.97), rounds=41, by_round=True)
     what = "a run of five steps, with the index and without"
     yield Row(what, "us CPU", cost.listed, cost.unlisted, rounds=25)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 
@@ -26,7 +27,7 @@ from benchmarks._store_workflow_limit import PostgresWorkflowLimit
 from benchmarks._store_workflows import DbosPeer, Workflows, reported
 from benchmarks._workflow_ours import Ours
 from benchmarks._workflow_peers import PACKAGES
-from benchmarks.harness import Subject, at_least, finish, peer_environment, plainly_at_least, plainly_at_most
+from benchmarks.harness import ROOT, Subject, at_least, finish, peer_environment, plainly_at_least, plainly_at_most
 from benchmarks.locks import PEERS
 from tests import services
 
@@ -154,9 +155,24 @@ class Programme:
 
 
 def main() -> None:
-    """Measure everything, on servers that are gone afterwards."""
-    named = os.environ.get("STANDFAST_BENCH_SERVERS", "").split()
-    part = ", ".join(SERVERS[kind] for kind in named)
+    """Measure each server in a process of its own: none has the connections of another one beside it."""
+    named = os.environ.get("STANDFAST_BENCH_SERVERS", " ".join(SERVERS)).split()
+    together = os.environ.get("STANDFAST_BENCH_TOGETHER") or ", ".join(SERVERS[kind] for kind in named)
+    if len(named) == 1:
+        measure(together)
+    command = [sys.executable, "-m", "benchmarks.stores", *sys.argv[1:]]
+    codes = [
+        subprocess.run(command, cwd=ROOT, env=_environment(kind, together), check=False).returncode for kind in named
+    ]
+    sys.exit(max(codes))
+
+
+def _environment(kind: str, together: str) -> dict[str, str]:
+    return {**os.environ, "STANDFAST_BENCH_SERVERS": kind, "STANDFAST_BENCH_TOGETHER": together}
+
+
+def measure(part: str) -> NoReturn:
+    """Measure everything about the servers of this process, which are gone afterwards."""
     subject = Subject("stores", "Stores on servers", notes=NOTES, part=part)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
