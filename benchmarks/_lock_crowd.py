@@ -89,6 +89,8 @@ class Crowd:
     def __init__(self, python: str, module: str, size: int) -> None:
         self._python, self._module = python, module
         self.processes = [self.start() for _ in range(size)]
+        for process in self.processes:
+            assert process.names  # all are up, so that none is starting while something is measured
 
     def start(self) -> Process:
         """Start one more, which is the caller's to close."""
