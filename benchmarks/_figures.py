@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-CELLS: Final = 7
-"""What happens, limit, peers, Standfast, ratio, bar, and whether it is met."""
-
+HEADINGS: Final = ["", "limit", "peers", "Standfast", "ratio", "bar", "met?"]
 HEADING: Final = "| | limit | Standfast | ratio | aim | peers |\n|---|---|---|---|---|---|"
 
 
@@ -19,8 +17,8 @@ def table_rows(results: str, subject: str) -> list[list[str]]:
     """Return the rows of a subject's table in the results as cells; tables of another form are passed over."""
     section = results.partition(f"<!-- {subject} begins -->")[2].partition(f"<!-- {subject} ends -->")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
-    return [cells for cells in rows if len(cells) == CELLS]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return rows[2:] if rows and rows[0] == HEADINGS else []
 
 
 def refreshed(page: str, results: str) -> str:

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from benchmarks._figures import refreshed, table_rows
+from benchmarks._figures import HEADINGS, refreshed, table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -197,9 +197,6 @@ class Outcome:
             str(bar) if bar else "-",
             {True: "yes", False: "**no**", None: "-"}[self.met],
         ]
-
-
-HEADINGS = ["", "limit", "peers", "Standfast", "ratio", "bar", "met?"]
 
 
 def shown(figure: float) -> str:
