@@ -81,6 +81,8 @@ class ServerProcess:
         A server does not start again while a child of the last one still has its memory or its files.
         """
         self.stop()  # so that it starts no more children
+        if self._process:  # a fork that is under way ends before it stands still
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         with ExitStack() as ends:
             children = []
             for pid in family(self._process.pid)[1:] if self._process else []:
