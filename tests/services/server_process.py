@@ -81,7 +81,7 @@ class ServerProcess:
         A server does not start again while a child of the last one still has its memory or its files.
         """
         self.stop()  # so that it starts no more children
-        if self._process:  # a fork that is under way ends before it stands still
+        if self._process and self._process.poll() is None:  # a fork that is under way ends before it stands still
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         with ExitStack() as ends:
             children = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,19 @@ def private(kind: str) -> Iterator[Server]:
         return
     with services.private("postgresql") as behind, services.private(kind, behind=behind.url) as server:
         yield server
+
+
+def start_when_ended(server: Server) -> None:
+    """Start a server again if it ends by itself, once, as the service manager of a machine does."""
+    loop, process = asyncio.get_running_loop(), os.pidfd_open(server.pid)
+
+    def start() -> None:
+        loop.remove_reader(process)
+        os.close(process)
+        if server.pid:  # else the test ended it
+            loop.run_in_executor(None, server.restart)
+
+    loop.add_reader(process, start)
 
 
 def opening(url: str) -> str:

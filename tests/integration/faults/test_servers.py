@@ -12,7 +12,7 @@ import pytest
 import standfast as sf
 from standfast.errors import StandfastError, StoreUnavailableError
 from standfast.stores.url import open_store
-from tests.integration.faults.conftest import opening, private
+from tests.integration.faults.conftest import opening, private, start_when_ended
 from tests.integration.faults.program import Ledger, insistently
 from tests.integration.faults.proxy import proxy_to
 from tests.sizes import rounds, size
@@ -98,6 +98,8 @@ async def test_a_server_that_stands_still_for_a_while_loses_nothing(kind: str, i
         async with under_load(impatient(opening(server.url)), LEASE.get(kind, 1.0)):
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(size(full=5, quick=3))
+            if kind == "pgbouncer":  # 1.18 dies of requests to cancel whose senders have left meanwhile
+                start_when_ended(server)
             await asyncio.to_thread(server.cont)
 
 

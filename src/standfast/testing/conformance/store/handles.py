@@ -153,15 +153,15 @@ async def heard(watch: Watch, about: RecordKey) -> None:
 
 
 async def heard_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
-    """Return the records that come with the hint about a key."""
-    moved: tuple[Record, ...] = ()
+    """Return the records that come with the hint about a key, each once: a hint may come twice."""
+    moved: dict[Record, None] = {}
     async with asyncio.timeout(SOON):
         while True:
             hint = await watch.wait()
             assert hint is not None
-            moved = (*moved, *hint.moved)
+            moved |= dict.fromkeys(hint.moved)
             if moved or about in hint.about or not hint.complete:
-                return moved
+                return tuple(moved)
 
 
 async def heard_before(watch: Watch, last: RecordKey) -> set[RecordKey]:
