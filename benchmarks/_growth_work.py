@@ -11,6 +11,8 @@ import asyncio
 import functools
 import gc
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -490,4 +492,6 @@ def compared(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    if most := int(os.environ.get("STANDFAST_BENCH_CPU", "0")):
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     main(*sys.argv[1:])

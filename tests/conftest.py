@@ -22,7 +22,7 @@ from tests.sizes import PROVE, size, tallies
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-pytest_plugins = ["tests.services.plugin"]
+pytest_plugins = ["tests.forked_workers", "tests.services.plugin"]
 
 MEMORY, MEMORY_NEEDED = "/dev/shm", 4 << 30  # noqa: S108 -- only its own folders are made there
 

@@ -68,6 +68,8 @@ RARE_MUTANTS: Final = frozenset(
 """Wrong versions of the code that only hundreds of seeds of the simulation reveal."""
 
 LONG: Final[dict[str, tuple[str, ...]]] = {
+    # shows that the same is said of the processes of xdist as of ours
+    "tests/api/test_forked_workers.py": ("test_what_happened_to_each_test_is_told[of xdist]",),
     # builds the package
     "tests/api/test_package.py": (
         "test_the_sdist_can_be_built_and_tested_from",
