@@ -164,6 +164,7 @@ SMALL_FOR_A_REASON: dict[str, str] = {
     "__main__.py": "python -m standfast",
     "_lazy.py": "three packages load their names by it",
     "admin.py": "the public names of operators, and nothing else",
+    "exits.py": "code of users is called by hooks, workflows, flows and the web",
     "testing/workflows/effects.py": "a public part of the test kit of its own",
     "testing/workflows/interleavings.py": "a public part of the test kit of its own",
     "workflows/saved_history.py": "the layout of files that tests and the dashboard share",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeA
 from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
+from standfast.exits import EXITS, FAILURES, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -196,8 +197,9 @@ class Hooks:
             return not kind.frequent
         try:
             return bool(wants(kind))
-        except Exception as error:  # noqa: BLE001 -- as if it had raised when it was told
-            self._report_failure(hook, error)
+        except FAILURES as raised:  # as if it had raised when it was told
+            failure_of(raised)
+            self._report_failure(hook, raised)
             return False
 
     def emit(self, event: Event) -> None:
@@ -206,9 +208,9 @@ class Hooks:
             started = monotonic() if is_timed else 0.0
             try:
                 call(event)
-            except (KeyboardInterrupt, SystemExit):  # the process is asked to end; that is no failure of the hook
-                raise
             except BaseException as error:  # noqa: BLE001 -- whatever it is, the work goes on
+                if isinstance(error, EXITS):
+                    failure_of(error)  # raises it if a signal asks the process to end: that is no failure of the hook
                 self._report_failure(hook, error)
             if is_timed and (taken := monotonic() - started) > SLOW_HOOK:
                 self._report_slowness(hook, taken)

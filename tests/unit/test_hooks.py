@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -78,6 +79,18 @@ def test_a_hook_cannot_cancel_the_work() -> None:
         raise asyncio.CancelledError
 
     Hooks([cancel]).emit(SWEPT)
+
+
+def test_a_hook_that_exits_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What it was told about goes on, and the log names it."""
+
+    def leave(_event: Event) -> NoReturn:
+        sys.exit(3)
+
+    heard: list[Event] = []
+    Hooks([leave, heard.append]).emit(SWEPT)
+    assert SWEPT in heard
+    assert "raised SystemExit" in caplog.text
 
 
 def test_a_request_to_end_the_process_passes_a_hook() -> None:

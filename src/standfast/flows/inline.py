@@ -27,6 +27,7 @@ from standfast.errors import (
     TooManyRequestsError,
     WaitsForItselfError,
 )
+from standfast.exits import EXITS, is_from_signal
 from standfast.flows.arbiter.in_store import CancellableTask, cancellable_task
 from standfast.flows.arbiter.protocol import JoinsError
 from standfast.flows.deadlock import BlockedRequest
@@ -92,11 +93,6 @@ def is_cancelling(problem: BaseException) -> bool:
 
 def _is_something_else(problem: BaseException) -> bool:
     return not isinstance(problem, (*_CANCELLING, BaseExceptionGroup))  # what is in a group is asked for by itself
-
-
-def is_exit(problem: BaseException) -> bool:
-    """Return True if a process is to end because of it: how its request ended is written, and then it is raised."""
-    return isinstance(problem, SystemExit | KeyboardInterrupt)
 
 
 def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
@@ -511,6 +507,7 @@ class Concluding(KnownHere, eq=False):
     _entered: asyncio.Future[int] | None = None
     _may_be_written: bool = False
     _cancelled_by: str = ""
+    _exit: BaseException | None = None  # what ends this process, once it is written how the request has ended
 
     async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
         """Write down that it ended well, in the commit that ends its turn."""
@@ -538,7 +535,7 @@ class Concluding(KnownHere, eq=False):
         elif self._turn is not None:
             await self._turn.finish()
         self._close(record)
-        if not isinstance(problem, KeyboardInterrupt):  # which a user sends to the program, not the action
+        if self._exit is None:  # else a user has sent it to the program, not to the action
             self._log_failure(failure)
 
     def _log_failure(self, failure: Failure) -> None:
@@ -607,7 +604,6 @@ class InlineRequest(Concluding, eq=False):
     stopping: str = ""
     _by: str = ""
     _doomed: WaitsForItselfError | None = None
-    _exit: BaseException | None = None
     _calls: DispatcherBackend | None = None
     _has_started: bool = False
     _is_waiting: bool = False
@@ -722,8 +718,8 @@ class InlineRequest(Concluding, eq=False):
         except asyncio.CancelledError as cancelled:
             await self._end_otherwise(self._why_stopped())
             return cancelled
-        except (KeyboardInterrupt, SystemExit) as problem:  # it came while the action did not run
-            self._exit = problem
+        except EXITS as problem:  # it came while the action did not run
+            self._exit = problem if is_from_signal(problem) else None
             await self._end_otherwise(problem)
         finally:
             if not self.is_over:  # it was cancelled a second time, while it was written down
@@ -857,7 +853,7 @@ class InlineRequest(Concluding, eq=False):
             if is_cancelling(problem) and self._journal is not None:
                 await self._journal.close()
             raise_cancelling(problem)
-            self._exit = problem if is_exit(problem) else None
+            self._exit = problem if isinstance(problem, EXITS) and is_from_signal(problem) else None
             await self._fail(problem)
             return
         operations = () if calls.staging is None else calls.staging.operations

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from standfast.clock import Instant
 from standfast.errors import InvalidArrivalError, InvalidInputError, InvalidRequestKeyError, RequestKeyError
+from standfast.exits import FAILURES, failure_of
 from standfast.flows.shares import sharer_of
 from standfast.logs import FieldsLogger
 from standfast.workflows.failures import log_failure
@@ -574,9 +575,10 @@ def _ask(function: KeyFunction, arrival: Call) -> str | None:
     where = f"flow {arrival.flow!r}, action {arrival.action!r}"
     try:
         value = function(arrival)
-    except Exception as error:
+    except FAILURES as raised:
+        error = failure_of(raised)
         log_failure(_log, f"the key function of {where}", error, flow=arrival.flow, action=arrival.action)
-        raise RequestKeyError(where, f"raised {type(error).__name__}") from error
+        raise RequestKeyError(where, f"raised {type(raised).__name__}") from error
     if value is None:
         return None
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker

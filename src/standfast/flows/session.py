@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from standfast.codec import JsonValue
 from standfast.errors import EncodeError, SessionMissingError, SessionStateError
+from standfast.exits import EXITS, failure_of
 from standfast.workflows.values import PLAIN
 
 State: TypeAlias = dict[str, JsonValue]
@@ -86,7 +87,11 @@ def _value_after(operation: SetField | IncrementField | AppendToField | UpdateFi
         case AppendToField():
             return _longer(operation, value)
         case UpdateField():
-            return checked_value(operation.field, operation.function(deepcopy(value)))
+            try:
+                made = operation.function(deepcopy(value))
+            except EXITS as raised:
+                raise failure_of(raised) from raised
+            return checked_value(operation.field, made)
 
 
 def _sum(operation: IncrementField, value: JsonValue) -> int | float:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from standfast.clock import later, seconds_between
 from standfast.events import RequestsOverlap
+from standfast.exits import EXITS, failure_of
 from standfast.flows.arbiter.protocol import Ask, QueueRules, queue_rules_of
 from standfast.flows.deadlock import LONGEST
 from standfast.flows.flow import Action, Inputs, workflow_name
@@ -197,7 +198,11 @@ class DispatcherBackend(Struct, eq=False):
         found = None if seen is None else seen.get(place)
         if found is not None:
             return typed.unpack(ONCES.decode(found.value).result)
-        packed, restored = typed.pack_and_restore(await call())
+        try:
+            result = await call()
+        except EXITS as raised:  # in a task of its own, from which it would end the event loop
+            raise failure_of(raised) from raised
+        packed, restored = typed.pack_and_restore(result)
         if seen is not None:
             record = ONCES.encode_own(OnceRecord(Raw(packed)))
             answer = await space.commit(Put(place, record, expires_at=later(seen.at, ONCE_KEPT)))

@@ -21,6 +21,7 @@ from standfast.errors import (
     TooManyRequestsError,
     UnsupportedBodyError,
 )
+from standfast.exits import FAILURES, failure_of
 from standfast.flows.collect import EVENT_TIME
 from standfast.flows.request import Call
 from standfast.log_budget import LogBudget
@@ -110,8 +111,8 @@ class WebhookEndpoint:
             return _said("ignored", 202)
         try:
             arrival = self._arrival(headers, payload, verdict, body, event, action)
-        except Exception as problem:  # noqa: BLE001 -- the user's functions may raise anything
-            log_failure(_log, f"the webhook {webhook.name!r}", problem, webhook=webhook.name)
+        except FAILURES as raised:  # by the user's functions
+            log_failure(_log, f"the webhook {webhook.name!r}", failure_of(raised), webhook=webhook.name)
             return _said("failed", 500)
         return await self._dispatched(arrival, verdict)
 

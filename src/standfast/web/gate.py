@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from standfast.errors import AccessTokenError, AuthenticationError, FlowError, HttpError
+from standfast.exits import FAILURES, failure_of
 from standfast.flows.request import Principal
 from standfast.log_budget import LogBudget
 from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
@@ -108,11 +109,12 @@ class Gate:
                 return
         except FlowError as problem:
             await (answer or self._guarded(send, scope, principal)).refuse(problem, scope, receive)
-        except Exception as problem:
-            log_failure(_log, "a call", problem, path=scope["path"])
+        except FAILURES as raised:
+            error = failure_of(raised)
+            log_failure(_log, "a call", error, path=scope["path"])
             if answer is not None and answer.has_begun:
-                raise
-            await (answer or self._guarded(send, scope)).refuse(problem, scope, receive)
+                raise error from error.__cause__
+            await (answer or self._guarded(send, scope)).refuse(error, scope, receive)
         else:
             await send(told.start)
             await send(told.body)

@@ -24,10 +24,11 @@ from standfast.errors import (
     StoreUnavailableError,
 )
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
+from standfast.exits import as_failure, is_from_signal
 from standfast.trace_context import RunTrace
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
 from standfast.workflows.definition import CURRENT_STEP, INSIDE
-from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
+from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
 from standfast.workflows.journal import Claim, Journal, release_all
 from standfast.workflows.records import HistoryEvent, effect_key

@@ -17,8 +17,6 @@ from standfast.locks.entry import (
     EnterRequest,
     ExtraChanges,
     Granted,
-    LeaveRequest,
-    Left,
     Line,
     LineEntries,
     NotGranted,
@@ -66,6 +64,7 @@ from standfast.workflows.records import (
     taken,
     taking,
 )
+from standfast.workflows.termination import MovedError, end_unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,7 +74,6 @@ if TYPE_CHECKING:
     from standfast.locks.entry import Answer, Answered
     from standfast.locks.run_locks import RunLockInfo
     from standfast.stores.protocol import Change, Record, Snapshot
-    from standfast.workflows.limits import Ending
     from standfast.workflows.records import Start, WorkerPresence
     from standfast.workflows.runtime import Runtime
 
@@ -151,14 +149,6 @@ def _stopped(standing: Standing, admitted: int, answer: Answer) -> InLine | Full
 
 LOOK_AGAIN: Final = 5.0
 """Seconds after which a run that waits for its run lock is looked at again at the latest."""
-
-
-class MovedError(Exception):
-    """The run is not as it was: another process has dealt with it. Only raised and caught in here."""
-
-
-class _GotTurnError(Exception):
-    """It was to wait no longer, and has its turn now."""
 
 
 async def admit(
@@ -286,92 +276,6 @@ class _Admission:
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:
         return [Put(self._keys.state, RUN_STATES.encode_own(self._after), seen.version(self._keys.state))]
-
-
-# --- runs that end before they began --------------------------------------------------------------------------------
-
-
-async def end_unstarted(
-    runtime: Runtime, run_id: str, header: Header, state: RunState, version: int, ending: Ending
-) -> bool:
-    """End a run that waits in a line, and leave its lines, in one commit; False: it is not as it was.
-
-    With ``ending.only_waiting`` it does not end if it has its turn by now.
-    """
-    keys, ended = RunKeys(runtime.space, run_id), _ended(state, ending, runtime.now())
-    standing = header.lines[state.admitted]
-    leave = LeaveRequest(standing.address, spec_of(standing), entry_id_of(run_id, standing), ticket=state.ticket)
-    others = [
-        LeaveRequest(each.address, spec_of(each), entry_id_of(run_id, each)) for each in header.lines[: state.admitted]
-    ]
-    try:
-        answered = await LineEntries(runtime.lines).leave_waiting(
-            leave,
-            others,
-            only_waiting=ending.only_waiting,
-            extra_changes=_unstarted(runtime, keys, header, state, version, ended, only_waiting=ending.only_waiting),
-        )
-    except (MovedError, _GotTurnError):
-        return False
-    runtime.saw(answered.sight.at)
-    runtime.emit_moved(run_id, ended, 0, state, header)
-    return True
-
-
-def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
-    return structs.replace(
-        state,
-        status=ending.status,
-        changed_at=at,
-        until=None,
-        waits_for="",
-        admitted=0,
-        ticket=None,
-        cancel=ending.reason,
-    )
-
-
-def _unstarted(
-    runtime: Runtime,
-    keys: RunKeys,
-    header: Header,
-    state: RunState,
-    version: int,
-    ended: RunState,
-    *,
-    only_waiting: bool,
-) -> ExtraChanges[Answer]:
-    parent = RunKeys(runtime.space, header.parent).ready if header.parent else None
-    timer = None if state.until is None else keys.timer(state.until)
-
-    def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
-        if seen.version(keys.state) != version:
-            raise MovedError
-        if only_waiting and isinstance(answer, Left) and answer.was_holding:
-            raise _GotTurnError
-        put = Put(keys.state, RUN_STATES.encode_own(ended), version)
-        changes = [put, *deletion_of(seen, keys.ready), *([] if timer is None else deletion_of(seen, timer))]
-        changes += relisting(keys, header, state, ended, seen)
-        if parent is not None:
-            changes.append(Put(parent, READY, seen.version(parent)))
-        return changes
-
-    listed = {*keys.listed(state, header), *keys.listed(ended, header)}
-    named = (keys.state, keys.ready, timer, parent, *listed)
-    return ExtraChanges(tuple(key for key in named if key is not None), decide)
-
-
-async def end_if_unstarted(runtime: Runtime, run_id: str, ending: Ending) -> bool:
-    """End a run that waits for its turn, whatever it is to be; False: it does not wait in a line."""
-    keys = RunKeys(runtime.space, run_id)
-    seen = await runtime.space.read(keys.header, keys.state)
-    header, record = seen.get(keys.header), seen.get(keys.state)
-    if header is None or record is None:
-        return False
-    shown, state = HEADERS.decode(header.value), RUN_STATES.decode(record.value)
-    if state.has_ended or state.owner or state.admitted >= len(shown.lines):
-        return False
-    return await end_unstarted(runtime, run_id, shown, state, record.version, ending)
 
 
 # --- starting runs that need a place in lines: place and run in one commit -----------------------------------------

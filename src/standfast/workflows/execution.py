@@ -23,6 +23,7 @@ from standfast.errors import (
     UnknownWorkflowError,
 )
 from standfast.events import RunConflicts
+from standfast.exits import EXITS, failure_of
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.trace_context import RunPiece
 from standfast.workflows.activation import TRIED_AGAIN, Activation, insist
@@ -503,7 +504,10 @@ async def query(runtime: Runtime, run_id: str, name: str, args: tuple[Any, ...])
     if handler is None:
         known = ", ".join(sorted(loaded.inbox.queries)) or "none"
         raise DeclarationError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
-    return handler(*args)
+    try:
+        return handler(*args)
+    except EXITS as raised:
+        raise failure_of(raised) from raised
 
 
 def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None) -> tuple[Change, ...]:

@@ -12,9 +12,7 @@ import functools
 import logging
 import os
 import re
-import signal
 import sysconfig
-import threading
 import traceback
 from contextlib import suppress
 from itertools import dropwhile
@@ -33,7 +31,7 @@ from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import CodeType, FrameType
+    from types import FrameType
 
     Place: TypeAlias = tuple[FrameType, int]
 
@@ -444,36 +442,3 @@ def set_logged(error: BaseException) -> None:
 def is_logged(error: BaseException | None) -> bool:
     """Return True if what an exception tells of is in the log already."""
     return error is not None and _LOGGED in error.__dict__
-
-
-# --- what asks a process to end: SystemExit and KeyboardInterrupt ---------------------------------------------------
-#
-# Raised by the code of a step or of a workflow they are a failure of that code like any other: they must not end the
-# process, and with it every other run. A handler of a signal raises them, too, wherever the main thread happens to be.
-# Then it is the program that is to end, and the code that was interrupted has not failed.
-
-
-def is_from_signal(problem: SystemExit | KeyboardInterrupt) -> bool:
-    """Return True if a handler of a signal has raised it, or may have, and not the code that runs."""
-    if threading.current_thread() is not threading.main_thread():
-        return False  # Python calls handlers in the main thread only
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    if isinstance(problem, KeyboardInterrupt) and signal.default_int_handler in handlers:
-        return True  # it is not written in Python, so a traceback does not show it
-    codes = {code for handler in handlers if (code := _code_of(handler)) is not None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(problem.__traceback__))
-
-
-def _code_of(handler: object) -> CodeType | None:
-    while isinstance(handler, functools.partial):
-        handler = cast("object", handler.func)
-    if callable(handler) and not hasattr(handler, "__code__"):
-        handler = getattr(handler, "__func__", type(handler).__call__)
-    return getattr(handler, "__code__", None)
-
-
-def as_failure(problem: BaseException) -> RuntimeError:
-    """Return an error that says what a function raised, for what means something else to an event loop."""
-    error = RuntimeError(f"the function raised {type(problem).__name__}({problem})")
-    error.__cause__ = problem
-    return error.with_traceback(problem.__traceback__)

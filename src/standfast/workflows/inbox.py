@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from standfast.clock import later
 from standfast.codec import Codec
 from standfast.errors import RunNotFoundError, StandfastError, StoreBusyError, WorkflowTerminalError
+from standfast.exits import FAILURES, failure_of
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.control import RunCancelled, Unload, next_id
@@ -242,13 +243,14 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
     if handler.validate is not None:
         try:
             handler.validate(*args)
-        except Exception as problem:  # noqa: BLE001 -- whatever it raises says no
+        except FAILURES as raised:  # whatever it raises says no
+            problem = failure_of(raised)
             return Answer("refused", problem=str(problem) or type(problem).__name__), False
     try:
         return Answer("accepted", Raw(PLAIN.pack(handler.answer(*args)))), True
-    except Exception as problem:  # noqa: BLE001 -- it is the caller's answer
+    except FAILURES as raised:  # it is the caller's answer
         known = activation.runtime.known_with(activation.workflow.raises)
-        return Answer("failed", failure=describe(problem, known)), True
+        return Answer("failed", failure=describe(failure_of(raised), known)), True
 
 
 # --- news for a run in memory: what has come into its inbox, and whether what it waits for has happened ------------

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, LimitKeyError
+from standfast.exits import FAILURES, failure_of
 from standfast.locks.entry import (
     LIMIT,
     Answer,
@@ -85,8 +86,8 @@ def _partition(workflow: Startable, limit: StartLimit, packed: bytes) -> str | N
     bound = workflow.signature.bind(packed)
     try:
         partition = limit.key(*bound.args, **bound.kwargs)
-    except Exception as problem:
-        raise LimitKeyError(workflow.name, f"it raised {type(problem).__name__}: {problem}") from problem
+    except FAILURES as problem:
+        raise LimitKeyError(workflow.name, f"it raised {type(problem).__name__}: {problem}") from failure_of(problem)
     if not isinstance(partition, str):
         raise ArgumentTypeError(f"text from the key function of a limit of {workflow.name!r}", type(partition).__name__)
     return partition

@@ -10,6 +10,7 @@ import msgspec
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.errors import SignalTimeoutError
+from standfast.exits import FAILURES, failure_of
 from standfast.workflows.control import Unload
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import LoadedItem
@@ -132,8 +133,8 @@ def _seen(activation: Activation, operation: str, predicate: Callable[[], object
     now = activation.runtime.now()
     try:
         held = bool(predicate())
-    except Exception as problem:  # noqa: BLE001 -- it is how the wait ended, and is raised there again
-        return HistoryEvent("until", operation, now, failure=describe(problem, activation.runtime.known))
+    except FAILURES as raised:  # it is how the wait ended, and is raised there again
+        return HistoryEvent("until", operation, now, failure=describe(failure_of(raised), activation.runtime.known))
     return HistoryEvent("until", operation, now, msgspec.Raw(b"true" if held else b"false"))
 
 

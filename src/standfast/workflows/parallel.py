@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
+from standfast.exits import as_failure, is_from_signal
 from standfast.workflows.activation import A_SLICE, MOST_IN_A_TURN
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
-from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
+from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import ending_in
 from standfast.workflows.messages import cancel
 from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, Start

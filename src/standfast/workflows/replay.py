@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from standfast.errors import DeclarationError, DuplicateStepIdError, LeaseLostError
+from standfast.exits import FAILURES, failure_of
 from standfast.workflows.control import is_of_run
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def is_due(predicate: Callable[[], object]) -> bool:
     """Return True if a predicate is true, or raises."""
     try:
         return bool(predicate())
-    except Exception:  # noqa: BLE001 -- whatever it raises, it does so again where the code waits for it
+    except FAILURES as raised:  # whatever it raises, it does so again where the code waits for it
+        failure_of(raised)
         return True
 
 

@@ -14,11 +14,12 @@ from msgspec import structs
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
 from standfast.events import RunLeftAlone, RunMoved, StepRecorded
+from standfast.exits import as_failure
 from standfast.locks.heartbeat import this_process
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.threads import Lane
 from standfast.trace_context import RunPiece, RunTrace
-from standfast.workflows.failures import KnownErrors, as_failure
+from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import AnswerWaits, InboxWriter
 from standfast.workflows.queries import Endings

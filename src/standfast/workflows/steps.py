@@ -23,12 +23,13 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.events import StepRecorded, StepRetried
+from standfast.exits import FAILURES, as_failure, failure_of, is_from_signal
 from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.stores.user_transactions import converse, converse_blocking, user_connection_of, user_transactions_of
 from standfast.workflows.activation import Activation, insist, raise_lost
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import CURRENT_STEP, Step
-from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
+from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import Taken
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import OVER, Branch, Wait
@@ -759,8 +760,8 @@ class StepExecution(Struct, eq=False):
         token = CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key))
         try:
             answer = await self._ask_whether_it_happened()
-        except Exception as problem:  # noqa: BLE001 -- whatever it is, it is unknown whether the step happened
-            error.__cause__ = problem
+        except FAILURES as raised:  # whatever it is, it is unknown whether the step happened
+            error.__cause__ = failure_of(raised)
         finally:
             CURRENT_STEP.reset(token)
         if isinstance(answer, Happened):

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from standfast.errors import RunNotFoundError, StoreBusyError
+from standfast.locks.entry import ExtraChanges, LeaveRequest, Left, LineEntries
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.context_locks import release_all
 from standfast.workflows.context_state import clear_execution, clear_run
 from standfast.workflows.handover import leave_all
+from standfast.workflows.limits import Ending, entry_id_of, spec_of
 from standfast.workflows.records import (
     HEADERS,
     READY,
@@ -23,14 +25,18 @@ from standfast.workflows.records import (
     far_children,
     find,
     listing,
+    relisting,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from standfast.clock import Instant
     from standfast.keys import RecordKey
+    from standfast.locks.entry import Answer
     from standfast.scope import Scope
-    from standfast.stores.protocol import Change
+    from standfast.stores.protocol import Change, Snapshot
+    from standfast.workflows.records import Header
     from standfast.workflows.runtime import Runtime
 
 
@@ -91,6 +97,12 @@ async def end_by_force(
     run = await find(runtime.space, run_id)
     if only is not None and not only(run.state):
         return run.state
+    if run.state.ticket is not None and run.state.claims == 0:  # it waits in a line, and has nothing besides
+        ending = Ending("cancelled", reason, only_waiting=False)
+        unstarted = await end_unstarted(runtime, run_id, run.header, run.state, run.state_version, ending)
+        if unstarted is not None:
+            return unstarted
+        return await end_by_force(runtime, run_id, reason, only=only)
     ended = run.state if run.state.has_ended else await _end(runtime, run, reason, only)
     if not ended.has_ended:
         return ended
@@ -179,3 +191,97 @@ async def _has_left(runtime: Runtime, run_id: str) -> None:
         left = RUN_STATES.encode_own(structs.replace(run.state, leaving=False))
         if not isinstance(await runtime.space.commit(Put(keys.state, left, run.state_version)), Conflict):
             return
+
+
+# --- runs that end before they began --------------------------------------------------------------------------------
+
+
+class MovedError(Exception):
+    """The run is not as it was: another process has dealt with it. Only raised and caught in here."""
+
+
+class _GotTurnError(Exception):
+    """It was to wait no longer, and has its turn now."""
+
+
+async def end_unstarted(
+    runtime: Runtime, run_id: str, header: Header, state: RunState, version: int, ending: Ending
+) -> RunState | None:
+    """End a run that waits in a line, and leave its lines, in one commit; None: it is not as it was.
+
+    With ``ending.only_waiting`` it does not end if it has its turn by now.
+    """
+    keys, ended = RunKeys(runtime.space, run_id), _ended(state, ending, runtime.now())
+    standing = header.lines[state.admitted]
+    leave = LeaveRequest(standing.address, spec_of(standing), entry_id_of(run_id, standing), ticket=state.ticket)
+    others = [
+        LeaveRequest(each.address, spec_of(each), entry_id_of(run_id, each)) for each in header.lines[: state.admitted]
+    ]
+    try:
+        answered = await LineEntries(runtime.lines).leave_waiting(
+            leave,
+            others,
+            only_waiting=ending.only_waiting,
+            extra_changes=_unstarted(runtime, keys, header, state, version, ended, only_waiting=ending.only_waiting),
+        )
+    except (MovedError, _GotTurnError):
+        return None
+    runtime.saw(answered.sight.at)
+    runtime.emit_moved(run_id, ended, 0, state, header)
+    return ended
+
+
+def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
+    return structs.replace(
+        state,
+        status=ending.status,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        admitted=0,
+        ticket=None,
+        cancel=ending.reason,
+    )
+
+
+def _unstarted(
+    runtime: Runtime,
+    keys: RunKeys,
+    header: Header,
+    state: RunState,
+    version: int,
+    ended: RunState,
+    *,
+    only_waiting: bool,
+) -> ExtraChanges[Answer]:
+    parent = RunKeys(runtime.space, header.parent).ready if header.parent else None
+    timer = None if state.until is None else keys.timer(state.until)
+
+    def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
+        if seen.version(keys.state) != version:
+            raise MovedError
+        if only_waiting and isinstance(answer, Left) and answer.was_holding:
+            raise _GotTurnError
+        put = Put(keys.state, RUN_STATES.encode_own(ended), version)
+        changes = [put, *deletion_of(seen, keys.ready), *([] if timer is None else deletion_of(seen, timer))]
+        changes += relisting(keys, header, state, ended, seen)
+        if parent is not None:
+            changes.append(Put(parent, READY, seen.version(parent)))
+        return changes
+
+    listed = {*keys.listed(state, header), *keys.listed(ended, header)}
+    named = (keys.state, keys.ready, timer, parent, *listed)
+    return ExtraChanges(tuple(key for key in named if key is not None), decide)
+
+
+async def end_if_unstarted(runtime: Runtime, run_id: str, ending: Ending) -> bool:
+    """End a run that waits for its turn, whatever it is to be; False: it does not wait in a line."""
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.header, keys.state)
+    header, record = seen.get(keys.header), seen.get(keys.state)
+    if header is None or record is None:
+        return False
+    shown, state = HEADERS.decode(header.value), RUN_STATES.decode(record.value)
+    if state.has_ended or state.owner or state.admitted >= len(shown.lines):
+        return False
+    return await end_unstarted(runtime, run_id, shown, state, record.version, ending) is not None

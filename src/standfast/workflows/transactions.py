@@ -11,10 +11,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from standfast.clock import Instant
 from standfast.errors import DeclarationError, DecodeError, EncodeError, UnsuitableStoreError, WorkTimeoutError
+from standfast.exits import FAILURES, as_failure, failure_of, is_from_signal
 from standfast.scope import Scope
 from standfast.stores.protocol import Conflict, Decided, Decision, Record, Snapshot
 from standfast.workflows.control import Unload
-from standfast.workflows.failures import as_failure, describe, is_from_signal, restore
+from standfast.workflows.failures import describe, restore
 from standfast.workflows.records import HistoryEvent
 from standfast.workflows.runtime import called
 from standfast.workflows.steps import (
@@ -219,8 +220,8 @@ def _decided(
 ) -> tuple[_Outcome[T], tuple[Change, ...], tuple[Any, ...]]:
     try:
         decision = decide(seen)
-    except Exception as problem:  # noqa: BLE001 -- whatever an updater raises is the outcome, live as in replay
-        return _Outcome(None, problem), (), ()
+    except FAILURES as raised:  # whatever an updater raises is the outcome, live as in replay
+        return _Outcome(None, failure_of(raised)), (), ()
     return _Outcome(decision.answer), decision.changes, decision.wake
 
 

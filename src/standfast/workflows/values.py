@@ -35,6 +35,7 @@ import msgspec.inspect
 
 from standfast.codec import Codec, Conversions
 from standfast.errors import DeclarationError, DecodeError, WrongArgumentsError
+from standfast.exits import FAILURES, failure_of
 
 # --- pydantic models as stored values, without importing pydantic --------------------------------------------------
 
@@ -66,7 +67,8 @@ def _to_data(value: object) -> object:
         raise TypeError(f"objects of type {kind.__name__} cannot be stored; use a dataclass, a struct or plain data")
     try:
         return cast("_Model", value).model_dump(mode="json", by_alias=_by_alias(kind), round_trip=True)
-    except Exception as error:  # noqa: BLE001 -- a model's own serializers may raise anything, and quote the value
+    except FAILURES as error:  # a model's own serializers may raise anything, and quote the value
+        failure_of(error)
         raise TypeError(f"{kind.__name__} cannot be written: {type(error).__name__}") from None
 
 
@@ -75,11 +77,12 @@ def _from_data(kind: type, data: object) -> object:
     try:
         # Read as JSON, since a strict model would not take a text for a date otherwise.
         return model.model_validate_json(msgspec.json.encode(data))
-    except Exception as error:  # noqa: BLE001 -- a model's own validators may raise anything, and quote the value
+    except FAILURES as error:  # a model's own validators may raise anything, and quote the value
+        failure_of(error)
         raise TypeError(f"{kind.__name__} does not take it: {_without_data(error, model)}") from None
 
 
-def _without_data(error: Exception, kind: type[_Model]) -> str:
+def _without_data(error: BaseException, kind: type[_Model]) -> str:
     """Say what a model found wrong, and in which of its fields, without the data that it quotes."""
     names = {name for field, each in kind.model_fields.items() for name in (field, each.alias)}
     told: list[str] = []

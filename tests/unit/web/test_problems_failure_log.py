@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import standfast as sf
@@ -141,6 +143,58 @@ async def test_a_key_function_that_raises_is_one_entry(caplog: pytest.LogCapture
     [entry] = errors(caplog)
     assert entry.startswith("the key function of flow 'shop', action 'keyed' failed: ValueError: key token=***")
     assert entry.splitlines()[-1].endswith("in check")
+
+
+def exits(*_: object) -> Any:
+    """Call what a library for the command line calls."""
+    sys.exit(3)
+
+
+exiting = sf.Flow("exiting")
+
+
+@exiting.action(concurrency="allow")
+async def action(_request: sf.Request) -> None:
+    """Exit."""
+    exits()
+
+
+@exiting.action(concurrency=sf.Queue(key=exits))
+async def key(request: sf.Request) -> None:
+    """Never be called."""
+
+
+EXITING = {
+    "/flows/exiting/action": "the request",
+    "/flows/exiting/key": "the key function",
+    "/webhooks/inputs": "the webhook",
+}
+
+
+@pytest.mark.parametrize("path", EXITING)
+async def test_a_function_that_exits_fails_its_call_and_the_server_goes_on(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller gets 500, and the log has one entry with the line."""
+    webhooks = [Webhook("inputs", Unsigned(), action, inputs=exits)]
+    async with sf.App(f"memory://{new_id()}", flows=[exiting], webhooks=webhooks) as app, client_of(app) as client:
+        answer = await client.post(path, json={})
+        assert answer.status_code == 500
+        assert (await client.get("/health")).status_code == 200
+    [entry] = errors(caplog)
+    assert entry.startswith(EXITING[path])
+    assert "in exits" in entry
+
+
+async def test_a_caller_is_answered_if_what_authenticates_it_exits(caplog: pytest.LogCaptureFixture) -> None:
+    """It gets the usual problem of an error that is ours."""
+    async with sf.App(f"memory://{new_id()}", flows=[exiting], authenticate=exits) as app:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post("/flows/exiting/action", json={})
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    [entry] = errors(caplog)
+    assert "in exits" in entry
 
 
 async def test_refusals_and_cancelled_requests_are_no_errors(caplog: pytest.LogCaptureFixture) -> None:

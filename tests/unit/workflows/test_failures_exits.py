@@ -8,12 +8,17 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import standfast as sf
-from standfast.errors import RunFailedError
+from standfast.errors import (
+    LimitKeyError,
+    RunFailedError,
+    StepInterruptedError,
+    UpdateValidationError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +114,95 @@ async def test_a_workflow_that_raises_what_ends_programs_fails_and_its_worker_go
         failure = (await engine.get(run.id)).failure
         assert failure is not None
         assert "test_failures_exits.py" in failure.trace
+
+
+def exits(*_: object) -> Any:
+    """Call what a library for the command line calls."""
+    sys.exit(3)
+
+
+@sf.workflow
+async def hands_functions_in(ctx: sf.Context) -> None:
+    """Hand in functions that exit, until a signal comes."""
+    ctx.on_update("answered", exits)
+    ctx.on_update("validated", print, validate=exits)
+    ctx.on_query("asked", exits)
+    await ctx.wait_signal("end")
+
+
+@sf.workflow
+async def waits_until(ctx: sf.Context) -> None:
+    """Wait for a predicate that exits."""
+    await ctx.wait_until(exits)
+
+
+@sf.workflow(concurrency=sf.Limit(1, key=exits))
+async def limited(ctx: sf.Context) -> None:
+    """Be counted by a function that exits."""
+
+
+async def finds_nothing_out() -> None:
+    """Exit instead of finding out whether the step happened."""
+    exits()
+
+
+STARTED: list[asyncio.Event] = []
+
+
+@sf.step(semantics="at_most_once", reconcile=finds_nothing_out)
+async def happens_once() -> None:
+    """Take longer than the engine runs."""
+    STARTED[0].set()
+    await asyncio.Event().wait()
+
+
+@sf.workflow
+async def reconciles(ctx: sf.Context) -> str:
+    """Go on after a step of which it is not known whether it happened."""
+    try:
+        await ctx.step(happens_once)
+    except StepInterruptedError as problem:
+        return str(problem.__cause__)
+    return ""
+
+
+async def test_an_update_or_a_query_whose_function_exits_fails_and_its_run_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The caller is told what was raised; what fails an update is in the log with its line."""
+    told = r"the function raised SystemExit\(3\)"
+    async with sf.Engine("memory://", workflows=[hands_functions_in]) as engine:
+        run = await engine.start(hands_functions_in)
+        with pytest.raises(RuntimeError, match=told):
+            await run.update("answered")
+        assert "in exits" in caplog.text
+        with pytest.raises(UpdateValidationError, match=told):
+            await run.update("validated")
+        with pytest.raises(RuntimeError, match=told):
+            await run.query("asked")
+        await run.signal("end")
+        await run.result(timeout="10s")
+
+
+async def test_a_predicate_and_a_key_of_a_limit_that_exit_fail_their_call() -> None:
+    """A run whose predicate exits has failed; one whose key cannot be found is not started."""
+    async with sf.Engine("memory://", workflows=[waits_until, limited]) as engine:
+        with pytest.raises(RunFailedError, match=r"SystemExit\(3\)"):
+            await (await engine.start(waits_until)).result(timeout="10s")
+        with pytest.raises(LimitKeyError, match="SystemExit"):
+            await engine.start(limited)
+
+
+async def test_a_reconcile_function_that_exits_leaves_the_step_interrupted(tmp_path: Path) -> None:
+    """As one that raises another thing does; its worker goes on."""
+    url, STARTED[:] = f"sqlite:///{tmp_path}/store.db", [asyncio.Event()]
+    first = sf.Engine(url, workflows=[reconciles])
+    await first.open()
+    await first.start(reconciles, id="r")
+    await STARTED[0].wait()
+    await first.aclose(grace=0)
+    async with sf.Engine(url, workflows=[reconciles]) as second:
+        assert await second.result("r", timeout="20s") == "the function raised SystemExit(3)"
 
 
 async def _begin(url: str) -> None:

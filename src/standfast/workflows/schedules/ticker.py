@@ -20,7 +20,7 @@ from standfast.errors import (
 from standfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
 from standfast.locks.inspect import waiting_in
 from standfast.stores.protocol import Delete
-from standfast.workflows.admission import end_if_unstarted, start_in_lines
+from standfast.workflows.admission import start_in_lines
 from standfast.workflows.limits import Ending, standings_of
 from standfast.workflows.records import Standing, Start
 from standfast.workflows.schedules.spec import (
@@ -37,6 +37,7 @@ from standfast.workflows.schedules.spec import (
     with_timer,
 )
 from standfast.workflows.start import start
+from standfast.workflows.termination import end_if_unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
