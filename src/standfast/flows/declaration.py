@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from standfast.durations import DAY, seconds
-from standfast.errors import DeclarationError, InvalidArgumentError, InvalidArrivalError
+from standfast.errors import DeclarationError, InvalidArgumentError, InvalidInputError
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
 from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
@@ -382,7 +382,7 @@ def _priority(
     check_priority(where, policy, limits, durable=durable)
     try:
         check_number(given)
-    except InvalidArrivalError as error:
+    except InvalidInputError as error:
         raise DeclarationError(where, str(error)) from None
     return given
 
