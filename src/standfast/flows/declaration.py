@@ -15,7 +15,8 @@ from standfast.errors import DeclarationError, InvalidArgumentError, InvalidInpu
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
 from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
-from standfast.workflows.definition import Retry, step
+from standfast.workflows.decorators import step
+from standfast.workflows.definition import Retry
 from standfast.workflows.values import Signature, signature_of
 
 if TYPE_CHECKING:
