@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from standfast.workflows.context import Context
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.debounce import collect
-    from standfast.workflows.definition import Retry, Workflow, step, workflow
+    from standfast.workflows.decorators import step, workflow
+    from standfast.workflows.definition import Retry, Workflow
     from standfast.workflows.engine import Engine
     from standfast.workflows.run import Run
     from standfast.workflows.schedules.spec import Schedule
@@ -112,8 +113,8 @@ _HOMES = {
     "collect": "standfast.workflows.debounce",
     "current_step": "standfast.workflows.steps",
     "open": "standfast.space",
-    "step": "standfast.workflows.definition",
-    "workflow": "standfast.workflows.definition",
+    "step": "standfast.workflows.decorators",
+    "workflow": "standfast.workflows.decorators",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, globals())

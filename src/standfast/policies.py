@@ -205,7 +205,7 @@ _KEYS_OF_LIMITS: Final = (
 class Rate(Value):
     """A number of requests of an action in a while: in all, or for each value of a key. What is more is refused.
 
-    It is refused with :class:`~standfast.errors.RateExceededError` (429), which says when to come again, before
+    It is refused with :class:`~standfast.errors.TooManyRequestsError` (429), which says when to come again, before
     anything is written. It is the token bucket of :class:`~standfast.locks.rate_limiter.RateLimiter`: ``burst``
     requests at once after a quiet time, and one more every ``per / max``. Whatever is let through has counted, also if
     the policy refuses it then. A request that is answered by its idempotency key does not count, nor does a tick of a

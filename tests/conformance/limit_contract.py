@@ -11,7 +11,6 @@ import standfast as sf
 from standfast.errors import (
     QueueFullError,
     QueueTimeoutError,
-    RateExceededError,
     RequestCancelledError,
     RequestSupersededError,
     TooManyRequestsError,
@@ -239,7 +238,7 @@ class LimitContract:
         """By either server, for each user; the error says when to come again."""
         for n in range(2):
             await result(await pair[n].dispatch(arrival("rated", str(n), durable=durable)))
-        with pytest.raises(RateExceededError) as refused:
+        with pytest.raises(TooManyRequestsError) as refused:
             await pair[1].dispatch(arrival("rated", "late", durable=durable))
         bobs = await pair[0].dispatch(arrival("rated", "bob", principal=BOB))
 
@@ -256,7 +255,7 @@ class LimitContract:
 
         assert {each.id for each in again} == {first.id}
         assert await result(await pair[0].dispatch(arrival("rated", "b", idempotency_key="other"))) == "did b"
-        with pytest.raises(RateExceededError):
+        with pytest.raises(TooManyRequestsError):
             await pair[0].dispatch(arrival("rated", "c", idempotency_key="third"))
         assert stage.begun == ["a", "b"]
 

@@ -9,7 +9,6 @@ is refused before anything is written. Losing a race is never an error: it is an
 from __future__ import annotations
 
 from standfast.errors._flows import (
-    AccessTokenError,
     ArbiterUnavailableError,
     AuthenticationError,
     FlowError,
@@ -18,14 +17,10 @@ from standfast.errors._flows import (
     IdempotencyInFlightError,
     IdempotencyMismatchError,
     InputsTooLargeError,
-    InsufficientScopeError,
-    InvalidArrivalError,
     InvalidInputError,
-    InvalidRequestKeyError,
     NotTheSoleServerError,
     QueueFullError,
     QueueTimeoutError,
-    RateExceededError,
     RequestCancelledError,
     RequestFailedError,
     RequestInterruptedError,
@@ -40,7 +35,6 @@ from standfast.errors._flows import (
     TooManyQuarantinedError,
     TooManyRequestsError,
     UnknownActionError,
-    UnsupportedBodyError,
     WaitsForItselfError,
 )
 from standfast.errors._locks import (
@@ -88,7 +82,6 @@ from standfast.errors._stores import (
     StoreFullError,
     StoreGoneError,
     StoreMovedError,
-    StoreNotEmptyError,
     StoreReadOnlyError,
     StoreRewoundError,
     StoreUnavailableError,
@@ -140,7 +133,6 @@ from standfast.errors._workflows import (
 )
 
 __all__ = [
-    "AccessTokenError",
     "ArbiterUnavailableError",
     "ArgumentTypeError",
     "AtomicStateConflictError",
@@ -164,12 +156,9 @@ __all__ = [
     "IdempotencyKeyPurgedError",
     "IdempotencyMismatchError",
     "InputsTooLargeError",
-    "InsufficientScopeError",
     "InvalidArgumentError",
-    "InvalidArrivalError",
     "InvalidChangeError",
     "InvalidInputError",
-    "InvalidRequestKeyError",
     "InvalidUrlError",
     "LeaseLostError",
     "LeaseTooShortError",
@@ -185,7 +174,6 @@ __all__ = [
     "OutcomeUnknownError",
     "QueueFullError",
     "QueueTimeoutError",
-    "RateExceededError",
     "RateTimeoutError",
     "ReentryError",
     "RequestCancelledError",
@@ -229,7 +217,6 @@ __all__ = [
     "StoreFullError",
     "StoreGoneError",
     "StoreMovedError",
-    "StoreNotEmptyError",
     "StoreReadOnlyError",
     "StoreRewoundError",
     "StoreUnavailableError",
@@ -243,7 +230,6 @@ __all__ = [
     "UnknownZoneError",
     "UnsuitableConnectionError",
     "UnsuitableStoreError",
-    "UnsupportedBodyError",
     "UpdateTimeoutError",
     "UpdateValidationError",
     "UsageError",

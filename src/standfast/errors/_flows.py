@@ -32,24 +32,15 @@ class UnknownActionError(FlowError, LookupError):
 
 
 class InvalidInputError(FlowError, ValueError):
-    """What was sent is not what the action takes. Nothing was written; correct it and send it again.
+    """What was sent is not what is taken: inputs of the action, a name, a session, a key. Correct it and send it again.
 
-    The message names the place in the data, never the data itself.
+    Nothing was written. The message names the place in the data, never the data itself.
     """
 
     status = 422
     where: str
     problem: str
     template = "{where}: {problem}"
-
-
-class InvalidArrivalError(FlowError, ValueError):
-    """Who asks, for which session, or with which key cannot be written down. Nothing was; correct what is named."""
-
-    status = 422
-    what: str
-    problem: str
-    template = "{what} {problem}"
 
 
 class RequestKeyError(FlowError):
@@ -61,15 +52,6 @@ class RequestKeyError(FlowError):
     where: str
     problem: str
     template = "{where}: the key function {problem}"
-
-
-class InvalidRequestKeyError(RequestKeyError, ValueError):
-    """The key that follows from a request is text that cannot be one: empty, too long, or with control characters.
-
-    Nothing was written and nothing ran. If the text comes from the caller's input, the caller has to correct it.
-    """
-
-    status = 422
 
 
 class RequestRejectedError(FlowError):
@@ -168,13 +150,24 @@ class NotTheSoleServerError(FlowError, RuntimeError):
 
 
 class TooManyRequestsError(FlowError):
-    """A limit of the app is reached, so the request was refused before anything was done. Try again after a while."""
+    """A limit or a rate is reached, so the request was refused before anything was written. Try again after a while.
+
+    Attributes:
+        what: What is counted: ``"requests of chat.respond for user 'ann'"``.
+        limit: How many there may be, or may come.
+        retry_after: After how many seconds it is worth trying again.
+        per: In how many seconds, if it is a rate; otherwise 0.
+    """
 
     status = 429
     what: str
     limit: int
     retry_after: float
-    template = "the limit for {what} is {limit}, and it is reached; try again in {retry_after:g} s"
+    per: float = 0.0
+
+    def _text(self) -> str:
+        reached = f"{self.limit} in {self.per:g} s" if self.per else f"{self.limit}, and it is reached"
+        return f"the limit for {self.what} is {reached}; try again in {self.retry_after:.3g} s"
 
 
 class TooManyQuarantinedError(TooManyRequestsError):
@@ -200,31 +193,11 @@ class TooManyBytesError(TooManyRequestsError):
         kept: How many bytes are kept, as far as the server knew that refused it.
     """
 
-    kept: int
+    kept: int = 0
 
     def _text(self) -> str:
         todo = "wait until some expire, purge ended runs, or raise TenantLimits(bytes_kept=...)"
         return f"the limit for {self.what} is {self.limit:,}, and there are {self.kept:,}; {todo}"
-
-
-class RateExceededError(FlowError):
-    """More requests came in a while than the action takes, so this one was refused before anything was written.
-
-    Send it again when the time is over that the answer names.
-
-    Attributes:
-        what: What is counted: ``"requests of chat.respond for user 'ann'"``.
-        limit: How many may come.
-        per: In how many seconds.
-        retry_after: After how many seconds the next one may come.
-    """
-
-    status = 429
-    what: str
-    limit: int
-    per: float
-    retry_after: float
-    template = "the limit for {what} is {limit} in {per:g} s; try again in {retry_after:.3g} s"
 
 
 class RequestSharedError(FlowError):
@@ -239,21 +212,38 @@ class RequestSharedError(FlowError):
 
 
 class AuthenticationError(FlowError):
-    """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again."""
+    """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again.
+
+    If access tokens are taken here, get one from where the challenge leads. Why one does not hold is in the log.
+
+    Attributes:
+        challenge: What the answer says in ``WWW-Authenticate``.
+    """
 
     status = 401
     problem: str = "credentials are needed"
+    challenge: str = ""
     template = "{problem}"
 
 
 class ForbiddenError(FlowError, PermissionError):
-    """The caller is known, and may not do this. Ask a user who may, or one who can give the role that is needed."""
+    """The caller is known, and may not do this. Ask a user who may, or one who can give what is needed.
+
+    That is one of the roles that are named, or an access token with all of the scopes.
+
+    Attributes:
+        challenge: What the answer says in ``WWW-Authenticate`` if scopes are missing.
+    """
 
     status = 403
     what: str
     roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    challenge: str = ""
 
     def _text(self) -> str:
+        if self.scopes:
+            return f"{self.what} needs an access token with the scopes {', '.join(map(repr, self.scopes))}"
         return f"{self.what} needs {' or '.join(map(repr, self.roles)) or 'a permission that is missing'}"
 
 
@@ -356,34 +346,6 @@ class IdempotencyMismatchError(FlowError, ValueError):
     template = "the request {request_id!r} has the same idempotency key and is another one"
 
 
-class AccessTokenError(AuthenticationError):
-    """There is no access token, or it does not hold. Get one for this server from where the challenge leads.
-
-    Why it does not hold is in the log, not in the answer.
-
-    Attributes:
-        challenge: What the answer says in ``WWW-Authenticate``.
-    """
-
-    problem: str = "an access token is needed that holds here"
-    challenge: str = ""
-
-
-class InsufficientScopeError(ForbiddenError):
-    """The access token holds, and was not given what is needed here. Ask for a token with the scopes that are named.
-
-    Attributes:
-        scopes: What a token needs.
-        challenge: What the answer says in ``WWW-Authenticate``.
-    """
-
-    scopes: tuple[str, ...] = ()
-    challenge: str = ""
-
-    def _text(self) -> str:
-        return f"the access token needs the scopes {', '.join(map(repr, self.scopes))}"
-
-
 class InputsTooLargeError(InvalidInputError):
     """A request brings more than can be recorded. Put the data where data is kept, and send where that is.
 
@@ -454,6 +416,11 @@ class HttpError(FlowError):
                 "There are as many connections as the server takes, in all or from one address",
                 "Try again after a while. standfast serve --connections and --connections-per-address say how many it takes. A proxy that brings the connections of many is named by --trust-proxy: then they are not counted as those of one address.",
             ),
+            "unsupported-body": (
+                415,
+                "The body of a request is not of a kind that is taken here",
+                "Send JSON, uncompressed, and say so in its headers.",
+            ),
             "wrong-host": (
                 421,
                 "A request names a host that this application is not served under",
@@ -481,11 +448,3 @@ class HttpError(FlowError):
     def advice(self) -> str:
         """What to do next."""
         return self.REASONS[self.code][2]
-
-
-class UnsupportedBodyError(FlowError):
-    """The body of a request is not of a kind that is taken here. Send JSON, uncompressed, and say so in its headers."""
-
-    status = 415
-    problem: str
-    template = "{problem}"

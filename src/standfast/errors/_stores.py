@@ -84,7 +84,7 @@ class StoreUnavailableError(StoreError):
 
 
 class UnsuitableStoreError(StoreError):
-    """The store cannot be used as it was asked for: it lacks a guarantee, or refuses the user or the database.
+    """The store cannot be used as it was asked for: it lacks a guarantee, refuses the user, or is not empty.
 
     Nothing was written. The message says what to change: the URL, the server, or what was asked for.
     """
@@ -109,10 +109,6 @@ class StoreMovedError(StoreError):
     Open the store that it was moved to. To go on with this one after all, run ``standfast thaw``; an import that broke
     off is repeated.
     """
-
-
-class StoreNotEmptyError(StoreError):
-    """The store to import into holds records of its own. Nothing was written; name an empty store."""
 
 
 class StoreRewoundError(StoreError):

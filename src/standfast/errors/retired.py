@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from standfast.errors._flows import (
+    AuthenticationError,
+    ForbiddenError,
+    HttpError,
+    InvalidInputError,
+    TooManyRequestsError,
+)
 from standfast.errors._locks import LockMismatchError
 from standfast.errors._root import ArgumentTypeError, DeclarationError, InvalidArgumentError, UsageError
 from standfast.errors._stores import UnsuitableStoreError
@@ -18,6 +25,13 @@ if TYPE_CHECKING:
     from standfast.errors._root import StandfastError
 
 RETIRED: Final[Mapping[str, type[StandfastError]]] = {
+    "AccessTokenError": AuthenticationError,
+    "InsufficientScopeError": ForbiddenError,
+    "InvalidArrivalError": InvalidInputError,
+    "InvalidRequestKeyError": InvalidInputError,
+    "RateExceededError": TooManyRequestsError,
+    "StoreNotEmptyError": UnsuitableStoreError,
+    "UnsupportedBodyError": HttpError,
     "WrongStateTypeError": ArgumentTypeError,
     "LockKindError": LockMismatchError,
     "PermitsDisagreeError": LockMismatchError,

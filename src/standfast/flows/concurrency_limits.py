@@ -20,7 +20,6 @@ from standfast.errors import (
     LockMismatchError,
     QueueFullError,
     QueueTimeoutError,
-    RateExceededError,
     StandfastError,
     StoreError,
     TooManyRequestsError,
@@ -557,7 +556,7 @@ class ConcurrencyLimits:
         """Count a request, or refuse it.
 
         Raises:
-            RateExceededError: Too many have come: the next one has to wait.
+            TooManyRequestsError: Too many have come: the next one has to wait.
         """
         for limit in task.action.rates:
             part = partition_of(limit.key, task.arrival, task.inputs.values)
@@ -565,7 +564,7 @@ class ConcurrencyLimits:
                 answer = await self._pass(task, limit, part)
                 if not answer.granted:
                     what = f"requests {what_of(task.name, limit, part)}"
-                    raise RateExceededError(what, limit.max, limit.per, answer.retry_after)
+                    raise TooManyRequestsError(what, limit.max, answer.retry_after, limit.per)
 
     async def _pass(self, task: Task, limit: Rate, part: tuple[str, ...]) -> Pass:
         own = ("name", limit.name) if limit.name else ("action", task.name)

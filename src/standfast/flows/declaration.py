@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from standfast.durations import DAY, seconds
-from standfast.errors import DeclarationError, InvalidArgumentError, InvalidArrivalError
+from standfast.errors import DeclarationError, InvalidArgumentError, InvalidInputError
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
 from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
-from standfast.workflows.definition import Retry, step
+from standfast.workflows.decorators import step
+from standfast.workflows.definition import Retry
 from standfast.workflows.values import Signature, signature_of
 
 if TYPE_CHECKING:
@@ -382,7 +383,7 @@ def _priority(
     check_priority(where, policy, limits, durable=durable)
     try:
         check_number(given)
-    except InvalidArrivalError as error:
+    except InvalidInputError as error:
         raise DeclarationError(where, str(error)) from None
     return given
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from standfast.clock import Instant
-from standfast.errors import InvalidArrivalError, InvalidInputError, InvalidRequestKeyError, RequestKeyError
+from standfast.errors import InvalidInputError, RequestKeyError
 from standfast.exits import FAILURES, failure_of
 from standfast.flows.shares import sharer_of
 from standfast.logs import FieldsLogger
@@ -48,25 +48,24 @@ def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
     """Refuse what cannot be part of a key. The error names what it is, never the text.
 
     Raises:
-        InvalidArrivalError: It is no text, not printable, or too long.
+        InvalidInputError: It is no text, not printable, or too long.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidArrivalError(what, f"is a {type(text).__name__}; it must be text")
+        raise InvalidInputError(what, f"it is a {type(text).__name__}; it must be text")
     if not text.isprintable():
-        raise InvalidArrivalError(what, "has characters that are not printable")
+        raise InvalidInputError(what, "it has characters that are not printable")
     if len(text) > longest or (not text.isascii() and len(text.encode()) > longest):
-        raise InvalidArrivalError(what, f"is longer than {longest} bytes")
+        raise InvalidInputError(what, f"it is longer than {longest} bytes")
 
 
 def check_priority(priority: int) -> None:
     """Refuse what is no small whole number.
 
     Raises:
-        InvalidArrivalError: It is none.
+        InvalidInputError: It is none.
     """
     if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
-        limits = f"from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
-        raise InvalidArrivalError("the priority", f"is no whole number {limits}")
+        raise InvalidInputError("the priority", f"it must be an int from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}")
 
 
 class Principal(Struct, frozen=True):
@@ -78,7 +77,7 @@ class Principal(Struct, frozen=True):
         roles: What the user may do, see the ``roles`` of an action.
 
     Raises:
-        InvalidArrivalError: A text is too long, not printable, or a tenant is missing.
+        InvalidInputError: A text is too long, not printable, or a tenant is missing.
     """
 
     tenant: str = "default"
@@ -89,7 +88,7 @@ class Principal(Struct, frozen=True):
         """Refuse what could not be part of a key."""
         check_id("the tenant", self.tenant, LONGEST_TENANT)
         if not self.tenant:
-            raise InvalidArrivalError("the tenant", "is empty; it must be named")
+            raise InvalidInputError("the tenant", "it is empty; it must be named")
         check_id("the user", self.user)
 
 
@@ -525,7 +524,7 @@ def address_of(policy: Policy, arrival: Call, inputs: Mapping[str, Any] | None =
 
     Raises:
         RequestKeyError: A key function raised, or returned something else than text.
-        InvalidRequestKeyError: It returned text that cannot be a key.
+        InvalidInputError: It returned text that cannot be a key.
     """
     key, tenant = policy.key, arrival.principal.tenant
     if key == "session":
@@ -547,7 +546,7 @@ def partition_of(key: Key, arrival: Call, inputs: Mapping[str, Any] | None = Non
 
     Raises:
         RequestKeyError: A key function raised, or returned something else than text.
-        InvalidRequestKeyError: It returned text that cannot be a key.
+        InvalidInputError: It returned text that cannot be a key.
     """
     tenant = arrival.principal.tenant
     if key == "none":
@@ -585,7 +584,7 @@ def _ask(function: KeyFunction, arrival: Call) -> str | None:
         raise RequestKeyError(where, f"returned a {type(value).__name__}; it must return text, or None for no key")
     text = str.__str__(value)  # a subclass of text could compare as it likes
     if problem := _problem(text):
-        raise InvalidRequestKeyError(where, f"returned text that {problem}")
+        raise InvalidInputError(where, f"the key function returned text that {problem}")
     return text
 
 

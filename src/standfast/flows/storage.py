@@ -98,7 +98,7 @@ class Storage:
         known = self._of(tenant)
         if known.total + size > self._most:
             self._count_if_due(tenant, known)
-            raise TooManyBytesError("bytes kept of the tenant", self._most, SAID, known.total)
+            raise TooManyBytesError("bytes kept of the tenant", self._most, SAID, kept=known.total)
 
     @contextmanager
     def room_for(self, tenant: str, size: int) -> Generator[None]:

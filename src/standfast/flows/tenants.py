@@ -26,7 +26,7 @@ from standfast.durations import seconds
 from standfast.errors import (
     ArbiterUnavailableError,
     ForbiddenError,
-    InvalidArrivalError,
+    InvalidInputError,
     TooManyQuarantinedError,
     TooManyRequestsError,
 )
@@ -131,14 +131,14 @@ def checked_session(principal: Principal, session: str) -> str:
     """Return an id that a caller chose. A caller without a name may only use ids that cannot be guessed.
 
     Raises:
-        InvalidArrivalError: It is empty, too long or not printable, or the caller has no name and the id is not one
+        InvalidInputError: It is empty, too long or not printable, or the caller has no name and the id is not one
             that was made here.
     """
     check_id("the session", session)
     if not session:
-        raise InvalidArrivalError("the session", "is empty; leave it out to get a new one")
+        raise InvalidInputError("the session", "it is empty; leave it out to get a new one")
     if not principal.user and not is_made_here(session):
-        raise InvalidArrivalError("the session", "was not made here; a caller without a name cannot choose its id")
+        raise InvalidInputError("the session", "it was not made here; a caller without a name cannot choose its id")
     return session
 
 

@@ -20,7 +20,6 @@ from standfast.errors import (
     StoreBusyError,
     StoreError,
     StoreMovedError,
-    StoreNotEmptyError,
     UnsuitableStoreError,
 )
 from standfast.keys import MAX_KEY_BYTES, RecordKey
@@ -353,7 +352,7 @@ async def import_store(
 
     Raises:
         InvalidArgumentError: The file is not a whole export.
-        StoreNotEmptyError: There are records in the store already.
+        UnsuitableStoreError: There are records in the store already.
         UnsuitableStoreError: A value is too large for the store.
         StoreMovedError: The store itself was exported, or another file was not imported to its end.
     """
@@ -394,7 +393,7 @@ async def _claim(store: GroupedStore, transfer: Transfer, reason: int) -> bool:
     await transfer.freeze(reason)
     try:
         await _check_empty(store, transfer)  # a write may have been under way
-    except StoreNotEmptyError:
+    except UnsuitableStoreError:
         await transfer.thaw()
         raise
     return False
@@ -402,7 +401,7 @@ async def _claim(store: GroupedStore, transfer: Transfer, reason: int) -> bool:
 
 async def _check_empty(store: GroupedStore, transfer: Transfer) -> None:
     async for page in transfer.dump():
-        raise StoreNotEmptyError(
+        raise UnsuitableStoreError(
             store.backend.name, f"it holds records, {page[0].key} for one; import into an empty store"
         )
 
@@ -416,7 +415,7 @@ async def _check_same(store: GroupedStore, page: Sequence[Record]) -> None:
                 there = seen.get(record.key)
                 if there is not None and there != record:
                     problem = f"it holds another record at {record.key} than the file; import into an empty store"
-                    raise StoreNotEmptyError(store.backend.name, problem)
+                    raise UnsuitableStoreError(store.backend.name, problem)
 
 
 def _pages(all_records: Iterator[Record], size: int = PAGE) -> Iterator[list[Record]]:

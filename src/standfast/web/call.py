@@ -13,7 +13,6 @@ import msgspec
 
 from standfast.errors import (
     HttpError,
-    UnsupportedBodyError,
 )
 from standfast.flows.deadlock import SIGNED
 from standfast.flows.request import Call
@@ -85,12 +84,12 @@ async def read_body(headers: Headers, receive: Receive, limit: int, time: float)
     """Return the body, byte for byte.
 
     Raises:
-        UnsupportedBodyError: It is compressed. A few bytes could become gigabytes.
+        HttpError: It is compressed. A few bytes could become gigabytes.
         HttpError: It has more bytes than ``limit``, or says that it has.
         HttpError: It did not arrive within ``time``, or broke off.
     """
     if headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise UnsupportedBodyError("a compressed body is not taken here")
+        raise HttpError("unsupported-body", "a compressed body is not taken here")
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
         raise HttpError("body-too-large", f"the body has more than the {limit:,} bytes that are taken here")
@@ -177,7 +176,7 @@ async def read_json(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
     """Return what JSON says; what is large is read beside the loop, so that no other request waits for it.
 
     Raises:
-        UnsupportedBodyError: It is no JSON, or nested too deeply.
+        HttpError: It is no JSON, or nested too deeply.
     """
     return await _lane.run(_read, body) if len(body) > LARGE else _read(body)
 
@@ -186,7 +185,7 @@ def _read(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise UnsupportedBodyError("the body is no JSON") from None  # the cause quotes from it
+        raise HttpError("unsupported-body", "the body is no JSON") from None  # the cause quotes from it
 
 
 # --- what the headers of a request ask for. Everything else about it comes from the body, the path and the
@@ -232,12 +231,12 @@ async def arrival_of(
     """Return what a caller asks of an action.
 
     Raises:
-        UnsupportedBodyError: The body is not JSON, or does not say so: then a page elsewhere may have sent it.
+        HttpError: The body is not JSON, or does not say so: then a page elsewhere may have sent it.
         HttpError: A header cannot be read.
-        InvalidArrivalError: A session or a key has too many characters, or odd ones.
+        InvalidInputError: A session or a key has too many characters, or odd ones.
     """
     if body and not is_json(content_type(headers)):
-        raise UnsupportedBodyError("the body is not marked as JSON")
+        raise HttpError("unsupported-body", "the body is not marked as JSON")
     return Call(
         flow=action.flow,
         action=action.name,

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from standfast.clock import SYSTEM_CLOCK, Clock
 from standfast.errors import (
     FlowError,
+    HttpError,
     IdempotencyInFlightError,
     InvalidInputError,
     RequestRejectedError,
     StandfastError,
     TooManyRequestsError,
-    UnsupportedBodyError,
 )
 from standfast.exits import FAILURES, failure_of
 from standfast.flows.collect import EVENT_TIME
@@ -95,7 +95,7 @@ class WebhookEndpoint:
             return _refused()
         try:
             payload = await _read(content_type(headers), body)
-        except UnsupportedBodyError as problem:
+        except HttpError as problem:
             return _said("invalid", 400, reason=problem.problem)
         return await self._taken(headers, payload, verdict, body)
 
@@ -187,11 +187,11 @@ async def _read(kind: str, body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON
     if is_json(kind):
         return await read_json(body)
     if kind != FORM:
-        raise UnsupportedBodyError("the body is neither JSON nor a form")
+        raise HttpError("unsupported-body", "the body is neither JSON nor a form")
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
-        raise UnsupportedBodyError("the body is no form") from None
+        raise HttpError("unsupported-body", "the body is no form") from None
     form = {name: values[0] for name, values in fields.items()}
     return await read_json(form["payload"].encode()) if set(form) == {"payload"} else form
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from standfast.errors import AccessTokenError, AuthenticationError, FlowError, HttpError
+from standfast.errors import AuthenticationError, FlowError, HttpError
 from standfast.exits import FAILURES, failure_of
 from standfast.flows.request import Principal
 from standfast.log_budget import LogBudget
@@ -146,7 +146,8 @@ class Gate:
         except FlowError as problem:
             address = (scope.get("client") or ("",))[0]
             kind = "missing" if b"authorization" not in headers and b"cookie" not in headers else "refused"
-            if kind == "missing" or not isinstance(problem, AccessTokenError):  # which is logged with its reason
+            is_token = isinstance(problem, AuthenticationError) and problem.challenge  # which is logged with its reason
+            if kind == "missing" or not is_token:
                 self._refusals.warning(f"credentials-{kind}", address=address, status=problem.status)
             raise
         return principal

@@ -15,11 +15,11 @@ import msgspec
 from standfast.clock import monotonic
 from standfast.durations import seconds
 from standfast.errors import (
-    AccessTokenError,
+    AuthenticationError,
     DeclarationError,
+    ForbiddenError,
     HttpError,
-    InsufficientScopeError,
-    InvalidArrivalError,
+    InvalidInputError,
     MissingExtraError,
 )
 from standfast.flows.request import Principal
@@ -338,6 +338,9 @@ _WHERE: Final = "OAuthTokens"
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 
 
+_NEEDED: Final = "an access token is needed that holds here"
+
+
 class _TokenRefusedError(Exception):
     """A token does not hold. It never leaves this module."""
 
@@ -427,24 +430,24 @@ class OAuthTokens:
         """Return whose token it is.
 
         Raises:
-            AccessTokenError: There is none, or it does not hold.
-            InsufficientScopeError: It holds, and lacks a scope.
+            AuthenticationError: There is none, or it does not hold.
+            ForbiddenError: It holds, and lacks a scope.
             HttpError: It cannot be found out now whether it holds.
         """
         where = address(self.audience, connection.scope.get("root_path", ""))
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise AccessTokenError(challenge=challenge(where, self.scopes))
+            raise AuthenticationError(_NEEDED, challenge(where, self.scopes))
         try:
             claims = await self._verified(token.strip())
             principal = self._principal(claims)
         except _TokenRefusedError as problem:
             where_from = connection.client.host if connection.client else ""
             self._refusals.warning("token-refused", reason=str(problem), address=where_from, status=401)
-            raise AccessTokenError(challenge=challenge(where, self.scopes, "invalid_token")) from None
+            raise AuthenticationError(_NEEDED, challenge(where, self.scopes, "invalid_token")) from None
         if not _scopes_of(claims).issuperset(self.scopes):
             needed = challenge(where, self.scopes, "insufficient_scope")
-            raise InsufficientScopeError("this application", scopes=self.scopes, challenge=needed)
+            raise ForbiddenError("this application", scopes=self.scopes, challenge=needed)
         return principal
 
     async def _verified(self, token: str) -> dict[str, Any]:
@@ -487,7 +490,7 @@ class OAuthTokens:
         roles = self._named(claims) if self._roles in SCOPES else _words(_found(claims, self._roles))
         try:
             return Principal(tenant, user, roles)
-        except InvalidArrivalError:
+        except InvalidInputError:
             raise _TokenRefusedError("claims") from None
 
     def _named(self, claims: dict[str, Any]) -> frozenset[str]:

@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 from starlette.responses import Response
 
 from standfast.errors import (
-    DeclarationError,
     EngineNotOpenError,
     FlowError,
     HttpError,
@@ -112,7 +111,7 @@ RETRY: Final = 1.0
 
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CAN_BE_SENT_AGAIN: Final = frozenset({429, 503})
-_KEPT_BACK: Final = (RequestFailedError, RequestKeyError, DeclarationError)
+_KEPT_BACK: Final = (RequestFailedError, RequestKeyError)
 
 
 def problem_response(error: BaseException, request_id: str = "", headers: Mapping[str, str] | None = None) -> Response:
@@ -121,8 +120,9 @@ def problem_response(error: BaseException, request_id: str = "", headers: Mappin
     told = dict(headers or {}) | {"Cache-Control": "no-store"}
     if (seconds := facts.get("retryAfter")) is not None:
         told["Retry-After"] = str(max(1, round(seconds)))
-    if challenge := getattr(error, "challenge", "Bearer" if facts["status"] == HTTPStatus.UNAUTHORIZED else ""):
-        told["WWW-Authenticate"] = challenge
+    challenge = getattr(error, "challenge", "")
+    if challenge or facts["status"] == HTTPStatus.UNAUTHORIZED:
+        told["WWW-Authenticate"] = challenge or "Bearer"
     return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
 
 

@@ -197,11 +197,7 @@ async def _has_left(runtime: Runtime, run_id: str) -> None:
 
 
 class MovedError(Exception):
-    """The run is not as it was: another process has dealt with it. Only raised and caught in here."""
-
-
-class _GotTurnError(Exception):
-    """It was to wait no longer, and has its turn now."""
+    """The run is not as it was: another process has dealt with it, or it has its turn. Caught in here."""
 
 
 async def end_unstarted(
@@ -224,7 +220,7 @@ async def end_unstarted(
             only_waiting=ending.only_waiting,
             extra_changes=_unstarted(runtime, keys, header, state, version, ended, only_waiting=ending.only_waiting),
         )
-    except (MovedError, _GotTurnError):
+    except MovedError:
         return None
     runtime.saw(answered.sight.at)
     runtime.emit_moved(run_id, ended, 0, state, header)
@@ -258,10 +254,9 @@ def _unstarted(
     timer = None if state.until is None else keys.timer(state.until)
 
     def decide(answer: Answer, seen: Snapshot) -> Sequence[Change]:
-        if seen.version(keys.state) != version:
+        has_its_turn = only_waiting and isinstance(answer, Left) and answer.was_holding
+        if has_its_turn or seen.version(keys.state) != version:
             raise MovedError
-        if only_waiting and isinstance(answer, Left) and answer.was_holding:
-            raise _GotTurnError
         put = Put(keys.state, RUN_STATES.encode_own(ended), version)
         changes = [put, *deletion_of(seen, keys.ready), *([] if timer is None else deletion_of(seen, timer))]
         changes += relisting(keys, header, state, ended, seen)

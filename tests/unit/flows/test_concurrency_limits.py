@@ -10,11 +10,11 @@ import pytest
 import standfast as sf
 from standfast.errors import (
     ForbiddenError,
-    InvalidArrivalError,
+    InvalidInputError,
     QueueTimeoutError,
-    RateExceededError,
     RequestKeyError,
     RequestSupersededError,
+    TooManyRequestsError,
     WaitsForItselfError,
 )
 from standfast.flows import concurrency_limits as limiting
@@ -102,7 +102,7 @@ async def test_a_rate_of_another_version_counts_from_its_first_request_on() -> N
     end_old.set()
     async with sf.Dispatcher("memory://rates", [old]) as before, sf.Dispatcher("memory://rates", [new]) as after:
         await (await before.dispatch(arrival())).result(timeout=SOON)
-        with pytest.raises(RateExceededError) as refused:
+        with pytest.raises(TooManyRequestsError) as refused:
             await after.dispatch(arrival())
         assert (refused.value.limit, 0 < refused.value.retry_after <= 15) == (4, True)
 
@@ -129,7 +129,7 @@ async def test_a_key_function_that_returns_none_exempts_a_request() -> None:
     async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         for user in ("ann", "bob", "bob"):
             await server.dispatch(arrival(user))
-        with pytest.raises(RateExceededError):
+        with pytest.raises(TooManyRequestsError):
             await server.dispatch(arrival("ann"))
         with pytest.raises(RequestKeyError):
             await server.dispatch(arrival("eve"))
@@ -141,7 +141,7 @@ async def test_those_without_a_name_count_together() -> None:
     may_end.set()
     async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         await server.dispatch(arrival(""))
-        with pytest.raises(RateExceededError):
+        with pytest.raises(TooManyRequestsError):
             await server.dispatch(arrival("", session="another"))
 
 
@@ -175,7 +175,7 @@ async def test_buckets_are_looked_through_seldom_and_whoever_keeps_coming_is_not
         await server.dispatch(arrival("ann"))
         for n in range(200):
             await server.dispatch(arrival(f"user {n}"))
-            with pytest.raises(RateExceededError):
+            with pytest.raises(TooManyRequestsError):
                 await server.dispatch(arrival("ann"))
     assert 0 < len(looks) <= 200 / 5
 
@@ -219,7 +219,7 @@ async def test_waiters_go_by_priority_and_then_by_arrival() -> None:
 @pytest.mark.parametrize("priority", [101, -101, 1.5, True])
 def test_a_priority_of_an_arrival_is_a_small_whole_number(priority: Any) -> None:
     """Whatever else is refused."""
-    with pytest.raises(InvalidArrivalError, match="the priority is no whole number from -100 to 100"):
+    with pytest.raises(InvalidInputError, match="the priority: it must be an int from -100 to 100"):
         arrival(priority=priority)
 
 

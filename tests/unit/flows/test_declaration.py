@@ -13,7 +13,6 @@ import standfast as sf
 from standfast import policies
 from standfast.errors import (
     DeclarationError,
-    RateExceededError,
     RequestCancelledError,
     StandfastError,
     TooManyRequestsError,
@@ -131,7 +130,7 @@ async def refused_over_the_rate(bench: Bench, server: sf.Dispatcher) -> None:
     """The second of an hour is refused."""
     bench.may_end.set()
     assert await result(await server.dispatch(bench.arrival("a"))) == "did a"
-    with pytest.raises(RateExceededError):
+    with pytest.raises(TooManyRequestsError):
         await server.dispatch(bench.arrival("b"))
 
 
@@ -262,7 +261,7 @@ async def test_what_makes_sense_works(policy: str, trait: Trait, arbiter: Any) -
         ({"priority": 1}, "the action has none that lets requests wait"),
         ({"priority": 1, "limits": sf.Rate(1, "1 second")}, "the action has none that lets requests wait"),
         ({"priority": 1, "limits": sf.Limit(1, on_limit="reject")}, "the action has none"),
-        ({"priority": 101, "limits": sf.Limit(1)}, "the priority is no whole number from -100 to 100"),
+        ({"priority": 101, "limits": sf.Limit(1)}, "the priority: it must be an int from -100 to 100"),
         ({"limits": [sf.Limit(1), sf.Limit(2)]}, "two limits count 'none'"),
         ({"limits": [sf.Rate(1, 1, key="user"), sf.Rate(2, 1, key="user")]}, "two limits count 'user'"),
         ({"limits": ["five"]}, "'five' is no limit"),

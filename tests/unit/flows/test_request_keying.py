@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import standfast as sf
-from standfast.errors import FlowError, InvalidArrivalError, InvalidRequestKeyError, RequestKeyError
+from standfast.errors import FlowError, InvalidInputError, RequestKeyError
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import Ask, queue_rules_of
 from standfast.flows.request import address_of, label_of
@@ -95,7 +95,7 @@ def test_an_asterisk_is_a_character_like_any_other() -> None:
 @pytest.mark.parametrize("value", ["", "\x00", "a\nb", "\x1b[2J", "x" * 201, "ä" * 101, "\ud800"])
 def test_text_that_cannot_be_a_key_is_refused_and_not_shown(value: str) -> None:
     """Empty, control characters, too long, half a surrogate pair; the error names the action."""
-    with pytest.raises(InvalidRequestKeyError, match="flow 'chat', action 'respond'") as refused:
+    with pytest.raises(InvalidInputError, match="flow 'chat', action 'respond'") as refused:
         address_of(sf.Queue(key=lambda _: value), arrival())
     assert not value or value not in str(refused.value)
 
@@ -164,14 +164,14 @@ async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: sf
 @pytest.mark.parametrize("text", ["a\x00b", "\n", "x" * 201, 7])
 def test_ids_that_could_not_be_part_of_a_key_are_refused_at_the_door(make: Any, text: object) -> None:
     """Whatever a transport says, before anything is done with it; and the text is not shown."""
-    with pytest.raises(InvalidArrivalError) as refused:
+    with pytest.raises(InvalidInputError) as refused:
         make(text)
     assert str(text) not in str(refused.value)
 
 
 def test_a_tenant_has_a_name() -> None:
     """Data without an owner would be everybody's."""
-    with pytest.raises(InvalidArrivalError, match="tenant is empty"):
+    with pytest.raises(InvalidInputError, match="the tenant: it is empty"):
         sf.Principal(tenant="")
 
 

@@ -250,7 +250,7 @@ async def test_a_repetition_is_answered_however_much_is_kept() -> None:
 
 def test_a_refusal_says_how_much_is_kept_and_what_to_do() -> None:
     """In words, and to programs."""
-    packed = pickle.dumps(TooManyBytesError("bytes kept of the tenant", 1_000, 60, 2_345))
+    packed = pickle.dumps(TooManyBytesError("bytes kept of the tenant", 1_000, 60, kept=2_345))
     error: TooManyBytesError = pickle.loads(packed)  # noqa: S301 -- packed by this test
     assert (error.status, error.limit, error.kept, error.retry_after) == (429, 1_000, 2_345, 60)
     assert str(error) == (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.errors import ForbiddenError, InvalidArrivalError
+from standfast.errors import ForbiddenError, InvalidInputError
 from standfast.flows.tenants import REMEMBERED, OwnerRecord, Owners, checked_session, is_made_here, new_session
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ def test_ids_that_are_made_here_cannot_be_guessed() -> None:
 @pytest.mark.parametrize("session", ["", "s", "A" * 32, "a" * 31])
 def test_somebody_without_a_name_cannot_choose_an_id(session: str) -> None:
     """Others could guess it."""
-    with pytest.raises(InvalidArrivalError):
+    with pytest.raises(InvalidInputError):
         checked_session(NOBODY, session)
 
 
 @pytest.mark.parametrize("session", ["", "a\nb", "x" * 201])
 def test_an_id_that_cannot_be_kept_is_refused(session: str) -> None:
     """Whoever chooses it."""
-    with pytest.raises(InvalidArrivalError):
+    with pytest.raises(InvalidInputError):
         checked_session(ADA, session)

@@ -12,7 +12,6 @@ import pytest
 from standfast.errors import (
     InvalidArgumentError,
     StoreMovedError,
-    StoreNotEmptyError,
     UnsuitableStoreError,
 )
 from standfast.keys import RecordKey
@@ -96,7 +95,7 @@ async def test_a_store_with_records_is_no_target() -> None:
     await put(old, K)
     version = await put(new, K.child("mine"))
 
-    with pytest.raises(StoreNotEmptyError, match="mine"):
+    with pytest.raises(UnsuitableStoreError, match="mine"):
         await import_store(new, io.BytesIO(await exported(old)), "file")
 
     assert (await new.read(K)).get(K) is None
@@ -147,7 +146,7 @@ async def test_a_repeated_import_writes_over_nothing_else() -> None:
     await new.commit(Put(K, b"mine", (await new.read(K)).version(K)))
     await new.transfer().freeze(reason)
 
-    with pytest.raises(StoreNotEmptyError, match="another record"):
+    with pytest.raises(UnsuitableStoreError, match="another record"):
         await import_store(new, io.BytesIO(data), "file")
 
 

@@ -58,7 +58,7 @@ async def test_more_than_the_rate_is_429_with_the_time_to_come_again(client: htt
 
     assert (first.status_code, second.status_code) == (200, 429)
     assert 60 <= int(second.headers["retry-after"]) <= 90
-    assert second.json()["type"] == "urn:standfast:rate-exceeded"
+    assert second.json()["type"] == "urn:standfast:too-many-requests"
     assert second.json()["detail"].startswith("the limit for requests of works.rated for tenant is 1 in 60 s")
 
 

@@ -124,7 +124,7 @@ async def test_a_token_that_lacks_a_scope_is_403_and_one_that_does_not_hold_401(
             for text in (token(scope="other"), token(iss="https://evil.example"))
         ]
     assert [answer.status_code for answer in answers] == [403, 401]
-    assert [answer.json()["type"].rpartition(":")[2] for answer in answers] == ["insufficient-scope", "access-token"]
+    assert [answer.json()["type"].rpartition(":")[2] for answer in answers] == ["forbidden", "authentication"]
     for answer, error in zip(answers, ("insufficient_scope", "invalid_token"), strict=True):
         where = "http://localhost/.well-known/oauth-protected-resource/mcp"
         assert (

@@ -22,7 +22,7 @@ from standfast.testing.conformance.ground import Ground, reach, shortest_lease
 from standfast.testing.simulation import VirtualClock
 from standfast.workflows.capacity import WorkerLimits
 from standfast.workflows.claims import presence_key
-from standfast.workflows.definition import workflow
+from standfast.workflows.decorators import workflow
 from standfast.workflows.engine import Engine
 
 if TYPE_CHECKING:

@@ -285,7 +285,7 @@ class Serving:
         """Return who talks in which session; a new one if none is named.
 
         Raises:
-            InvalidArrivalError: The id of the session cannot be one.
+            InvalidInputError: The id of the session cannot be one.
             ForbiddenError: It is another user's.
         """
         principal: Principal = connection.scope[PRINCIPAL]

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from standfast.errors import ForbiddenError, StandfastError, UnsupportedBodyError
+from standfast.errors import ForbiddenError, HttpError, StandfastError
 from standfast.web.call import SESSION, content_type, is_json, read_body
 from standfast.web.chat.conversation import Serving
 from standfast.web.chat.feed import (
@@ -113,7 +113,7 @@ class OverHTTP:
             most = 6 * serving.chat.limits.message + ROOM
             body = await read_body(request.headers, request.receive, most, limits.body_time)
             if not is_json(content_type(request.headers)):
-                raise UnsupportedBodyError("the body is not marked as JSON")
+                raise HttpError("unsupported-body", "the body is not marked as JSON")
             said = checked_message(read_message(body), serving.chat.limits.message)
             party = await serving.party(request, request.headers.get(SESSION, ""))
             posted = await party.post(said.text, said.id)
