@@ -6,10 +6,10 @@ import asyncio
 import os
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from msgspec import Struct, structs
 
@@ -28,10 +28,10 @@ from standfast.errors import (
 from standfast.events import PermitsDisagree, ReleaseDelayed, Requeued
 from standfast.ids import new_id
 from standfast.locks.deadlock import PATIENCE, cycle_to_break, describe_cycle, give_way
-from standfast.locks.heartbeat import remove
+from standfast.locks.heartbeat import Presence, remove
 from standfast.locks.inspect import find_waiter
-from standfast.locks.line import Entry, Granted, OfPresence, TooHeavy, Waiting
-from standfast.locks.line_driver import LocalWaiter, SeenGrant, grant_seen
+from standfast.locks.line import Entry, Granted, TooHeavy, Waiting
+from standfast.locks.line_driver import LocalLine, LocalWaiter, SeenGrant, grant_seen
 from standfast.locks.line_records import (
     Answer,
     Enter,
@@ -48,9 +48,7 @@ from standfast.stores.protocol import Check
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
-    from standfast.locks.heartbeat import Presence
-    from standfast.locks.line import Holder, Line, Waiter
-    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line import Line
     from standfast.locks.line_step import Answered, Sight
     from standfast.locks.registry import Lines
 
@@ -60,7 +58,7 @@ if TYPE_CHECKING:
 # By default that is the task. Its name is the same in every space of the process, so that a cycle through two of them
 # is found, and unlike that of any task of another process.
 
-_names: Final[WeakKeyDictionary[asyncio.Task[Any], str]] = WeakKeyDictionary()
+_names: Final[dict[ref[asyncio.Task[Any]], str]] = {}  # as a WeakKeyDictionary, which takes longer to look into
 _held: Final[dict[str, int]] = {}
 _process = ""
 
@@ -72,13 +70,17 @@ def owner_of_task() -> str:
 
 def owner_of(task: asyncio.Task[Any] | None) -> str:
     """Return a name for a task; None: for code that runs in none."""
-    name = None if task is None else _names.get(task)
+    name = None if task is None else _names.get(ref(task))
     if name is None:
         shown = "" if task is None else task.get_name()[:60]
         name = f"{_here()}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
         if task is not None:
-            _names[task] = name
+            _names[ref(task, _forget)] = name
     return name
+
+
+def _forget(task: ref[asyncio.Task[Any]]) -> None:
+    _names.pop(task, None)
 
 
 def _here() -> str:
@@ -98,11 +100,6 @@ def note_given_back(owner: str) -> None:
     left = _held.pop(owner, 0) - 1
     if left > 0:
         _held[owner] = left
-
-
-def holds_something(owner: str) -> bool:
-    """Return True if an owner holds any lock, as far as this process knows."""
-    return owner in _held
 
 
 def _start_anew() -> None:
@@ -176,14 +173,18 @@ def names_of(request: AcquireRequest) -> dict[str, str]:
     return {"key": request.name, "family": request.address[1], "kind": request.spec.kind}
 
 
-@final
-class HeldEntry:
-    """A place at the front: an entry that holds, and what it hangs on."""
+class HeldEntry(Struct, frozen=True, eq=False):
+    """A place at the front: an entry that holds, what it hangs on, and the task that waited for it.
 
-    __slots__ = ("entry", "line", "presence", "turn")
+    ``known_at`` is since when this process knows of it, by its own clock.
+    """
 
-    def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: SeenGrant) -> None:
-        self.line, self.entry, self.presence, self.turn = line, entry, presence, turn
+    line: LocalLine
+    entry: Entry
+    presence: Presence
+    turn: SeenGrant
+    task: asyncio.Task[Any] | None
+    known_at: Instant
 
     @property
     def guard(self) -> Check:
@@ -196,15 +197,19 @@ class HeldEntry:
         return self.turn.holder.granted_at
 
 
-async def acquire(lines: Lines, request: AcquireRequest) -> HeldEntry:
+def acquire(lines: Lines, request: AcquireRequest) -> Coroutine[Any, Any, HeldEntry]:
     """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
     lines.guard.check()
-    if request.timeout == 0:
+    if request.timeout is None:
+        return _Acquisition(lines, request).run()
+    return _acquire_in_time(lines, request, request.timeout)
+
+
+async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float) -> HeldEntry:
+    if timeout == 0:
         return await _acquire_at_once(lines, request)
     attempt = _Acquisition(lines, request)
-    if request.timeout is None:
-        return await attempt.run()
-    limit = asyncio.timeout(request.timeout)
+    limit = asyncio.timeout(timeout)
     try:
         async with limit:
             return await attempt.run()
@@ -212,7 +217,7 @@ async def acquire(lines: Lines, request: AcquireRequest) -> HeldEntry:
         if not limit.expired():
             raise
         await attempt.withdrawn()
-        raise HoldTimeoutError(request.name, request.timeout, await attempt.holders()) from None
+        raise HoldTimeoutError(request.name, timeout, await attempt.holders()) from None
 
 
 async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
@@ -241,7 +246,7 @@ async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Le
         _leave_for_certain(lines, place.line, leave, place.presence, request)
         raise
     lines.heartbeat.leave(place.presence)
-    return left if isinstance(left, Left) else None
+    return left if type(left) is Left else None
 
 
 async def release_with(
@@ -307,19 +312,35 @@ async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: A
 class _Acquisition:
     """One way into a line."""
 
+    __slots__ = (
+        "_asked_at",
+        "_entered_at",
+        "_has_asked",
+        "_id",
+        "_life",
+        "_line",
+        "_lines",
+        "_marker",
+        "_may_stand",
+        "_owner",
+        "_request",
+        "_task",
+        "_ticket",
+        "_withdrawal",
+    )
+
     def __init__(self, lines: Lines, request: AcquireRequest) -> None:
         self._lines, self._request = lines, request
         self._line: Final = lines.line(request.address)
         self._id: Final = request.entry_id or lines.new_entry_id()
-        task = lines.current_task()
-        self._owner: Final = request.owner or owner_of(task)
-        may_circle = (
-            request.waits and request.may_circle and (request.owner is not None or holds_something(self._owner))
-        )
-        self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
+        task = self._task = lines.current_task()
+        owner = self._owner = request.owner or owner_of(task)
+        # One that holds nothing, as far as this process knows, cannot be part of a cycle.
+        may_circle = request.waits and request.may_circle and (owner in _held or request.owner is not None)
+        self._marker: Final = marker_key(lines.scope, owner, self._id) if may_circle else None
         self._ticket: int | None = None
         self._life = ""
-        self._asked_at: Final = lines.clock.elapsed()
+        self._asked_at: Instant | None = None
         self._entered_at: Instant | None = None
         self._may_stand = self._has_asked = False
         self._withdrawal: asyncio.Task[Any] | None = None
@@ -336,23 +357,23 @@ class _Acquisition:
             raise
 
     async def _run(self) -> HeldEntry:
-        has_looked = False
+        lines, has_looked = self._lines, False
         while True:
-            if self._lines.is_closing:
-                raise StoreClosedError(repr(self._lines.scope), "it was closed while a task waited in it")
+            if lines.is_closing:
+                raise StoreClosedError(repr(lines.scope), "it was closed while a task waited in it")
             outcome = await self._try_once()
-            if type(outcome) is HeldEntry and self._lines.is_closing:  # its block would not be told
+            if type(outcome) is HeldEntry and lines.is_closing:  # its block would not be told
                 self._withdraw(outcome.presence)
                 continue
             if type(outcome) is HeldEntry:
                 return outcome
             if isinstance(outcome, WouldWaitError) and not has_looked:
                 has_looked = True
-                if await self._lines.reap(self._line):
+                if await lines.reap(self._line):
                     continue
-            if outcome is not None:
+            if isinstance(outcome, StandfastError):
                 raise outcome
-            if await self._lines.was_cancelled(self._id):
+            if await lines.was_cancelled(self._id):
                 raise WithdrawnError(self._request.name)
 
     async def withdrawn(self) -> None:
@@ -363,7 +384,7 @@ class _Acquisition:
     async def holders(self) -> tuple[str, ...]:
         """Return who held when the line was last seen since this was asked for; a look at it may be the first."""
         last = self._line.last
-        if last is None or last.asked_at < self._asked_at:
+        if last is None or self._asked_at is None or last.asked_at < self._asked_at:
             with suppress(StandfastError, TimeoutError):
                 async with asyncio.timeout(LONGEST_GOODBYE):
                     last = await self._line.look()
@@ -371,31 +392,62 @@ class _Acquisition:
 
     async def _try_once(self) -> HeldEntry | StandfastError | None:
         """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
-        lines, request = self._lines, self._request
-        presence = await lines.heartbeat.join(request.lease)
-        wait = LocalWaiter(self._entry(presence), presence, request.spec, lines.loop)
-        self._line.waits[self._id] = wait
+        lines, request, line = self._lines, self._request, self._line
+        now = lines.clock.elapsed()
+        self._asked_at = self._asked_at or now
+        presence = lines.heartbeat.try_join(request.lease, now) or await lines.heartbeat.join(request.lease)
+        entry = Entry(
+            self._id,
+            self._owner,
+            presence.anchor,
+            Instant(0),
+            request.mode,
+            request.weight,
+            True,  # noqa: FBT003 -- by place: it is made for every acquisition
+            request.max_hold,
+            request.note,
+        )
+        enter = Enter(
+            entry,
+            request.waits,
+            self._marker,
+            self._ticket,
+            None,
+            request.extra_changes,
+            request.permits,
+            self._entered_at if request.keeps_age else None,
+            not self._has_asked,
+        )
+        wait = line.waits[self._id] = LocalWaiter(entry, presence, request.spec, lines.loop)
+        self._may_stand = self._has_asked = True
         try:
-            self._may_stand = True
-            outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), request.spec))
-            if not presence.is_proven:
+            answered = await line.driver.do(enter, request.spec)
+            answer = answered.answer
+            outcome: SeenGrant | StandfastError | None
+            if line.driver.disagreement is not None:
+                self._note_disagreement()
+            if type(answer) is Granted:
+                self._entered_at = self._entered_at or answer.holder.entry.entered_at
+                outcome = grant_seen(answer.holder, answered.sight)
+            else:
+                outcome = await self._wait(wait, answered)
+            if presence.proof is not None:
                 await presence.until_proven()  # nothing begins while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
             raise
         finally:
-            del self._line.waits[self._id]
+            del line.waits[self._id]
         if wait.is_gone:
             outcome = None
-        if outcome is not None and self._ticket is not None and self._marker is not None:
+        if self._marker is not None and self._ticket is not None and outcome is not None:
             lines.own(_remove(lines, self._marker))
-        if type(outcome) is SeenGrant and presence.left() > 0:
-            return HeldEntry(self._line, wait.entry, presence, outcome)
+        if isinstance(outcome, SeenGrant):
+            known_at = lines.clock.elapsed()
+            if presence.left(known_at) > 0:
+                return HeldEntry(line, entry, presence, outcome, self._task, known_at)
+            outcome = None  # its presence lapsed before this was known; by another one it may still keep it
         lines.heartbeat.leave(presence)
-        if isinstance(
-            outcome, SeenGrant
-        ):  # its presence lapsed before this was known; by another one it may still keep it
-            return None
         self._may_stand = outcome is None
         return outcome
 
@@ -408,40 +460,8 @@ class _Acquisition:
         await asyncio.wait({leaving})  # not earlier: the request that writes it may have been under way
         await _remove(self._lines, marker)
 
-    def _enter(self, entry: Entry) -> Enter:
-        request, is_new = self._request, not self._has_asked
-        self._has_asked = True
-        return Enter(
-            entry,
-            request.waits,
-            self._marker,
-            self._ticket,
-            extra_changes=request.extra_changes,
-            permits=request.permits,
-            since=self._entered_at if request.keeps_age else None,
-            is_new=is_new,
-        )
-
-    def _entry(self, presence: Presence) -> Entry:
-        request = self._request
-        return Entry(
-            self._id,
-            self._owner,
-            OfPresence(presence.name),
-            Instant(0),
-            request.mode,
-            request.weight,
-            True,  # noqa: FBT003 -- by place: it is made for every acquisition
-            request.max_hold,
-            request.note,
-        )
-
     async def _wait(self, wait: LocalWaiter, answered: Answered) -> SeenGrant | StandfastError | None:
         answer = answered.answer
-        self._note_disagreement()
-        if type(answer) is Granted:
-            self._note_place(answer.holder, answered.sight, None)
-            return grant_seen(answer.holder, answered.sight)
         if isinstance(answer, WaitsForItself) and (leaving := self._own_leaving(answer)):
             if not self._request.waits:
                 return WouldWaitError(self._request.name, _holders(answered.sight.line))
@@ -449,7 +469,7 @@ class _Acquisition:
             return None
         if not isinstance(answer, Waiting):
             return self._refusal(answered)
-        is_back = self._note_place(answered.sight.line.waiter(self._id), answered.sight, answer.ticket)
+        is_back = self._note_place(answered.sight, answer.ticket)
         self._line.note_ticket(wait, answer.ticket)
         self._lines.poll_soon()
         if self._request.on_waiting is not None:
@@ -490,14 +510,14 @@ class _Acquisition:
             if not await still_waits():  # another one gives way, or the store takes nothing now
                 return
 
-    def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
+    def _note_place(self, sight: Sight, ticket: int) -> bool:
         """Note which place it has got; return True if it waits again after it has lost another one."""
         is_other = (sight.life, ticket) != (self._life, self._ticket)  # tickets begin anew with each life of a line
-        is_back = self._entered_at is not None and ticket is not None and is_other
+        is_back = self._entered_at is not None and is_other
         if self._entered_at is None:
+            found = sight.line.waiter(self._id)
             self._entered_at = sight.at if found is None else found.entry.entered_at
-        if ticket is not None:
-            self._life, self._ticket = sight.life, ticket
+        self._life, self._ticket = sight.life, ticket
         if is_back:
             self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), **names_of(self._request)))
         return is_back
@@ -509,7 +529,7 @@ class _Acquisition:
         if not self._lines.is_news(self._request.address, self._request.spec):
             return
         stored, asked = head.rules.permits, self._request.spec.rules.permits
-        if self._lines.hooks:
+        if self._lines.is_watched:
             at = self._lines.clock.wall()
             self._lines.hooks.emit(PermitsDisagree(at=at, stored=stored, asked=asked, **names_of(self._request)))
         else:

@@ -19,6 +19,7 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.errors import LeaseTooShortError, StandfastError, StoreError
 from standfast.events import PresenceLost, PresenceNotRenewed, SlowRoundTrip
+from standfast.locks.line import OfPresence
 from standfast.stores.liveness import liveness_of, visible_token
 from standfast.stores.protocol import Decision, Delete, Put
 from standfast.threads import run_beside
@@ -121,6 +122,7 @@ class Presence:
 
     Attributes:
         name: Unlike any other, also of the same process.
+        anchor: What an entry says that lives by it.
         lease: For how many seconds the store believes in it after each renewal.
         deadline: Until when, by this process's own clock, it can rely on being taken for alive. Reckoned from before
             the request that renewed it was sent, so that a slow answer makes it too early and never too late.
@@ -139,6 +141,7 @@ class Presence:
         "_record",
         "_report",
         "_value",
+        "anchor",
         "deadline",
         "is_kept",
         "is_told",
@@ -163,6 +166,7 @@ class Presence:
     ) -> None:
         self.key: Final[RecordKey] = scope.presence.child(str(number))
         self.name: Final = f"{scope.presence_name}.{number}"
+        self.anchor: Final = OfPresence(self.name)
         self.lease: Final = record.lease
         self._record, self._report = record, report
         self._value: Final = PRESENCES.encode(record)
@@ -173,11 +177,14 @@ class Presence:
         self.problem = ""
         self.renewed_at = self.deadline = clock.elapsed()
 
-    def left(self) -> float:
-        """Return the seconds for which it can still be relied on; nothing or less: not at all."""
+    def left(self, now: Instant | None = None) -> float:
+        """Return the seconds for which it can still be relied on; nothing or less: not at all.
+
+        ``now`` is what the process's own clock said a moment ago, if it was just read.
+        """
         if self.over:
             return -1.0
-        left = (self.deadline - self._clock.elapsed()) / MICROSECONDS
+        left = (self.deadline - (self._clock.elapsed() if now is None else now)) / MICROSECONDS
         return left if self.proof is None else min(left, self.proof.left())
 
     @property
@@ -267,16 +274,30 @@ class Heartbeat:
 
     async def join(self, lease: float) -> Presence:
         """Return a presence with that lease that can be relied on for a while; call :meth:`leave` when done."""
-        presence = self._presences.get(lease)
-        if presence is None or presence.left() < lease / 2:
-            async with self._making.setdefault(lease, asyncio.Lock()):
-                presence = await self._fresh(lease)
+        if (presence := self.try_join(lease)) is not None:
+            return presence
+        async with self._making.setdefault(lease, asyncio.Lock()):
+            presence = await self._fresh(lease)
         presence.users += 1
+        self._keep(presence)
+        return presence
+
+    def try_join(self, lease: float, now: Instant | None = None) -> Presence | None:
+        """Return such a presence if there is one; None: it has to be made or renewed first, see :meth:`join`."""
+        presence = self._presences.get(lease)
+        if presence is None or presence.left(now) < lease / 2:
+            return None
+        presence.users += 1  # first: the heartbeat's thread looks at it before it stops keeping the presence
+        if not (presence.is_kept and presence.is_watched):
+            self._keep(presence)
+        return presence
+
+    def _keep(self, presence: Presence) -> None:
+        """Renew and watch a presence from now on, if that is not done yet."""
         if not presence.is_kept:
             self._rounds.begin(presence)
         if not presence.is_watched:
             self._watch(presence)
-        return presence
 
     @staticmethod
     def leave(presence: Presence) -> None:

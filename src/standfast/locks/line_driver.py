@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
@@ -19,7 +18,8 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
-from standfast.locks.line import OUT_OF_SIGHT, Holder, Line, OfPresence, Rules, presence_of
+from standfast.locks.heartbeat import Presence
+from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, Line, OfPresence, Rules, presence_of
 from standfast.locks.line_memory import FEW_SLOTS, Guess, KnownRecords
 from standfast.locks.line_records import (
     GRANTS,
@@ -53,12 +53,11 @@ from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from standfast.clock import Clock
     from standfast.keys import RecordKey
-    from standfast.locks.heartbeat import Presence
-    from standfast.locks.line import Entry, Waiter
+    from standfast.locks.line import Waiter
     from standfast.locks.line_records import LineKeys
     from standfast.locks.line_step import Outcome
     from standfast.scope import Scope
@@ -157,7 +156,7 @@ class LineDriver:
         self._known: Final = KnownRecords(keys, clock)
         self._is_mutex = False
         gone, tell = (self.dead, self.killed), granted or _ignored
-        self.mutex: Final = MutexDriver(scope, keys, clock, gone, seen, tell)
+        self.mutex: Final = MutexDriver(scope, keys, clock, gone, seen, tell, self._do_no_mutex)
         self._has_slots: bool | None = None  # None: it was free, or is not known
         self._slots: Final = SlotDriver(scope, keys.with_slots(), clock, gone, seen, tell, self._note_disagreement)
 
@@ -204,18 +203,23 @@ class LineDriver:
         self._go_on()
         return asked.answer
 
-    async def do(self, request: Request, spec: LockSpec) -> Answered:
+    def do(self, request: Request, spec: LockSpec) -> Coroutine[Any, Any, Answered]:
         """Ask, and wait for the answer. If the line is idle, the step is taken right here, without a task for it.
 
         A caller that is cancelled does not know if the request was answered; it asks to leave.
         """
-        while self._is_of_mutex(spec):
-            answered = await self.mutex.do(request, spec)
-            if answered is not None:
-                return answered
-            self._is_mutex = False
-            with suppress(OtherLayoutError):  # it was of another kind a moment ago
-                return await self._do_counted(request, spec)
+        is_mutex = (self._is_mutex and spec.kind == MUTEX) or self._is_of_mutex(spec)
+        return self.mutex.do(request, spec) if is_mutex else self._do_other(request, spec)
+
+    async def _do_no_mutex(self, request: Request, spec: LockSpec) -> Answered:
+        """Answer a request on a line that was taken for a mutex, and is of another kind."""
+        self._is_mutex = False
+        try:
+            return await self._do_counted(request, spec)
+        except OtherLayoutError:  # it was of another kind a moment ago
+            return await self.do(request, spec)
+
+    async def _do_other(self, request: Request, spec: LockSpec) -> Answered:
         asked = self.mutex.asked
         if asked and type(request) is Enter and asyncio.current_task() not in asked:  # it may have asked to leave
             await asyncio.wait(asked)
@@ -594,22 +598,28 @@ def grant_seen(holder: Holder, sight: Sight) -> SeenGrant | None:
     return None if fence is None else SeenGrant(holder, fence, sight.at, sight.asked_at)
 
 
-@final
-class LocalWaiter:
+class LocalWaiter(Struct, eq=False):
     """An entry of this process that waits, or is about to. :attr:`turn` is set when it holds; to None when it is gone.
 
     ``is_gone``: it was evicted after it was granted, before its task took note of the grant.
     """
 
-    __slots__ = ("_loop", "_turn", "entry", "is_gone", "joined", "presence", "since", "spec", "ticket")
+    entry: Entry
+    presence: Presence
+    spec: LockSpec
+    _loop: asyncio.AbstractEventLoop
+    ticket: int | None = None
+    joined: int = 0
+    is_gone: bool = False
+    _since: float | None = None
+    _turn: asyncio.Future[SeenGrant | None] | None = None
 
-    def __init__(self, entry: Entry, presence: Presence, spec: LockSpec, loop: asyncio.AbstractEventLoop) -> None:
-        self.entry, self.presence, self.spec, self._loop = entry, presence, spec, loop
-        self.ticket: int | None = None
-        self.joined = 0
-        self.is_gone = False
-        self.since: Final = loop.time()
-        self._turn: asyncio.Future[SeenGrant | None] | None = None
+    @property
+    def since(self) -> float:
+        """Since when it waits, by the loop's time: since it has a ticket, or was first asked."""
+        if self._since is None:
+            self._since = self._loop.time()
+        return self._since
 
     @property
     def turn(self) -> asyncio.Future[SeenGrant | None]:
@@ -617,6 +627,12 @@ class LocalWaiter:
         if self._turn is None:
             self._turn = self._loop.create_future()
         return self._turn
+
+    def joins(self, ticket: int, joined: int) -> None:
+        """Note the place that it has got, as which of those that joined here."""
+        self.ticket, self.joined = ticket, joined
+        if self._since is None:
+            self._since = self._loop.time()
 
     def settle(self, turn: SeenGrant | None) -> None:
         """Tell the task that waits."""
@@ -716,15 +732,15 @@ class LocalLine:
 
     def keep_hold(self, holder: Holder, hold: LocalHold) -> None:
         """Tell ``hold`` from now on when it is seen to be over."""
-        presence = presence_of(holder.entry)
-        if holder.slot == OUT_OF_SIGHT and presence is not None:
+        if holder.slot == OUT_OF_SIGHT and (presence := presence_of(holder.entry)) is not None:
             self.counted.setdefault(presence, {})[holder.entry.id] = hold
         else:
             self.holds[holder.entry.id] = hold
 
     def forget_hold(self, holder: Holder) -> None:
         """Tell it no longer."""
-        self.holds.pop(holder.entry.id, None)
+        if self.holds.pop(holder.entry.id, None) is not None or not self.counted:
+            return
         presence = presence_of(holder.entry)
         if presence is not None and presence in self.counted:
             self.counted[presence].pop(holder.entry.id, None)
@@ -747,7 +763,7 @@ class LocalLine:
     def note_ticket(self, wait: LocalWaiter, ticket: int) -> None:
         """Note the place that one who waits here has got."""
         self._joined += 1  # tickets would not do: those of another life of the line begin anew
-        wait.ticket, wait.joined = ticket, self._joined
+        wait.joins(ticket, self._joined)
 
     async def look(self, also: Collection[str] = ()) -> Sight:
         """Read the line and tell the waiters and holds of this process.

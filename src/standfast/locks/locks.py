@@ -58,7 +58,7 @@ from standfast.stores.protocol import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from standfast.audit import AuditedAction
     from standfast.durations import Duration
@@ -119,7 +119,6 @@ class Hold:
         "_timer",
         "called_from",
         "fence",
-        "grant",
         "key",
         "known_at",
         "mode",
@@ -135,8 +134,7 @@ class Hold:
         self.fence: Final = place.turn.fence
         self.mode: Final = holder.entry.mode
         self.since: Final = holder.granted_at
-        self.known_at: Final = lines.clock.elapsed()
-        self.grant: Final[RecordKey] = place.line.driver.keys.grant_of(holder)
+        self.known_at: Final = place.known_at
         self._lost: asyncio.Event | None = None
         self.reason = ""
         self._lines, self._place, self._on_lost = lines, place, lost
@@ -155,6 +153,11 @@ class Hold:
             if self.reason not in ("", GIVEN_BACK):
                 self._lost.set()
         return self._lost
+
+    @property
+    def grant(self) -> RecordKey:
+        """The record that says who holds it; its version is the fence."""
+        return self._place.line.driver.keys.grant_of(self._place.turn.holder)
 
     @property
     def guard(self) -> Check:
@@ -198,7 +201,8 @@ class Hold:
         self.reason = reason
         if self._lost is not None:
             self._lost.set()
-        if self._lines.hooks or not self._lines.is_closing:  # a program that ends with a lock in hand is not warned
+        # A program that ends with a lock in hand is not warned.
+        if self._lines.is_watched or not self._lines.is_closing:
             at, family = self._lines.clock.wall(), self._place.line.driver.keys.address[1]
             self._lines.hooks.emit(
                 LeaseLost(at=at, key=self.key, family=family, kind=self._kind, fence=self.fence, reason=reason)
@@ -248,23 +252,24 @@ class Holding:
         if self._place is not None or self._leaving:
             raise UsageError(f"the hold of {self._request.name}", "is in use already", "make a new hold for each block")
         self._leaving = True  # until it is held: no other task may enter meanwhile
-        asked_at = self._lines.clock.elapsed() if self._lines.hooks else Instant(0)
+        lines = self._lines
+        asked_at = lines.clock.elapsed() if lines.is_watched else Instant(0)
         try:
-            place = await acquire(self._lines, self._request)
+            place = await acquire(lines, self._request)
         except BaseException as problem:
-            if self._lines.hooks:
+            if lines.is_watched:
                 self._tell_refused(problem, asked_at)
             raise
         finally:
             self._leaving = False
-        task = asyncio.current_task(self._lines.loop)
-        self._task, self._cancelling = task, task.cancelling() if task is not None else 0
+        task = self._task = place.task
+        self._cancelling = task.cancelling() if task is not None else 0
         self._place = place
-        hold = self._hold = Hold(self._lines, self._request, place, self._lost)
+        hold = self._hold = Hold(lines, self._request, place, self._lost)
         place.line.keep_hold(place.turn.holder, hold)
         note_taken(place.entry.owner)
-        self._lines.note_taken()
-        if self._lines.hooks:
+        lines.held += 1
+        if lines.is_watched:
             self._tell_acquired(hold, asked_at)
         return hold
 
@@ -316,12 +321,19 @@ class Holding:
             others = None
             if by_us and self._task is not None:  # losing the lock has cancelled it; others may have, too
                 others = await undo_cancellation(self._task, self._cancelling, error)
-            left = await self._give_back(place, hold)
+            if place.turn.holder.ends_at is not None:
+                hold.close()
+            place.line.forget_hold(place.turn.holder)
+            note_given_back(place.entry.owner)
+            try:
+                left = await release(self._lines, place, self._request)
+            finally:
+                self._lines.note_given_back()
         finally:
             reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now is no loss
             self._place = self._hold = self._task = None
             self._leaving = False
-        if self._lines.hooks:
+        if self._lines.is_watched:
             self._tell_released(hold, reason, left)
         if others is not None:
             raise others
@@ -329,15 +341,6 @@ class Holding:
             return
         if reason or (left is not None and not left.was_holding):
             raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
-
-    async def _give_back(self, place: HeldEntry, hold: Hold) -> Left | None:
-        hold.close()
-        place.line.forget_hold(place.turn.holder)
-        note_given_back(place.entry.owner)
-        try:
-            return await release(self._lines, place, self._request)
-        finally:
-            self._lines.note_given_back()
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Decorate a coroutine function: each call takes the lock anew and holds it until the call ends."""
@@ -428,6 +431,10 @@ def check_text(value: str | None, what: str, longest: int) -> str:
 
 # The documented way to learn where we are called from, and cheap.
 _frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+_BLOCKING: Final = "standfast.blocking."
+
+
+MUTEX: Final = LockSpec("mutex", Rules(1))
 
 
 class DurableLock:
@@ -435,7 +442,9 @@ class DurableLock:
 
     __slots__ = ("_address", "_audit", "_lease", "_lines", "_name", "_spec", "key")
 
-    def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float, audit: Audit | None = None) -> None:
+    def __init__(
+        self, lines: Lines, key: Key | str, lease: float, audit: Audit | None = None, spec: LockSpec = MUTEX
+    ) -> None:
         self.key: Final = key
         if isinstance(key, Key) and key.family.history:
             spec = structs.replace(spec, history=key.family.history)
@@ -467,7 +476,10 @@ class DurableLock:
         on_leave: ExtraChanges[Answer] | None = None,
     ) -> Holding:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
-        called_from = _place(_frame(depth))
+        frame = _frame(depth)
+        while frame.f_globals.get("__name__", "").startswith(_BLOCKING) and frame.f_back is not None:
+            frame = frame.f_back  # the blocking face of a lock is no user code
+        called_from = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if not options:  # nothing to check
             plain = AcquireRequest(
                 self._name,
@@ -562,13 +574,6 @@ def _on_lost(value: object) -> OnLost:
     return value
 
 
-def _place(frame: FrameType) -> str:
-    """Return where user code stands; the blocking face of a lock is none of it."""
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("standfast.blocking."):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 # --- A mode lock: holders of one mode share, those of different modes exclude each other ---------------------------
 
 
@@ -604,7 +609,7 @@ class ModeLock(DurableLock):
             problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
             raise InvalidArgumentError("the modes of a lock", problem, "nothing")
         self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
-        super().__init__(lines, key, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease, audit)
+        super().__init__(lines, key, lease, audit, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))))
 
     def hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
         """Hold it in ``mode`` for the length of an ``async with`` block; options as for a mutex.
@@ -648,8 +653,6 @@ def _checked(modes: Iterable[str]) -> tuple[str, ...]:
 
 # --- A mutex: one holder at a time, across all processes on the store ----------------------------------------------
 
-MUTEX: Final = LockSpec("mutex", Rules(1))
-
 
 @final
 class Mutex(DurableLock):
@@ -662,9 +665,6 @@ class Mutex(DurableLock):
     """
 
     __slots__ = ()
-
-    def __init__(self, lines: Lines, key: Key | str, lease: float, audit: Audit | None = None) -> None:
-        super().__init__(lines, key, MUTEX, lease, audit)
 
     def hold(self, **options: Unpack[HoldOptions]) -> Holding:
         """Hold it for the length of an ``async with`` block, or of each call of a function that this decorates.
@@ -708,7 +708,7 @@ class Semaphore(DurableLock):
     __slots__ = ()
 
     def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float, audit: Audit | None = None) -> None:
-        super().__init__(lines, key, LockSpec("semaphore", Rules(check_permits(permits))), lease, audit)
+        super().__init__(lines, key, lease, audit, LockSpec("semaphore", Rules(check_permits(permits))))
 
     def hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
         """Hold ``weight`` permits for the length of an ``async with`` block.

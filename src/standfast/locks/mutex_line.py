@@ -76,7 +76,7 @@ from standfast.stores.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 
     from standfast.clock import Clock
     from standfast.locks.line_records import Answer, ExtraChanges, LineKeys, Request, Resize
@@ -315,6 +315,7 @@ class MutexDriver:
         dead: Presences that are known to be gone, and which of them were seen to die.
         seen: Called with what each step has left behind.
         granted: Called with the grant of another entry that a step has made.
+        elsewhere: Answers a request on a line that is of another kind.
 
     Attributes:
         asked: Requests that no caller waits for. One that enters comes after them.
@@ -329,12 +330,17 @@ class MutexDriver:
         dead: tuple[set[str], set[str]],
         seen: Callable[[Sight], None],
         granted: Callable[[Record], object],
+        elsewhere: Callable[[Request, LockSpec], Awaitable[Answered]],
     ) -> None:
         self._scope, self._keys, self._clock, self._seen, self._granted = scope, keys, clock, seen, granted
+        self._elsewhere: Final = elsewhere
+        self._grant: Final = keys.grant(SLOT)
+        self._present: Final = Present(keys.head)
+        self._empty: Final = Empty(keys.queue)
         self._dead, self._killed = dead
         self._head: Record | None = None
         self._pace = self._told_pace = 0.0
-        self._own_head = HEAD
+        self._own_head = Put(keys.head, HEAD)  # says how long holds of this process take
         self._is_checked = False  # the store has seen all keys of this line once
         self.held_since: Instant | None = None
         self._known: Final[deque[Record]] = deque()  # the first tickets, which are not moved by the store
@@ -356,32 +362,43 @@ class MutexDriver:
         if not task.cancelled():
             task.exception()  # its caller may be gone
 
-    async def do(self, request: Request, spec: LockSpec) -> Answered | None:
-        """Answer a request; None: the line is of another kind."""
+    def do(self, request: Request, spec: LockSpec) -> Coroutine[Any, Any, Answered]:
+        """Answer a request."""
         if type(request) is Enter:
             if self.asked and asyncio.current_task() not in self.asked:  # this task may have asked to leave
-                await asyncio.wait(self.asked)
+                return self._enter_after(request, spec)
             if _is_plain(request, spec):
-                return await self._enter(request, spec)
+                return self._enter(request, spec)
         elif type(request) is Leave:
-            ticket = self._tickets.pop(request.entry_id, None)
-            if _just_leaves(request, spec) and request.fence is not None:
-                return await self._leave(request, request.fence, spec)
-            if _just_leaves(request, spec) and ticket is not None:
-                return await self._withdraw(request, ticket, spec)
-        return await self.step(request, spec)
+            ticket = self._tickets.pop(request.entry_id, None) if self._tickets else None
+            brings = request.extra_changes or request.marker
+            if not (brings or request.by_force or request.only_waiting or spec.history):
+                if request.fence is not None:
+                    return self._leave(request, request.fence, spec)
+                if ticket is not None:
+                    return self._withdraw(request, ticket, spec)
+        return self._do_generally(request, spec)
+
+    async def _enter_after(self, request: Enter, spec: LockSpec) -> Answered:
+        """Let an entry join when all that was asked before is answered."""
+        await asyncio.wait(self.asked)
+        return await (self._enter if _is_plain(request, spec) else self._do_generally)(request, spec)
+
+    async def _do_generally(self, request: Request, spec: LockSpec) -> Answered:
+        answered = await self.step(request, spec)
+        return await self._elsewhere(request, spec) if answered is None else answered
 
     # --- the short ways ------------------------------------------------------------------------------------------
 
-    async def _enter(self, request: Enter, spec: LockSpec) -> Answered | None:
-        keys, entry, scope = self._keys, request.entry, self._scope
-        value, grant = WAITERS.encode_own(Waiter(entry)), keys.grant(SLOT)
-        extra, before = _guarded(request.extra_changes)
-        head = self._own_head
-        ways = [Alternative((Put(keys.head, head), Stamped(grant, value), *extra), before=before)]
+    async def _enter(self, request: Enter, spec: LockSpec) -> Answered:
+        entry, scope, grant, put = request.entry, self._scope, self._grant, self._own_head
+        value, extra, before = WAITERS.encode_own(Waiter(entry)), _NONE, None
+        if request.extra_changes is not None:
+            extra, before = request.extra_changes.guarded or (), request.extra_changes.before
+        ways = [Alternative((put, Stamped(grant, value), *extra), before=before)]
         if request.waits:
-            append = Append(keys.queue, value, suffix_of(entry), stamped=True)
-            ways.append(Alternative((Present(keys.head), append, *extra), before=before))
+            append = Append(self._keys.queue, value, suffix_of(entry), stamped=True)
+            ways.append(Alternative((self._present, append, *extra), before=before))
         for _ in range(QUICK_TRIES):
             asked_at = self._clock.elapsed()
             chosen = await (scope.choose_unchecked if self._is_checked and not extra else scope.choose)(*ways)
@@ -390,13 +407,14 @@ class MutexDriver:
                 if request.waits and not any(each.key in chosen.current for each in extra):
                     continue  # it got free between the first alternative and the second
                 break
-            if chosen.index == 0:
-                self._head, self.held_since = Record(keys.head, head, chosen.version), chosen.at
-                holder = Holder(structs.replace(entry, entered_at=chosen.at), SLOT, chosen.at)
-                fences = {entry.id: chosen.version}
-                return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", fences, chosen.at, asked_at))
-            return await self._joined(entry, chosen, extra, asked_at)
-        return await self.step(request, spec)
+            if chosen.index != 0:
+                joined = await self._joined(entry, chosen, extra, asked_at)
+                return await self._elsewhere(request, spec) if joined is None else joined
+            at, version = chosen.at, chosen.version
+            self._head, self.held_since = Record(put.key, put.value, version), at
+            holder = Holder(structs.replace(entry, entered_at=at), SLOT, at)
+            return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", {entry.id: version}, at, asked_at))
+        return await self._do_generally(request, spec)
 
     async def _joined(
         self, entry: Entry, chosen: Choice, extra: Iterable[Change], asked_at: Instant
@@ -419,26 +437,25 @@ class MutexDriver:
         line = Line(ONE, (), (), UNDRAWN, 0, sparse=True)
         return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
 
-    async def _leave(self, request: Leave, fence: int, spec: LockSpec) -> Answered | None:
-        keys, grant = self._keys, self._keys.grant(SLOT)
+    async def _leave(self, request: Leave, fence: int, spec: LockSpec) -> Answered:
+        keys, grant = self._keys, self._grant
         move = Alternative((MoveFirst(keys.queue, grant, fence, keys.inboxes),))
         for _ in range(QUICK_TRIES):
             head = self._head
             if head is None or (head.value != HEAD and _head_in(head.value).history):
                 break
             asked_at = self._clock.elapsed()
-            free = Alternative((Empty(keys.queue), Delete(keys.head, head.version), Delete(grant, fence)))
+            free = Alternative((self._empty, Delete(keys.head, head.version), Delete(grant, fence)))
             chosen = await self._scope.choose_unchecked(move, free)
             if isinstance(chosen, Choice):
                 self._note_pace(chosen.at)
                 if chosen.moved is not None:
                     self._granted(chosen.moved)
-                left = Left(was_holding=True, was_waiting=False)
-                return Answered(left, Sight(Line(ONE), "", {}, chosen.at, asked_at))
+                return Answered(_HELD, Sight(_FREE, "", {}, chosen.at, asked_at))
             if keys.head not in chosen.current:
                 break
             self._head = chosen.current[keys.head]
-        return await self.step(request, spec)
+        return await self._do_generally(request, spec)
 
     async def leave_known(self, request: Leave, spec: LockSpec) -> Answered | None:
         """Let a run leave, together with what it brings along, without a look; None: it has not.
@@ -503,13 +520,14 @@ class MutexDriver:
         pace = max(SHORTEST_PACE, pace)
         if not 0.7 * self._told_pace < pace < 1.4 * self._told_pace:  # else it is near enough
             self._told_pace = pace
-            self._own_head = HEADS.encode_own(Head("", MUTEX, ONE, pace=float(f"{pace:.1g}")))
+            head = Head("", MUTEX, ONE, pace=float(f"{pace:.1g}"))
+            self._own_head = Put(self._keys.head, HEADS.encode_own(head))
 
-    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
+    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered:
         asked_at = self._clock.elapsed()
         gone = await self._scope.commit(Delete(ticket, self._keys.number(ticket)))  # the number is its version
         if isinstance(gone, Conflict):  # it has been granted, or is in the line no more
-            return await self.step(request, spec)
+            return await self._do_generally(request, spec)
         left = Left(was_holding=False, was_waiting=True)
         return Answered(left, Sight(Line(ONE), "", {}, gone.at, asked_at))
 
@@ -663,6 +681,9 @@ class MutexDriver:
 
 
 _ANY: Final = LockSpec("", ONE)
+_NONE: Final[tuple[Change, ...]] = ()
+_FREE: Final = Line(ONE)
+_HELD: Final = Left(was_holding=True, was_waiting=False)
 _NOTHING_SEEN: Final = Snapshot(Instant(0), {})
 
 
@@ -679,20 +700,9 @@ def _is_plain(request: Enter, spec: LockSpec) -> bool:
     return is_new and is_known and entry.woken and entry.max_hold is None
 
 
-def _guarded(extra: ExtraChanges[Answer] | None) -> tuple[tuple[Change, ...], Instant | None]:
-    """Return the changes that a request brings along, and when they must be done."""
-    return ((), None) if extra is None else (extra.guarded or (), extra.before)
-
-
 def _is_lasting(change: Change) -> bool:
     """Return True if a change leaves nothing by which it could be undone."""
     return isinstance(change, Delete) or (isinstance(change, Put) and bool(change.expected))
-
-
-def _just_leaves(request: Leave, spec: LockSpec) -> bool:
-    """Return True if an entry leaves that knows its place, by itself, and brings nothing along."""
-    brings = request.extra_changes or request.marker
-    return not (brings or request.by_force or request.only_waiting or spec.history)
 
 
 def next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:

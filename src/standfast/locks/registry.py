@@ -92,10 +92,17 @@ _ANY: Final = LockSpec("", Rules())
 
 @final
 class Lines:
-    """All lines of one space in which this process takes part."""
+    """All lines of one space in which this process takes part.
+
+    Attributes:
+        is_watched: A hook wants to be told of ordinary work.
+        is_listening: It hears wakes.
+        held: How many holds have begun and not come to their end.
+    """
 
     def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
         self.scope, self.clock, self.hooks = scope, clock, hooks
+        self.is_watched: Final = bool(hooks)
         self.loop: Final = asyncio.get_running_loop()
         self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
         self._lines: Final[OrderedDict[tuple[str, ...], LocalLine]] = OrderedDict()
@@ -103,6 +110,7 @@ class Lines:
         self._by_grants: Final[dict[bytes, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
+        self.is_listening = False
         self._polling: asyncio.Task[None] | None = None
         self._starting: asyncio.TimerHandle | None = None
         self._given_back: Final = asyncio.Event()
@@ -111,10 +119,9 @@ class Lines:
         can = scope.store.capabilities
         self._is_told: Final = can.wakes == "push"
         self._patience: Final = PATIENCE if can.reach == "network" and self._is_told else 0
-        self._entered = self._held = 0
-        self._secret: Final = (
-            secrets.token_urlsafe(16) + ":"
-        )  # a process that names an entry of this process has read it
+        self._entered = self.held = 0
+        secret = secrets.token_urlsafe(16)  # a process that names an entry of this process has read it
+        self._entry_ids: Final = f"{scope.presence_name}:{secret}:"
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
@@ -128,13 +135,15 @@ class Lines:
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
         """Return this process's part of the line at an address."""
-        found = self._lines.pop(address, None)
-        if found is None:
-            found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
-            self._by_head[found.driver.keys.head] = found
-            self._by_grants[found.driver.keys.grants] = found
-            self._forget_some()
-        self._lines[address] = found  # the latest used comes last
+        found = self._lines.get(address)
+        if found is not None:
+            self._lines.move_to_end(address)  # the latest used comes last
+            return found
+        found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
+        self._by_head[found.driver.keys.head] = found
+        self._by_grants[found.driver.keys.grants] = found
+        self._forget_some()
+        self._lines[address] = found
         return found
 
     def _forget_some(self) -> None:
@@ -157,7 +166,7 @@ class Lines:
     def new_entry_id(self) -> str:
         """Return an id for one acquisition, unlike any other."""
         self._entered += 1
-        return f"{self.scope.presence_name}:{self._secret}{self._entered}"
+        return f"{self._entry_ids}{self._entered}"
 
     def is_news(self, address: tuple[str, ...], spec: LockSpec) -> bool:
         """Tell, once for each, that a call site disagrees with a line."""
@@ -166,11 +175,6 @@ class Lines:
         self._told.add((address, spec))
         return True
 
-    @property
-    def is_listening(self) -> bool:
-        """Whether it hears wakes."""
-        return self._listening is not None
-
     async def listen(self) -> None:
         """Hear wakes from now on."""
         if self._listening is None:
@@ -178,6 +182,7 @@ class Lines:
             await watch.__aenter__()
             if self._listening is None:
                 self._listening = self.own(self._hear(watch))
+                self.is_listening = True
 
     async def _hear(self, watch: Watch) -> None:
         try:
@@ -407,14 +412,11 @@ class Lines:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def note_taken(self) -> None:
-        """Note that a hold has begun."""
-        self._held += 1
-
     def note_given_back(self) -> None:
         """Note that a hold has come to its end."""
-        self._held -= 1
-        self._given_back.set()
+        self.held -= 1
+        if self.is_closing:
+            self._given_back.set()
 
     async def aclose(self) -> None:
         """Stop: tell all holds and waiters, let them finish, and give up the presences.
@@ -446,7 +448,7 @@ class Lines:
     async def _let_bodies_end(self) -> None:
         try:
             async with asyncio.timeout(BODIES_END_WITHIN):
-                while self._held:
+                while self.held:
                     self._given_back.clear()
                     await self._given_back.wait()
         except TimeoutError:

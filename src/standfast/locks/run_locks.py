@@ -515,7 +515,7 @@ class RunLine(DurableLock):
     __slots__ = ("_claim", "names")
 
     def __init__(self, lines: Lines, workflow: str, run_id: str, lease: float) -> None:
-        super().__init__(lines, RUNS(workflow, run_id), RUN_LOCK, lease)
+        super().__init__(lines, RUNS(workflow, run_id), lease, spec=RUN_LOCK)
         self.names: Final = (workflow, run_id)
         self._claim: Final = ClaimGuard(lines.scope, workflow, run_id)
 

@@ -353,7 +353,7 @@ async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back
 
     async with mutex.hold(timeout=5):
         assert len(space._lines.line(mutex._address).holds) == 1
-    assert space._lines._held == 0
+    assert space._lines.held == 0
 
 
 @pytest.mark.parametrize("waits", [True, False])

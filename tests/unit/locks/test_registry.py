@@ -100,7 +100,7 @@ async def test_a_line_is_read_for_a_lost_notification_if_one_has_waited_for_long
     entry = Entry("e", "o", OfPresence(presence.name), Instant(0))
     wait = line.waits["e"] = LocalWaiter(entry, presence, LockSpec("mutex", Rules(1)), asyncio.get_running_loop())
     assert not lines._may_have_missed(line)
-    wait.since -= _first_poll(line, 0)  # type: ignore[misc]  # as if it had waited for that long
+    wait._since = wait.since - _first_poll(line, 0)  # as if it had waited for that long
     assert lines._may_have_missed(line)
     del line.waits["e"]
     lines.heartbeat.leave(presence)

@@ -322,7 +322,7 @@ class SharedTurnContext:
             raise
         turn.place, turn.superseded = place, taking.superseded()
         turn.begin(place.guard, place.granted_at)
-        self._arbiter.lines.note_taken()
+        self._arbiter.lines.held += 1
         return turn
 
     async def _explain(self, turn: SharedTurn, error: BaseException) -> None:
