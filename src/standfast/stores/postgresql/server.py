@@ -37,7 +37,7 @@ from standfast.stores.postgresql.statements import (
     choices_made,
     page,
     payload,
-    quick_choice,
+    quick_call,
     quick_choice_made,
     records,
     write_parameters,
@@ -169,7 +169,7 @@ class PostgresServer:
 
     async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
         """Do all choices in one transaction, and in one round trip."""
-        quick = quick_choice(intent, self._calls) if self._writer.is_direct else None
+        quick = quick_call(intent, self._calls) if self._writer.is_direct else None
         if quick is not None and (made := await self._choose_quickly(intent, *quick)) is not None:
             return made
         parameters = choice_parameters(intent, self._options.schema)
@@ -220,7 +220,7 @@ class PostgresServer:
         self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
     ) -> asyncio.Future[Any] | None:
         """Do as :meth:`choose` does, without a task that waits for the answer."""
-        quick = quick_choice(intent, self._calls)
+        quick = quick_call(intent, self._calls)
         statement, parameters = quick or (self._calls.choose, choice_parameters(intent, self._options.schema))
 
         def take(answer: Rows | Exception) -> None:

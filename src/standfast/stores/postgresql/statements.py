@@ -15,7 +15,6 @@ from standfast.errors import UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import (
     ABSENT,
-    Alternative,
     Append,
     Check,
     Delete,
@@ -27,6 +26,7 @@ from standfast.stores.protocol import (
     Snapshot,
     Stamped,
 )
+from standfast.stores.remote.choices import CreateOrAppend, quick_choice
 from standfast.stores.remote.server import (
     ChoiceIntent,
     ChoiceRefused,
@@ -405,42 +405,14 @@ def _choice_answer(
 # --- two choices that have functions of their own ------------------------------------------------------------------
 
 
-def quick_choice(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tuple[Any, ...]] | None:
+def quick_call(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tuple[Any, ...]] | None:
     """Return the call that makes a choice without ``choose``, and its parameters; None: there is none for it."""
-    if any(intent.messages):
+    choice = quick_choice(intent)
+    if choice is None:
         return None
-    match intent.choices:
-        case (
-            (
-                Alternative(changes=(MoveFirst() as move,), after=None, before=None),
-                Alternative(changes=(Empty() as empty, Delete() as other, Delete() as gone), after=None, before=None),
-            ),
-        ) if (
-            empty.prefix == move.prefix
-            and (gone.key, gone.expected) == (move.to, move.expected)
-            and move.expected
-            and other.expected
-            and move.to < other.key
-        ):
-            named = (move.to, move.expected, other.key, other.expected, move.prefix, move.inboxes)
-            return calls.move_or_delete, (intent.handle, intent.number, *named, intent.origin.encode(), LONGEST_MOVED)
-        case (
-            (
-                Alternative(changes=(Put() as put, Stamped() as made), after=None, before=None),
-                Alternative(changes=(Present() as present, Append() as append), after=None, before=None),
-            ),
-        ) if (
-            put.key == present.key
-            and made.value == append.value
-            and append.stamped
-            and put.expected == made.expected == ABSENT
-            and put.expires_at is made.expires_at is None
-            and made.key < put.key
-        ):
-            given = (made.key, made.value, put.key, put.value, append.prefix, append.suffix)
-            return calls.create_or_append, (intent.handle, intent.number, *given)
-        case _:
-            return None
+    if isinstance(choice, CreateOrAppend):
+        return calls.create_or_append, (intent.handle, intent.number, *choice)
+    return calls.move_or_delete, (intent.handle, intent.number, *choice, intent.origin.encode(), LONGEST_MOVED)
 
 
 def quick_choice_made(row: Fields, intent: ChoiceIntent) -> ChoicesMade | None:

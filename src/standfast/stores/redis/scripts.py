@@ -51,7 +51,7 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key[start + 1 : end] if 0 <= start < end - 1 else key, 0) % SLOTS
 
 
-# --- the scripts that the server runs: the files in ``lua/``, each behind the common head and parts it shares ------
+# --- the scripts that the server runs: the files in ``lua/``, each behind parts that it shares with others ---------
 
 _packer: Any = hiredis  # its types know commands of one part only
 
@@ -62,10 +62,10 @@ class Script:
 
     __slots__ = ("_hash", "_text", "name")
 
-    def __init__(self, name: str, *shared: str) -> None:
+    def __init__(self, *parts: str) -> None:
         folder = resources.files("standfast.stores.redis").joinpath("lua")
-        text = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("head", *shared, name))
-        self.name: Final = name
+        text = "".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
+        self.name: Final = parts[-1]
         self._text: Final = text.encode()
         self._hash: Final = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
 
@@ -84,16 +84,18 @@ def pack(*parts: Argument) -> bytes:
     return packed
 
 
-WRITE: Final = Script("write", "records")
-CHOOSE: Final = Script("choose", "records")
-READ: Final = Script("read")
-SCAN: Final = Script("scan")
-RESERVE: Final = Script("reserve")
-CLOSE: Final = Script("close")
-SWEEP: Final = Script("sweep")
-FORGET: Final = Script("forget")
-SUBSCRIBE: Final = Script("subscribe")
-AUDIENCE: Final = Script("audience")
-LOAD: Final = Script("load")
-MARK: Final = Script("mark")
-PROBE: Final = Script("probe")
+WRITE: Final = Script("head", "records", "write")
+CHOOSE: Final = Script("head", "records", "choose")
+CREATE_OR_APPEND: Final = Script("quick", "create_or_append")
+MOVE_OR_DELETE: Final = Script("quick", "move_or_delete")
+READ: Final = Script("head", "read")
+SCAN: Final = Script("head", "scan")
+RESERVE: Final = Script("head", "reserve")
+CLOSE: Final = Script("head", "close")
+SWEEP: Final = Script("head", "sweep")
+FORGET: Final = Script("head", "forget")
+SUBSCRIBE: Final = Script("head", "subscribe")
+AUDIENCE: Final = Script("head", "audience")
+LOAD: Final = Script("head", "load")
+MARK: Final = Script("head", "mark")
+PROBE: Final = Script("head", "probe")

@@ -15,28 +15,34 @@ from standfast.keys import RecordKey
 from standfast.stores.backend import EXPORTED, OPEN, Batching, moved_error, pages
 from standfast.stores.protocol import (
     ABSENT,
-    Append,
     Capabilities,
-    Check,
-    Delete,
-    MoveFirst,
-    Present,
-    Put,
     Record,
     Snapshot,
-    Stamped,
     StoreMeasure,
 )
 from standfast.stores.redis.cluster import Cluster, OneServer, RedisSubscriber, RewindDetector, ScriptCaller
 from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of
 from standfast.stores.redis.liveness import find_store_id, liveness_server
+from standfast.stores.redis.records import (
+    FIELD,
+    choice_answer,
+    choice_fields,
+    digits,
+    drawn,
+    expiry,
+    quick_answer,
+    quick_fields,
+    unpack,
+)
 from standfast.stores.redis.scripts import (
     AUDIENCE,
     CHOOSE,
     CLOSE,
+    CREATE_OR_APPEND,
     FORGET,
     LOAD,
     MARK,
+    MOVE_OR_DELETE,
     PROBE,
     READ,
     RESERVE,
@@ -49,11 +55,11 @@ from standfast.stores.redis.scripts import (
     slot_of,
 )
 from standfast.stores.redis.sentinel import SentinelRoutes
+from standfast.stores.remote.choices import CreateOrAppend, quick_choice
 from standfast.stores.remote.connection import tell_failover_loss, warn_not_durable
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import (
     Audience,
-    ChoiceRefused,
     ChoicesMade,
     ChoiceWritten,
     Landed,
@@ -69,10 +75,9 @@ if TYPE_CHECKING:
     from standfast.errors import StoreMovedError
     from standfast.events import Hooks
     from standfast.stores.backend import Scan
-    from standfast.stores.protocol import AlternativeChange, Empty
     from standfast.stores.redis.cluster import Routes
     from standfast.stores.redis.connection import Dialer, RedisOptions, Reply
-    from standfast.stores.redis.scripts import Argument
+    from standfast.stores.redis.scripts import Argument, Script
     from standfast.stores.redis.sentinel import SentinelFinder
     from standfast.stores.remote.server import ChoiceIntent, Intent, Listener, Message
 
@@ -90,7 +95,7 @@ KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 T = TypeVar("T")
 
 _LEAVES_WITHIN: Final = 1.0
-_WRITTEN, _LOST, _CLOSED, _STALE, _FROZEN, _UNMARKED = range(6)
+_WRITTEN, _LOST, _CLOSED, _STALE, _FROZEN, _UNMARKED, _OTHERWISE = range(7)
 _FLOOR: Final = 12
 _CHOICE_FLOOR: Final = 3
 """Where the floor stands among the arguments."""
@@ -126,6 +131,7 @@ class RedisServer(ServerDefaults):
         self._known: Final[dict[bytes, RedisKeys]] = {}
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
+        self._otherwise: tuple[str, int] | None = None  # the last attempt that the script for its choice did not make
         self._liveness: Final = (
             join_liveness(liveness_server(dialer, options, facts.store_id, finder)) if facts.store_id else None
         )
@@ -168,9 +174,8 @@ class RedisServer(ServerDefaults):
         return self.calls.run_soon(WRITE, names, keys, self._arguments(intent, names), take)
 
     def _written(self, intent: Intent, names: RedisKeys, answer: list[Any]) -> Written | WriteRefused:
+        self._check_attempt(intent, answer)
         status, at = answer[0], Instant(answer[1])
-        if status == _CLOSED:
-            raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         if status != _WRITTEN:
             return WriteRefused(at, _current(intent, answer[3], at) if status == _LOST else {}, stale=status == _STALE)
         self._seen.acknowledge(names, intent.handle, intent.number)
@@ -209,6 +214,10 @@ class RedisServer(ServerDefaults):
         """Do all choices in one script."""
         names = self.names(intent.namespace)
         keys = (names.head, names.records, names.order, names.expiries, names.attempts)
+        if (quick := self._quick_call(intent, names)) is not None and (intent.handle, intent.number) != self._otherwise:
+            answer = await self.calls.run(*quick, once=True, replicated=True)
+            if answer[0] != _OTHERWISE:
+                return self._made_quickly(intent, names, answer)
         arguments = self._choices(intent, names)
         if self._options.replicas and intent.namespace not in self._met:
             arguments[_CHOICE_FLOOR] = await self._meet(names)
@@ -225,6 +234,14 @@ class RedisServer(ServerDefaults):
     ) -> asyncio.Future[None] | None:
         """Do as :meth:`choose` does, without a task that waits for the answer."""
         names = self.names(intent.namespace)
+        if (quick := self._quick_call(intent, names)) is not None:
+
+            def take_quickly(answer: list[Any] | Exception | None) -> None:
+                if type(answer) is list and answer[0] == _OTHERWISE:
+                    self._otherwise = (intent.handle, intent.number)
+                arrive(self._told(answer, lambda found: self._made_quickly(intent, names, found)))
+
+            return self.calls.run_soon(*quick, take_quickly)
         keys = (names.head, names.records, names.order, names.expiries, names.attempts)
 
         def take(answer: list[Any] | Exception | None) -> None:
@@ -232,11 +249,32 @@ class RedisServer(ServerDefaults):
 
         return self.calls.run_soon(CHOOSE, names, keys, self._choices(intent, names), take)
 
-    def _made(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
-        at = Instant(answer[1])
+    def _quick_call(
+        self, intent: ChoiceIntent, names: RedisKeys
+    ) -> tuple[Script, RedisKeys, Sequence[bytes], Sequence[Argument]] | None:
+        """Return the call of the script that is made for a choice; None: there is none for it."""
+        choice = quick_choice(intent)
+        if choice is None:
+            return None
+        script = CREATE_OR_APPEND if isinstance(choice, CreateOrAppend) else MOVE_OR_DELETE
+        attempt = (intent.handle, intent.number, self._seen.acknowledged(names, intent.handle))
+        keys = (names.head, names.records, names.order, names.attempts)
+        return script, names, keys, (*attempt, *quick_fields(choice, intent.origin, names.channel))
+
+    def _made_quickly(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
+        self._check_attempt(intent, answer)
+        self._seen.acknowledge(names, intent.handle, intent.number)
+        made = quick_answer(intent.choices[0], answer)
+        return ChoicesMade((made,), self._topics.meet(intent.namespace, answer[3]))
+
+    def _check_attempt(self, intent: Intent | ChoiceIntent, answer: list[Any]) -> None:
         if answer[0] == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
-        answers = tuple([_choice_answer(each, at) for each in answer[4]])
+
+    def _made(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
+        self._check_attempt(intent, answer)
+        at = Instant(answer[1])
+        answers = tuple([choice_answer(each, at) for each in answer[4]])
         if any(type(each) is ChoiceWritten and each.version for each in answers):
             self._seen.acknowledge(names, intent.handle, intent.number)
         return ChoicesMade(answers, self._topics.meet(intent.namespace, answer[3]))
@@ -246,7 +284,7 @@ class RedisServer(ServerDefaults):
         """Return what a script that no task waits for has answered; None if it is to be asked again, as ever."""
         if not isinstance(answer, list):
             return answer
-        if answer[0] in {_FROZEN, _UNMARKED}:
+        if answer[0] >= _FROZEN:
             return None
         try:
             return read(answer)
@@ -271,7 +309,7 @@ class RedisServer(ServerDefaults):
                 before = -1 if alternative.before is None else alternative.before
                 arguments += (len(alternative.changes), len(sent), alternative.after or 0, before)
                 for change in alternative.changes:
-                    arguments += _fields(change)
+                    arguments += choice_fields(change)
                 for message in sent:
                     arguments += (self._topics.channel(message.topic), message.data)
         return arguments
@@ -312,7 +350,7 @@ class RedisServer(ServerDefaults):
         self._seen.acknowledge(names, handle, number)
         at, first, count, chosen = answer[3:7]
         if chosen:
-            return Landed(Instant(at), _drawn(chosen))
+            return Landed(Instant(at), drawn(chosen))
         return Landed(Instant(at), tuple(range(first, first + count))) if first else None
 
     async def forget(self, handle: str) -> None:
@@ -563,83 +601,6 @@ async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
         raise UnsuitableStoreError(error.store, error.problem) from None
 
 
-# --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
-
-NEVER: Final = b"9" * 16
-"""The expiry of a record that has none: later than every instant."""
-
-
-def digits(number: int) -> bytes:
-    """Return a version as the scripts compare it."""
-    return b"%016d" % number
-
-
-def expiry(instant: Instant | None) -> bytes:
-    """Return an expiry as it is stored."""
-    return NEVER if instant is None else b"%016d" % instant
-
-
-def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
-    """Return the record that lies at ``key``, if it is there and alive."""
-    if raw is None:
-        return None
-    expires = raw[16:32]
-    if expires == NEVER:
-        return Record(key, raw[32:], int(raw[:16]))
-    expires_at = Instant(int(expires))
-    return None if expires_at <= at else Record(key, raw[32:], int(raw[:16]), expires_at)
-
-
-# --- alternatives as the script takes them, and what it shows of them ----------------------------------------------
-
-
-def _fields(change: AlternativeChange) -> tuple[Argument, ...]:
-    """Return the six fields of a change."""
-    # By exact types: isinstance asks the metaclass of a struct, which takes several times as long.
-    if type(change) is Put or type(change) is Stamped:
-        kind = "p" if type(change) is Put else "s"
-        return kind, change.key, digits(change.expected), change.value, expiry(change.expires_at), ""
-    if type(change) is Delete or type(change) is Check:
-        return "d" if type(change) is Delete else "c", change.key, digits(change.expected), "", "", ""
-    if type(change) is MoveFirst:
-        return "m", change.to, digits(change.expected), change.inboxes, "", change.prefix
-    if type(change) is Append:
-        return "A" if change.stamped else "a", change.prefix, "", change.value, "", change.suffix
-    if type(change) is Present:
-        return "r", change.key, "", "", "", ""
-    return "e", cast("Empty", change).prefix, "", "", "", ""
-
-
-def _drawn(digits: bytes) -> tuple[int, ...]:
-    """Return what was counted for choices: of each its version, or 0, and which alternative it was, from 0, or -1."""
-    numbers = [int(digits[start : start + _FIELD]) for start in range(0, len(digits), _FIELD)]
-    return tuple([each for pair in zip(numbers[::2], numbers[1::2], strict=True) for each in (pair[0], pair[1] - 1)])
-
-
-def _choice_answer(answer: list[Any], at: Instant) -> ChoiceWritten | ChoiceRefused:
-    if answer[0] < 0:
-        return ChoiceRefused(at, *_shown(answer[1], answer[2], at))
-    index, version, present, moved_from, moved_raw = answer
-    moved = unpack(RecordKey.from_encoded(moved_from), moved_raw, at) if moved_from else None
-    return ChoiceWritten(at, index, version, _shown(present, [], at)[0], moved)
-
-
-def _shown(
-    keys: list[bytes | None], below: list[bytes | None], at: Instant
-) -> tuple[dict[RecordKey, Record], dict[RecordKey, Record]]:
-    """Return the live records at keys, and the first ones below prefixes."""
-    records: dict[RecordKey, Record] = {}
-    firsts: dict[RecordKey, Record] = {}
-    for raw_key, raw in zip(keys[::2], keys[1::2], strict=True):
-        key = RecordKey.from_encoded(raw_key or b"")
-        if (record := unpack(key, raw, at)) is not None:
-            records[key] = record
-    for prefix, raw_key, raw in zip(below[::3], below[1::3], below[2::3], strict=True):
-        if (record := unpack(RecordKey.from_encoded(raw_key or b""), raw, at)) is not None:
-            firsts[RecordKey.from_encoded(prefix or b"")] = record
-    return records, firsts
-
-
 # --- transfer: everything under a prefix ---------------------------------------------------------------------------
 #
 # There is no one place that all writes come by: each namespace has a head of its own, in a cluster on a server of its
@@ -652,7 +613,6 @@ def _shown(
 
 _END: Final = b"\x00\x01"
 _SEARCHED: Final = 1_000
-_FIELD: Final = 16
 _MARKED_FROZEN, _OPENED, _AS_IT_IS = "!", "+", ""
 
 
@@ -680,7 +640,7 @@ class RedisTransfer:
         if found is None:
             return Notice()
         text = cast("bytes", found)
-        return Notice(int(text[:_FIELD]), int(text[_FIELD:]))
+        return Notice(int(text[:FIELD]), int(text[FIELD:]))
 
     async def _tell(self, notice: Notice) -> None:
         await self._ask("SET", self._key, digits(notice.reason) + digits(notice.floor))

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from standfast.stores.alternatives import choose, done, keys_in, settled
 from standfast.stores.backend import Applied, ChoiceRider, CommitRider, Deferred
-from standfast.stores.protocol import Alternative, Choice, Commit, Conflict
+from standfast.stores.protocol import (
+    ABSENT,
+    Alternative,
+    Append,
+    Choice,
+    Commit,
+    Conflict,
+    Delete,
+    Empty,
+    MoveFirst,
+    Present,
+    Put,
+    Stamped,
+)
 from standfast.stores.remote.server import ChoiceWritten
 
 if TYPE_CHECKING:
@@ -17,7 +30,7 @@ if TYPE_CHECKING:
     from standfast.stores.alternatives import ChoiceEffect
     from standfast.stores.backend import Outcome, Rider
     from standfast.stores.protocol import Wake
-    from standfast.stores.remote.server import ChoiceRefused
+    from standfast.stores.remote.server import ChoiceIntent, ChoiceRefused
 
 _DEFERRED: Final = Deferred()
 
@@ -95,3 +108,73 @@ def _effect(choice: tuple[Alternative, ...], answer: ChoiceWritten | ChoiceRefus
         return done(answer.index, alternative, answer.at, answer.present.get, lambda _: moved, lambda: version)
     effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.firsts.get, lambda: 0)
     return effect if isinstance(effect.answer, Conflict) else None
+
+
+# --- the two choices that mutexes make all the time: a server may have a quicker way for them ----------------------
+
+
+class CreateOrAppend(NamedTuple):
+    """Create a record with a stamp and one without; or else, as the latter is there, append the former."""
+
+    stamped_key: RecordKey
+    stamped_value: bytes
+    put_key: RecordKey
+    put_value: bytes
+    prefix: RecordKey
+    suffix: bytes
+
+
+class MoveOrDelete(NamedTuple):
+    """Move the first record below a prefix over another one; or else, as there is none, delete that and a third."""
+
+    to_key: RecordKey
+    to_version: int
+    other_key: RecordKey
+    other_version: int
+    prefix: RecordKey
+    inboxes: RecordKey
+
+
+def quick_choice(intent: ChoiceIntent) -> CreateOrAppend | MoveOrDelete | None:
+    """Return a choice that is alone, notifies no other handle, and is one of those two; None: it is another one."""
+    if len(intent.choices) > 1 or any(intent.messages) or len(choice := intent.choices[0]) != 2:  # noqa: PLR2004 -- one or else another
+        return None
+    first, second = choice
+    if not (first.after is first.before is second.after is second.before is None):
+        return None
+    kinds = (*map(type, first.changes), *map(type, second.changes))
+    if kinds == _MOVE_OR_DELETE:
+        return _move_or_delete(*first.changes, *second.changes)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- their types were compared
+    if kinds == _CREATE_OR_APPEND and len(first.changes) == len(second.changes):
+        return _create_or_append(*first.changes, *second.changes)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- see above
+    return None
+
+
+_CREATE_OR_APPEND: Final = (Put, Stamped, Present, Append)
+_MOVE_OR_DELETE: Final = (MoveFirst, Empty, Delete, Delete)
+
+
+def _create_or_append(put: Put, made: Stamped, present: Present, append: Append) -> CreateOrAppend | None:
+    if (
+        put.key == present.key
+        and made.value == append.value
+        and append.stamped
+        and put.expected == made.expected == ABSENT
+        and put.expires_at is made.expires_at is None
+        and made.key < put.key
+    ):
+        return CreateOrAppend(made.key, made.value, put.key, put.value, append.prefix, append.suffix)
+    return None
+
+
+def _move_or_delete(move: MoveFirst, empty: Empty, other: Delete, gone: Delete) -> MoveOrDelete | None:
+    if (
+        empty.prefix == move.prefix
+        and gone.key == move.to
+        and gone.expected == move.expected
+        and move.expected
+        and other.expected
+        and move.to < other.key
+    ):
+        return MoveOrDelete(move.to, move.expected, other.key, other.expected, move.prefix, move.inboxes)
+    return None
