@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -35,7 +35,7 @@ async def _lay(admin: redis.asyncio.Redis, prefix: str, state: str) -> dict[Reco
     await admin.delete(f"{tag}:records", f"{tag}:order", f"{tag}:expiries")
     for key, value, version, ends in laid(state):
         at: Instant | None = None if ends is None else ends  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] -- a test's own
-        await admin.hset(f"{tag}:records", bytes(key), digits(version) + expiry(at) + value)  # type: ignore[misc] # its types know text only
+        await admin.hset(f"{tag}:records", bytes(key), digits(version) + expiry(at) + value)
         await admin.zadd(f"{tag}:order", {bytes(key): 0})
         if ends is not None:
             await admin.zadd(f"{tag}:expiries", {bytes(key): ends})
@@ -45,8 +45,9 @@ async def _lay(admin: redis.asyncio.Redis, prefix: str, state: str) -> dict[Reco
 
 async def _attempt(admin: redis.asyncio.Redis, prefix: str) -> bytes:
     """Return what is counted, without the number, the time and the versions: how the alternative is noted."""
-    [raw] = (await admin.hgetall(f"{prefix}:attempts")).values()
-    return bytes(raw[48:64] + raw[80:])
+    stored = cast("dict[bytes, bytes]", await admin.hgetall(f"{prefix}:attempts"))
+    [raw] = stored.values()
+    return raw[48:64] + raw[80:]
 
 
 @pytest.mark.parametrize("asked", ASKED)

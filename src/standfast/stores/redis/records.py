@@ -116,7 +116,7 @@ def quick_answer(choice: Sequence[Alternative], answer: list[Any]) -> ChoiceWrit
     present: dict[RecordKey, Record] = {}
     moved = None
     if shown:
-        guard, raw = choice[index].changes[0], shown[-1]
+        guard, raw = choice[int(index)].changes[0], shown[-1]
         if type(guard) is Present:
             present = {guard.key: Record(guard.key, raw[32:], int(raw[:16]))}
         else:

@@ -137,7 +137,10 @@ class MoveOrDelete(NamedTuple):
 
 def quick_choice(intent: ChoiceIntent) -> CreateOrAppend | MoveOrDelete | None:
     """Return a choice that is alone, notifies no other handle, and is one of those two; None: it is another one."""
-    if len(intent.choices) > 1 or any(intent.messages) or len(choice := intent.choices[0]) != 2:  # noqa: PLR2004 -- one or else another
+    if len(intent.choices) != 1 or any(intent.messages):
+        return None
+    [choice] = intent.choices
+    if len(choice) != 2:  # noqa: PLR2004 -- one or else another
         return None
     first, second = choice
     if not (first.after is first.before is second.after is second.before is None):
