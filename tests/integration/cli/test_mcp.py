@@ -47,7 +47,7 @@ async def test_tools_are_called_over_stdin_and_stdout(folder: str, url: str) -> 
     arguments = ["-m", "standfast", "--tenant", "acme", "mcp", "office:app", "--app-dir", folder, "--as", "ada"]
     environment = {**os.environ, "STANDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")}
     server = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
-    async with stdio_client(server) as (incoming, outgoing), ClientSession(incoming, outgoing) as client:
+    async with stdio_client(server, sys.stderr) as (incoming, outgoing), ClientSession(incoming, outgoing) as client:
         await client.initialize()
         names = [tool.name for tool in (await client.list_tools()).tools]
         result = await client.call_tool("desk__greet", {"name": "Bob"})
