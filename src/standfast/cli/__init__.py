@@ -58,6 +58,10 @@ class _Application(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- whatever a command returns
         try:
             return super().invoke(ctx)
+        except click.UsageError as problem:
+            if problem.message.startswith("Got unexpected extra") and "://" in problem.message:
+                problem.message += ". A store is named by an option: --store URL."
+            raise
         except StandfastError as problem:
             fail(problem)
         except BrokenPipeError:  # what reads this has seen enough, as head does: no error

@@ -51,6 +51,14 @@ async def test_a_store_must_be_named(ask: Ask, store: str, message: str) -> None
     assert message in shown.stderr
 
 
+@pytest.mark.parametrize("words", [("status",), ("runs", "list"), ("locks", "list")])
+async def test_a_store_that_stands_where_no_argument_does_is_told_its_place(ask: Ask, words: tuple[str, ...]) -> None:
+    """The message names the option that was meant."""
+    shown = await ask(*words, "sqlite:///app.db")
+    assert shown.exit_code == 2
+    assert "(sqlite:///app.db). A store is named by an option: --store URL." in shown.stderr
+
+
 @pytest.mark.parametrize("store", ["sqlite://host/x", "oracle://x", "store.db"])
 async def test_an_error_of_ours_is_a_message(ask: Ask, store: str) -> None:
     """What went wrong and what to do next, on stderr, and no traceback."""
