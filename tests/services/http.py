@@ -81,6 +81,8 @@ class LibSQL:
             str(folder / "data"),
             "--http-listen-addr",
             f"127.0.0.1:{port}",
+            "--max-concurrent-connections",  # all tests share one server, and it keeps streams of killed processes for 10 s
+            "1024",
         ]
 
     def url(self, folder: Path, port: int) -> str:

@@ -208,8 +208,7 @@ class LineDriver:
 
         A caller that is cancelled does not know if the request was answered; it asks to leave.
         """
-        is_mutex = (self._is_mutex and spec.kind == MUTEX) or self._is_of_mutex(spec)
-        return self.mutex.do(request, spec) if is_mutex else self._do_other(request, spec)
+        return self.mutex.do(request, spec) if self._is_of_mutex(spec) else self._do_other(request, spec)
 
     async def _do_no_mutex(self, request: Request, spec: LockSpec) -> Answered:
         """Answer a request on a line that was taken for a mutex, and is of another kind."""
