@@ -60,7 +60,8 @@ class _Application(click.Group):
             return super().invoke(ctx)
         except click.UsageError as problem:
             if problem.message.startswith("Got unexpected extra") and "://" in problem.message:
-                problem.message += ". A store is named by an option: --store URL."
+                told = f"{problem.message}. A store is named by an option: --store URL."
+                raise click.UsageError(told, problem.ctx) from None
             raise
         except StandfastError as problem:
             fail(problem)
