@@ -7,7 +7,8 @@ inside their transaction call this there; the others commit its writes under gua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from msgspec import Struct
 
@@ -39,8 +40,13 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Rider
 
-    Ranges = Callable[[RecordKey, Container[RecordKey]], Record | None]
-    """Returns the first live record that continues a key and whose own key is not in the container."""
+
+class Ranges(Protocol):
+    """Looks into the records below a key."""
+
+    def __call__(self, prefix: RecordKey, without: Container[RecordKey] = ..., /) -> Record | None:
+        """Return the first live record that continues a key and whose own key is not in the container."""
+        ...
 
 
 class Folded(Struct, frozen=True):
@@ -124,7 +130,7 @@ def _choose_alone(
         if record.expires_at is not None:
             records = {key: each for key, each in records.items() if not each.is_expired(at)}
             break
-    made = choose(rider, at, records.get, lambda prefix: ranges(prefix, ()), lambda: _next_version(last_version))
+    made = choose(rider, at, records.get, ranges, partial(_next_version, last_version))
     return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
 
 
@@ -144,7 +150,8 @@ def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
         elif type(rider) is UpdateRider:
             keys.update(zip(rider.keys, rider.keys, strict=True))
         elif type(rider) is ChoiceRider:
-            keys.update({key: key for key in keys_in(rider.alternatives)})
+            names = keys_in(rider.alternatives)
+            keys.update(zip(names, names, strict=True))
     return keys
 
 
