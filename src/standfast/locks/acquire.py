@@ -21,6 +21,7 @@ from standfast.errors import (
     StandfastError,
     StoreClosedError,
     TooHeavyError,
+    UsageError,
     WaitCycleError,
     WithdrawnError,
     WouldWaitError,
@@ -333,7 +334,9 @@ class _Acquisition:
         self._lines, self._request = lines, request
         self._line: Final = lines.line(request.address)
         self._id: Final = request.entry_id or lines.new_entry_id()
-        task = self._task = lines.current_task()
+        if asyncio.get_running_loop() is not lines.loop:
+            raise UsageError(repr(lines.scope), "belongs to another event loop", "open it once in each event loop")
+        task = self._task = asyncio.current_task(lines.loop)
         owner = self._owner = request.owner or owner_of(task)
         # One that holds nothing, as far as this process knows, cannot be part of a cycle.
         may_circle = request.waits and request.may_circle and (owner in _held or request.owner is not None)
@@ -347,34 +350,29 @@ class _Acquisition:
 
     async def run(self) -> HeldEntry:
         """Return the place, once it is at the front."""
-        if not self._lines.is_listening:
-            await self._lines.listen()
+        lines, has_looked = self._lines, False
+        if not lines.is_listening:
+            await lines.listen()
         try:
-            return await self._run()
-        except BaseException:
+            while not lines.is_closing:
+                outcome = await self._try_once()
+                if type(outcome) is HeldEntry:
+                    if not lines.is_closing:
+                        self._may_stand = False  # from now on it is the caller's to leave
+                        return outcome
+                    self._withdraw(outcome.presence)  # its block would not be told
+                elif isinstance(outcome, WouldWaitError) and not has_looked:
+                    has_looked = True
+                    if not await lines.reap(self._line):
+                        raise outcome
+                elif outcome is not None:
+                    raise outcome
+                elif await lines.was_cancelled(self._id):
+                    raise WithdrawnError(self._request.name)
+            raise StoreClosedError(repr(lines.scope), "it was closed while a task waited in it")
+        finally:
             if self._may_stand and self._withdrawal is None:  # it failed on the way to asking again
                 self._withdraw(None)
-            raise
-
-    async def _run(self) -> HeldEntry:
-        lines, has_looked = self._lines, False
-        while True:
-            if lines.is_closing:
-                raise StoreClosedError(repr(lines.scope), "it was closed while a task waited in it")
-            outcome = await self._try_once()
-            if type(outcome) is HeldEntry and lines.is_closing:  # its block would not be told
-                self._withdraw(outcome.presence)
-                continue
-            if type(outcome) is HeldEntry:
-                return outcome
-            if isinstance(outcome, WouldWaitError) and not has_looked:
-                has_looked = True
-                if await lines.reap(self._line):
-                    continue
-            if isinstance(outcome, StandfastError):
-                raise outcome
-            if await lines.was_cancelled(self._id):
-                raise WithdrawnError(self._request.name)
 
     async def withdrawn(self) -> None:
         """Wait until nothing of the attempt is left in the line; a while at most, if the store does not answer."""

@@ -208,7 +208,9 @@ class LineDriver:
 
         A caller that is cancelled does not know if the request was answered; it asks to leave.
         """
-        return self.mutex.do(request, spec) if self._is_of_mutex(spec) else self._do_other(request, spec)
+        if spec.kind:  # as in _is_of_mutex: this is called twice for every hold
+            self._is_mutex = self._has_alternatives and spec.kind == MUTEX
+        return self.mutex.do(request, spec) if self._is_mutex else self._do_other(request, spec)
 
     async def _do_no_mutex(self, request: Request, spec: LockSpec) -> Answered:
         """Answer a request on a line that was taken for a mutex, and is of another kind."""

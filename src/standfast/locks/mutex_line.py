@@ -111,8 +111,9 @@ def is_mutex(head: Head) -> bool:
 def suffix_of(entry: Entry) -> bytes:
     """Return how the key of a waiter's ticket ends: by the address of its process if the store may move it."""
     anchor = entry.anchor
-    is_plain = type(anchor) is OfPresence and entry.woken and entry.max_hold is None
-    return _inbox(anchor.presence) if is_plain and isinstance(anchor, OfPresence) else b""
+    if type(anchor) is OfPresence and entry.woken and entry.max_hold is None:
+        return _inbox(anchor.presence)
+    return b""
 
 
 @lru_cache(maxsize=100)
@@ -410,7 +411,7 @@ class MutexDriver:
             if chosen.index != 0:
                 joined = await self._joined(entry, chosen, extra, asked_at)
                 return await self._elsewhere(request, spec) if joined is None else joined
-            at, version = chosen.at, chosen.version
+            at, version = chosen.at, chosen.versions[grant]
             self._head, self.held_since = Record(put.key, put.value, version), at
             holder = Holder(structs.replace(entry, entered_at=at), SLOT, at)
             return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", {entry.id: version}, at, asked_at))
@@ -690,19 +691,16 @@ _NOTHING_SEEN: Final = Snapshot(Instant(0), {})
 def _is_plain(request: Enter, spec: LockSpec) -> bool:
     """Return True if an entry joins that has not been in the line, and what it brings along can be undone."""
     entry, extra = request.entry, request.extra_changes
-    brings = request.marker or request.permits or request.lease or request.since
-    is_new = request.is_new and request.ticket is None and not brings and not spec.history
+    if request.marker or request.permits or request.lease or request.since or spec.history:
+        return False
+    if not request.is_new or request.ticket is not None or not entry.woken or entry.max_hold is not None:
+        return False
     if extra is None:
-        is_known = type(entry.anchor) is OfPresence
-    else:
-        is_known = type(entry.anchor) is not Until and extra.guarded is not None
-        is_known = is_known and not any(map(_is_lasting, extra.guarded or ()))
-    return is_new and is_known and entry.woken and entry.max_hold is None
-
-
-def _is_lasting(change: Change) -> bool:
-    """Return True if a change leaves nothing by which it could be undone."""
-    return isinstance(change, Delete) or (isinstance(change, Put) and bool(change.expected))
+        return type(entry.anchor) is OfPresence
+    if type(entry.anchor) is Until or extra.guarded is None:
+        return False
+    can_be_undone = [type(each) is Check or (type(each) is Put and not each.expected) for each in extra.guarded]
+    return all(can_be_undone)
 
 
 def next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:

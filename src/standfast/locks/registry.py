@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import structs
 
 from standfast.clock import MICROSECONDS, later, seconds_between
-from standfast.errors import StandfastError, UsageError
+from standfast.errors import StandfastError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
 from standfast.locks.inspect import find_waiter
@@ -125,13 +125,8 @@ class Lines:
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
-
-    def current_task(self) -> asyncio.Task[Any] | None:
-        """Return the task that runs now. One of another event loop is refused."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            raise UsageError(repr(self.scope), "belongs to another event loop", "open it once in each event loop")
-        return asyncio.current_task(loop)
+        self._cancelled: Final = scope.key("turned-out")  # notes about waiters that an operator has removed
+        self._counted: Final = scope.key("held")  # the records of holders that lines only count
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
         """Return this process's part of the line at an address."""
@@ -235,11 +230,10 @@ class Lines:
 
     def _tell_cancelled(self, about: Iterable[RecordKey]) -> None:
         """Tell waiters and holders that an operator removed: far back in a line, or counted, they would not see it."""
-        notes = self.scope.key("turned-out")
-        for entry_id in [key.parts[-1] for key in about if key.startswith(notes)]:
+        for entry_id in [key.parts[-1] for key in about if key.startswith(self._cancelled)]:
             for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
                 wait.settle(None)
-        evicted = [key.parts[-1] for key in about if key.startswith(self.scope.key("held"))]
+        evicted = [key.parts[-1] for key in about if key.startswith(self._counted)]
         for line in [each for each in self._lines.values() if evicted and each.counted]:
             line.lose_counted(evicted)
 
@@ -397,11 +391,11 @@ class Lines:
 
     async def was_cancelled(self, entry_id: str) -> bool:
         """Return True if a waiter that is gone was cancelled on purpose, within the last day."""
-        key = self.scope.key("turned-out", entry_id)
+        key = self._cancelled.child(entry_id)
         return (await self.scope.read(key)).get(key) is not None
 
     async def _note_cancelled(self, entry_id: str, wake: Iterable[RecordKey] = ()) -> None:
-        key = self.scope.key("turned-out", entry_id)
+        key = self._cancelled.child(entry_id)
         wakes = tuple(Wake(presence, key) for presence in wake)
 
         def decide(seen: Snapshot) -> Decision[None]:
