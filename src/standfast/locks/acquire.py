@@ -174,6 +174,7 @@ def names_of(request: AcquireRequest) -> dict[str, str]:
     return {"key": request.name, "family": request.address[1], "kind": request.spec.kind}
 
 
+@final
 class HeldEntry(Struct, frozen=True, eq=False):
     """A place at the front: an entry that holds, what it hangs on, and the task that waited for it.
 

@@ -47,7 +47,16 @@ from standfast.locks.line_step import (
     decide_step,
     quick_step,
 )
-from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex, is_of_mutex
+from standfast.locks.mutex_line import (
+    MUTEX,
+    ONE,
+    MutexDriver,
+    holder_in,
+    is_mutex,
+    is_of_mutex,
+    queued_in,
+    read_ticket,
+)
 from standfast.locks.slot_line import SlotDriver, is_plain
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
@@ -158,7 +167,8 @@ class LineDriver:
         gone, tell = (self.dead, self.killed), granted or _ignored
         self.mutex: Final = MutexDriver(scope, keys, clock, gone, seen, tell, self._do_no_mutex)
         self._has_slots: bool | None = None  # None: it was free, or is not known
-        self._slots: Final = SlotDriver(scope, keys.with_slots(), clock, gone, seen, tell, self._note_disagreement)
+        self._slot_keys: Final = keys.with_slots()
+        self._slots: Final = SlotDriver(scope, self._slot_keys, clock, gone, seen, tell, self._note_disagreement)
 
     @property
     def is_idle(self) -> bool:
@@ -416,10 +426,10 @@ class LineDriver:
 
     async def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with a ticket, however far back; None: it does not wait."""
-        if self._is_mutex:
-            return await self.mutex.waiter_at(ticket)
-        if self._has_slots:
-            return await self._slots.waiter_at(ticket)
+        if self._is_mutex or self._has_slots:
+            keys = self.keys if self._is_mutex else self._slot_keys
+            queued = await read_ticket(self._scope, keys, ticket)
+            return None if queued is None else queued_in(keys, queued)
         key = self.keys.ticket(ticket)
         record = (await self._scope.read(key)).get(key)
         return None if record is None else waiter_in(record)

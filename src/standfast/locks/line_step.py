@@ -8,6 +8,7 @@ of their requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
@@ -49,9 +50,12 @@ from standfast.locks.line_records import (
     entries_named_by,
     extra_changes_of,
     head_value,
+    is_alive,
+    ready_changes,
     run_of,
     step,
     waiter_in,
+    wakes_after,
 )
 from standfast.stores.protocol import (
     AlternativeChange,
@@ -469,12 +473,12 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
         if conflict is None
         else [Reap() if isinstance(each, Enter | Resize) else each for each in requests]
     )
-    line, answers = step(view.line, taken, at, view.is_alive)
+    line, answers = step(view.line, taken, at, partial(is_alive, asked.facts, at))
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
         answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
     changes = (*view.changes(line, resized=_resized(taken)), *history_change(view, line, requests, at))
-    ready = view.ready(runs_to_notify(view.line, line, requests, answers))
+    ready = ready_changes(view, runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not extras.add(answers, changes, ready, granted):
         return None
@@ -636,7 +640,7 @@ def _told_fence(request: Request) -> str | None:
 def _wakes(asked: StepInput, view: StepView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
     # Waiters of this process, and entries that leave by themselves, are told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
-    yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+    yield from dict.fromkeys(wake for wake in wakes_after(view, line, left) if not wake.to.startswith(asked.own))
     if line.waiters and view.head.front == view.head.next_ticket and line.holders == view.line.holders:
         yield from _to_holder(asked, view.head)
 
