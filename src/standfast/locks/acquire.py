@@ -71,10 +71,13 @@ def owner_of_task() -> str:
 
 def owner_of(task: asyncio.Task[Any] | None) -> str:
     """Return a name for a task; None: for code that runs in none."""
+    global _process  # noqa: PLW0603 -- found out when it is first needed, and anew in a forked child
     name = None if task is None else _names.get(ref(task))
     if name is None:
+        if not _process:
+            _process = f"{socket.gethostname()[:60]}/{os.getpid()}"
         shown = "" if task is None else task.get_name()[:60]
-        name = f"{_here()}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
+        name = f"{_process}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
         if task is not None:
             _names[ref(task, _forget)] = name
     return name
@@ -82,13 +85,6 @@ def owner_of(task: asyncio.Task[Any] | None) -> str:
 
 def _forget(task: ref[asyncio.Task[Any]]) -> None:
     _names.pop(task, None)
-
-
-def _here() -> str:
-    global _process  # noqa: PLW0603 -- found out when it is first needed, and anew in a forked child
-    if not _process:
-        _process = f"{socket.gethostname()[:60]}/{os.getpid()}"
-    return _process
 
 
 def note_taken(owner: str) -> None:
@@ -209,7 +205,12 @@ def acquire(lines: Lines, request: AcquireRequest) -> Coroutine[Any, Any, HeldEn
 
 async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float) -> HeldEntry:
     if timeout == 0:
-        return await _acquire_at_once(lines, request)
+        try:
+            return await _Acquisition(lines, structs.replace(request, waits=False)).run()
+        except WouldWaitError as busy:
+            if not request.waits:
+                raise
+            raise HoldTimeoutError(request.name, 0.0, busy.holders) from None
     attempt = _Acquisition(lines, request)
     limit = asyncio.timeout(timeout)
     try:
@@ -220,15 +221,6 @@ async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float
             raise
         await attempt.withdrawn()
         raise HoldTimeoutError(request.name, timeout, await attempt.holders()) from None
-
-
-async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
-    try:
-        return await _Acquisition(lines, structs.replace(request, waits=False)).run()
-    except WouldWaitError as busy:
-        if not request.waits:
-            raise
-        raise HoldTimeoutError(request.name, 0.0, busy.holders) from None
 
 
 async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Left | None:
@@ -284,30 +276,26 @@ async def _see_left(
     try:
         while True:
             try:
-                hidden = await _out_of_sight(lines, line, leave, await asked)
+                answered = await asked
+                left = answered.answer
+                was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
+                if was_there or answered.sight.line.horizon is None:
+                    return
+                # It may wait far back, out of sight: it was cancelled before it was told its place.
+                waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
             except StandfastError:
                 if lines.is_closing:  # the presence goes, and the entry with it
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if hidden is None:
+                if waiter is None:
                     return
-                leave = structs.replace(leave, ticket=hidden)
+                leave = structs.replace(leave, ticket=waiter.ticket)
             asked = line.driver.ask(leave, request.spec)
     finally:
         if presence is not None:
             lines.heartbeat.leave(presence)
-
-
-async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: Answered) -> int | None:
-    """Return the ticket of one who may still wait far back: it was cancelled before it was told its place."""
-    left = answered.answer
-    was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
-    if was_there or answered.sight.line.horizon is None:
-        return None
-    waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
-    return None if waiter is None else waiter.ticket
 
 
 @final

@@ -372,17 +372,14 @@ class LineDriver:
         sight, outcomes = await self._step(requests, spec)
         self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.held)
         while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
-            sight = _followed(sight, await self._look_further(sight, spec, dead))
+            # Find the first that still waits behind all that are gone, and let it move up.
+            start, end = self.keys.tickets_from(sight.line.front)
+            page = await self._scope.scan(start, end, limit=1)
+            first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
+            front = min(first, sight.line.next_ticket)
+            moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
+            sight = _followed(sight, moved)
         return sight, outcomes
-
-    async def _look_further(self, sight: Sight, spec: LockSpec, dead: frozenset[str]) -> Sight:
-        """Find the first that still waits behind all that are gone, and let it move up."""
-        start, end = self.keys.tickets_from(sight.line.front)
-        page = await self._scope.scan(start, end, limit=1)
-        first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
-        front = min(first, sight.line.next_ticket)
-        moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
-        return moved
 
     async def look(self, also: Collection[str] = (), waiting: Mapping[str, int] = _NONE) -> Sight:
         """Read the line; nothing is written, and nothing is waited for but the store.
@@ -498,8 +495,10 @@ class LineDriver:
             try:
                 asked = StepInput(self.keys, requests, spec, keys, facts, self._interest, self._scope.presence, limits)
                 decided = await self._scope.update(tuple(keys), partial(decide_step, asked))
-            except asyncio.CancelledError as cancelled:
-                self._learn_from(cancelled, asked_at, keys)
+            except asyncio.CancelledError as cancelled:  # too late, perhaps: then tell the entries that were granted
+                verdict = verdict_of(cancelled)
+                if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
+                    self._finish(verdict, asked_at, keys)
                 raise
             found = decided.answer
             if not found.missing:
@@ -516,12 +515,6 @@ class LineDriver:
             elif len(keys) > self._most:
                 keys = needed = found.missing | self._guess.sure(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
-
-    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant, given: frozenset[RecordKey]) -> None:
-        """Tell the entries that were granted by a step whose caller was cancelled too late."""
-        verdict = verdict_of(cancelled)
-        if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
-            self._finish(verdict, asked_at, given)
 
     def _finish(self, decided: Decided[StepResult], asked_at: Instant, given: frozenset[RecordKey]) -> Sight:
         found, line = decided.answer, decided.answer.line
@@ -887,17 +880,13 @@ class LocalLine:
 
     def _tell_holds(self, sight: Sight, held: Iterable[str]) -> None:
         for presence in [each for each in self.counted if each not in dict(sight.line.unseen_of)]:
-            self._tell_fallen(sight, presence)
+            brought = {holder.entry.id for holder in sight.line.holders if holder.slot == OUT_OF_SIGHT}
+            for entry_id, counted in tuple(self.counted[presence].items()):  # it has fallen, but for those in sight
+                if entry_id not in brought and sight.asked_at >= counted.known_at:
+                    counted.lose(TAKEN_AWAY)
         holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
         for entry_id in held:
             hold = self.holds.get(entry_id)
             # What was asked for before the hold was known of may be older than its grant, and show it still waiting.
             if hold is not None and sight.asked_at >= hold.known_at and holders.get(entry_id) != hold.granted_at:
-                hold.lose(TAKEN_AWAY)
-
-    def _tell_fallen(self, sight: Sight, presence: str) -> None:
-        """Tell the holds of a presence that is not counted any more, but for those in sight."""
-        brought = {holder.entry.id for holder in sight.line.holders if holder.slot == OUT_OF_SIGHT}
-        for entry_id, hold in tuple(self.counted[presence].items()):
-            if entry_id not in brought and sight.asked_at >= hold.known_at:
                 hold.lose(TAKEN_AWAY)

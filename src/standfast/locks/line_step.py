@@ -330,8 +330,6 @@ def _note_answer(known: dict[str, tuple[Entry, _Place]], request: Request, answe
 FEW_FENCES: Final = 16
 """The most fences of earlier grants that are read in one step; the rest follows in the next look."""
 
-_NO_CHANGE: Final = Check(RecordKey("none"), 1)
-
 Outcome: TypeAlias = Answer | Exception
 """What becomes of a request: its answer, or what its own function has raised."""
 
@@ -482,7 +480,9 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not extras.add(answers, changes, ready, granted):
         return None
-    disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
+    # A number that was set on purpose is meant to differ.
+    is_other = view.head.rules != asked.spec.rules and not view.head.pinned
+    disagrees = conflict is None and is_other and any(isinstance(each, Enter) for each in requests)
     outcomes, seen = extras.outcomes(answers), extras.seen
     answered = StepResult(view.head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
     return StepDecision(answered, extras.with_those(changes), (*_wakes(asked, view, line, requests), *extras.wakes))
@@ -517,19 +517,15 @@ class _Extras:
         self._changes.update(
             (change.key, change) for change in ready
         )  # also if a request says otherwise: a look does no harm
-        if granted:
-            for request in self.requests:
-                self._welcome(extra_changes_of(request), granted)
+        for extra_changes in map(extra_changes_of, self.requests) if granted else ():
+            if extra_changes is None or extra_changes.on_grant is None:
+                continue
+            more, know = extra_changes.on_grant(granted, self.seen)
+            check_decision(Decision(None, more), self.seen, tuple(self._asked.given), self._asked.limits)
+            for key in know:
+                self._changes.pop(key, None)
+            self._changes.update((change.key, change) for change in more)
         return True
-
-    def _welcome(self, extra_changes: ExtraChanges[Answer] | None, granted: tuple[Holder, ...]) -> None:
-        if extra_changes is None or extra_changes.on_grant is None:
-            return
-        changes, know = extra_changes.on_grant(granted, self.seen)
-        check_decision(Decision(None, changes), self.seen, tuple(self._asked.given), self._asked.limits)
-        for key in know:
-            self._changes.pop(key, None)
-        self._changes.update((change.key, change) for change in changes)
 
     def _ask(self, answers: Sequence[Answer], changes: Sequence[AlternativeChange]) -> bool:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
@@ -538,7 +534,8 @@ class _Extras:
             extra_changes = extra_changes_of(request)
             if extra_changes is None:
                 continue
-            if self._has_changed(extra_changes.keys):  # it has to see what the others make of them
+            shared = [self._changes[key] for key in extra_changes.keys if key in self._changes]
+            if not all(isinstance(each, Check) for each in shared):  # it has to see what the others make of them
                 self.served = at
                 return False
             try:
@@ -549,9 +546,6 @@ class _Extras:
             if self.lacking:
                 return False
         return True
-
-    def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
-        return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
     def _add(self, extra_changes: ExtraChanges[Answer], answer: Answer, taken: Collection[RecordKey]) -> None:
         seen = self.seen
@@ -673,11 +667,6 @@ def _kind_conflict(head: Head, spec: LockSpec) -> WrongKind | None:
     if head.kind == spec.kind and head.rules.alone == spec.rules.alone:
         return None
     return WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
-
-
-def _disagrees(head: Head, spec: LockSpec, requests: Sequence[Request]) -> bool:
-    # A number that was set on purpose is meant to differ.
-    return head.rules != spec.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
 
 
 def _resized(requests: Sequence[Request]) -> Resize | None:

@@ -291,7 +291,9 @@ class StateRecord(Generic[T]):
         self.key: Final = key
         self.listeners: Final = Listeners()
         self._scope: Final = scope
-        self._codec: Final[Codec[Kept[T] | Gone]] = state_codec(_type_of(initial) if of is Any else of)
+        self._codec: Final[Codec[Kept[T] | Gone]] = state_codec(
+            type(initial) if of is Any and isinstance(initial, Struct) else of
+        )
         # Kept as bytes: each reader gets a copy.
         self._initial: Final = GONE if initial is None else self.encode(initial)
 
@@ -390,10 +392,6 @@ class StateRecord(Generic[T]):
 
     def _bytes(self, record: Record | None) -> bytes:
         return self._initial if record is None else record.value
-
-
-def _type_of(initial: object) -> Any:  # noqa: ANN401 -- any type that msgspec reads
-    return type(initial) if isinstance(initial, Struct) else Any
 
 
 def version_of(record: Record | None) -> int:
