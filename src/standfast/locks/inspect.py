@@ -796,13 +796,6 @@ class _Liveness:
             return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
         return not isinstance(entry.anchor, Until) or entry.anchor.at > self._seen.at
 
-    def _lease_left(self, entry: Entry) -> float | None:
-        if not self.is_alive(entry):
-            return None
-        record = self._presence(entry)
-        expires_at = None if record is None else record.expires_at
-        return self.until(entry.anchor.at if isinstance(entry.anchor, Until) else expires_at)
-
     def _fence(self, holder: Holder) -> int | None:
         grant = self._seen.records.get(self._keys.grant_of(holder))
         if grant is None:
@@ -815,11 +808,14 @@ class _Liveness:
         return grant.version if entry == holder.entry.id else None
 
     def holder(self, holder: Holder) -> ExplainedHolder:
+        anchor, record = holder.entry.anchor, self._presence(holder.entry)
+        expires_at = None if record is None else record.expires_at
+        lapses_at = anchor.at if isinstance(anchor, Until) else expires_at
         return ExplainedHolder(
             **self._described(holder.entry),
             since=holder.granted_at,
             held_for=self.since(holder.granted_at),
-            lease_left=self._lease_left(holder.entry),
+            lease_left=self.until(lapses_at) if self.is_alive(holder.entry) else None,
             ends_at=holder.ends_at,
             fence=self._fence(holder),
             slot=None if holder.slot == OUT_OF_SIGHT else holder.slot,

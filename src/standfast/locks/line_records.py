@@ -697,10 +697,11 @@ class LineView:
         last = self.head.next_ticket
         self._shown: Final = range(min(front, last), min(last, front + WINDOW))
         horizon = self._shown.stop if self._shown.stop < last else None
+        beyond = sorted(ticket for ticket in facts.tickets if ticket >= self._shown.stop)
         line = Line(
             self.head.rules,
             self.head.holders,
-            tuple(self._waiters()),
+            tuple(filter(None, map(self.waiter_at, (*self._shown, *beyond)))),
             last,
             horizon,
             unseen=self.head.unseen,
@@ -717,10 +718,6 @@ class LineView:
         found = [HELD.decode(record.value) for record in records if record is not None]
         self._fallen = tuple([each.entry.id for each in found if has_fallen(each, self.head.unseen_of)])
         return tuple(found)
-
-    def _waiters(self) -> Iterator[Waiter]:
-        beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
-        yield from filter(None, map(self.waiter_at, (*self._shown, *beyond)))
 
     def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with that ticket; None: it is gone."""
@@ -789,6 +786,11 @@ class LineView:
         if not pinned and line.is_empty:
             yield from self._delete(self.keys.head)
             return
+        pace, held = old.pace, {_grant_id(holder) for holder in line.holders}
+        for holder in self.line.holders:
+            if _grant_id(holder) not in held:
+                took = (self._snapshot.at - holder.granted_at) / 1_000_000
+                pace = took if not pace else 0.8 * pace + 0.2 * took
         head = Head(
             old.life,
             old.kind,
@@ -797,7 +799,7 @@ class LineView:
             line.front,
             line.next_ticket,
             pinned,
-            self._pace(line),
+            pace,
             self.history,
             reversion,
             kept.unseen,
@@ -806,14 +808,6 @@ class LineView:
         )
         if head != old or not self._is_stored:
             yield self._put(self.keys.head, head_value(head))
-
-    def _pace(self, line: Line) -> float:
-        pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
-        for holder in self.line.holders:
-            if _grant_id(holder) not in held:
-                took = (self._snapshot.at - holder.granted_at) / 1_000_000
-                pace = took if not pace else 0.8 * pace + 0.2 * took
-        return pace
 
     def _put(self, key: RecordKey, value: bytes) -> Put:
         record = self.get(key)

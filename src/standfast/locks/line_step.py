@@ -465,9 +465,11 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     requests, at = extras.requests, extras.seen.at
     if not requests:
         return StepDecision(StepResult(view.head, extras.outcomes(()), view.line))
-    conflict = _kind_conflict(view.head, asked.spec)
+    head, spec, conflict = view.head, asked.spec, None
+    if (head.kind, head.rules.alone) != (spec.kind, spec.rules.alone):
+        conflict = WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
     taken = (
-        _unless_pinned(requests, view.head)
+        _unless_pinned(requests, head)
         if conflict is None
         else [Reap() if isinstance(each, Enter | Resize) else each for each in requests]
     )
@@ -481,10 +483,10 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     if view.missing or not extras.add(answers, changes, ready, granted):
         return None
     # A number that was set on purpose is meant to differ.
-    is_other = view.head.rules != asked.spec.rules and not view.head.pinned
+    is_other = head.rules != spec.rules and not head.pinned
     disagrees = conflict is None and is_other and any(isinstance(each, Enter) for each in requests)
     outcomes, seen = extras.outcomes(answers), extras.seen
-    answered = StepResult(view.head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
+    answered = StepResult(head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
     return StepDecision(answered, extras.with_those(changes), (*_wakes(asked, view, line, requests), *extras.wakes))
 
 
@@ -661,12 +663,6 @@ def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]
     if not (head.pinned if resized is None else resized.pinned):
         return requests
     return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
-
-
-def _kind_conflict(head: Head, spec: LockSpec) -> WrongKind | None:
-    if head.kind == spec.kind and head.rules.alone == spec.rules.alone:
-        return None
-    return WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
 
 
 def _resized(requests: Sequence[Request]) -> Resize | None:

@@ -265,8 +265,11 @@ class SlotView:
         tickets = [*ticket_changes(self.keys, self._tickets, self.line, line, self.pace)]
         if records.head is not None and records.gate is None:
             return (*slots, *tickets, *self._closed(line, head, is_over=is_over, is_same=not slots and not tickets))
+        if records.head is None and is_over:
+            return ()
         if records.head is None:
-            return () if is_over else (*slots, *tickets, *self._begun(line, head))
+            gate = [self.keys.gate(line.rules.permits)] if keeps_to_slots(line, head) else []
+            return (*slots, *tickets, *[Put(key, head_value(head)) for key in (self.keys.head, *gate)])
         self.must_close = not records.is_open or not (is_over or keeps_to_slots(line, head)) or head != self.head
         if not slots and not tickets and not is_over and not self.must_close:
             return ()
@@ -274,11 +277,6 @@ class SlotView:
         looks_below = any(isinstance(each, Append | Empty) for each in (*tickets, *guards))
         self.must_close |= looks_below and any(isinstance(each, Put | Delete) for each in tickets)
         return () if self.must_close else (*slots, *tickets, *guards)
-
-    def _begun(self, line: Line, head: Head) -> Iterator[AlternativeChange]:
-        yield Put(self.keys.head, head_value(head))
-        if keeps_to_slots(line, head):
-            yield Put(self.keys.gate(line.rules.permits), head_value(head))
 
     def _closed(self, line: Line, head: Head, *, is_over: bool, is_same: bool) -> Iterator[AlternativeChange]:
         """Return what becomes of the head while there is no gate: each change of the line replaces it."""
@@ -394,7 +392,9 @@ class SlotDriver:
                 if request.fence is not None and request.slot is not None:
                     return await self._leave(request, request.slot, request.fence, since, spec)
                 if ticket is not None:
-                    return await self._withdraw(request, ticket, spec)
+                    gone = await withdraw(self._scope, self._keys, self._clock, ticket, spec.rules)
+                    if gone is not None:
+                        return gone
         return await self.step(request, spec)
 
     def note_grant(self, holder: Holder) -> None:
@@ -518,10 +518,6 @@ class SlotDriver:
         last = (Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version))
         return [(Empty(keys.queue), *others, *last), hand_over, free]
 
-    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
-        gone = await withdraw(self._scope, self._keys, self._clock, ticket, spec.rules)
-        return await self.step(request, spec) if gone is None else gone
-
     # --- the general way ---------------------------------------------------------------------------------------------
 
     async def look(self) -> Sight | None:
@@ -585,7 +581,9 @@ class SlotDriver:
         if page is not None:
             named.update(next_keys(keys, page, extra_changes_of(request)))
         found = await self._read(frozenset(named), spec)
-        if found is None or (found[0].head is None and not _may_begin(request, spec)):
+        # A request may find no line if it begins one with slots, or needs none.
+        may_begin = is_plain(request, spec) if isinstance(request, Enter) else not isinstance(request, Resize)
+        if found is None or (found[0].head is None and not may_begin):
             return None
         records, seen = found
         if records.head is not None and records.gate is None:  # whatever changes after the head was read changes it
@@ -684,11 +682,6 @@ class SlotDriver:
 
 
 _ANY: Final = LockSpec("", Rules())
-
-
-def _may_begin(request: Request, spec: LockSpec) -> bool:
-    """Return True if a request may find no line: it begins one with slots, or needs none."""
-    return is_plain(request, spec) if isinstance(request, Enter) else not isinstance(request, Resize)
 
 
 def _appends_beside(keys: LineKeys, changes: Iterable[AlternativeChange]) -> bool:

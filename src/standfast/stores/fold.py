@@ -78,8 +78,13 @@ def fold(
         alone = riders[0]
         if type(alone) is CommitRider:
             return _fold_alone(alone, at, last_version, records)
-        if type(alone) is ChoiceRider and ranges is not None:
-            return _choose_alone(alone, at, last_version, records, ranges)
+        if type(alone) is ChoiceRider and ranges is not None:  # no rider was before it: it sees what is stored
+            for record in records.values():
+                if record.expires_at is not None:
+                    records = {key: each for key, each in records.items() if not each.is_expired(at)}
+                    break
+            made = choose(alone, at, records.get, ranges, partial(_next_version, last_version))
+            return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
     return fold_in_order(riders, at, last_version, records, limits, ranges)
 
 
@@ -120,18 +125,6 @@ def _fold_alone(rider: CommitRider, at: Instant, last_version: int, records: Map
         elif type(change) is Delete:
             writes[change.key] = None
     return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
-
-
-def _choose_alone(
-    rider: ChoiceRider, at: Instant, last_version: int, records: Mapping[RecordKey, Record], ranges: Ranges
-) -> Folded:
-    """Fold one choice as ``fold_in_order`` does: no rider was before it, so what is stored is what it sees."""
-    for record in records.values():
-        if record.expires_at is not None:
-            records = {key: each for key, each in records.items() if not each.is_expired(at)}
-            break
-    made = choose(rider, at, records.get, ranges, partial(_next_version, last_version))
-    return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
 
 
 def _next_version(last: int) -> int:
