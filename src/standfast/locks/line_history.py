@@ -89,6 +89,7 @@ def history_change(view: StepView, line: Line, requests: Sequence[Request], at: 
     """Return what notes the holds that end in a step, of a line that is ``line`` after it."""
     held = {(each.entry.id, each.granted_at) for each in line.holders}
     over = [each for each in view.line.holders if (each.entry.id, each.granted_at) not in held]
+    ended: list[tuple[Holder, HoldEnd]]
     ended = [(each, _end_of(each, view, requests, at)) for each in over]
     ended = [(each, end) for each, end in ended if end != "released" or view.history]
     if not ended:
