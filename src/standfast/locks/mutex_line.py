@@ -310,6 +310,15 @@ async def withdraw(scope: Scope, keys: LineKeys, clock: Clock, ticket: RecordKey
     return Answered(left, Sight(Line(rules), "", {}, gone.at, asked_at))
 
 
+async def commit_all(scope: Scope, step: Alternative) -> Choice | Commit | Conflict:
+    """Commit a step, guards and all. If its store was moved to one without alternatives, none joins there."""
+    if scope.store.capabilities.alternatives:
+        return await scope.choose(step)
+    return await scope.commit(
+        *[each for each in step.changes if isinstance(each, Put | Delete | Check)], wake=step.wake
+    )
+
+
 def left_behind(
     view: StepView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
 ) -> tuple[Sight, Outcome]:
@@ -665,12 +674,7 @@ class MutexDriver:
         changes += [Check(record.key, record.version) for record in looked_at]
         if keys.head in seen.records and touched.isdisjoint((keys.head, keys.grant(SLOT))):
             changes.append(Present(keys.head))
-        if self._scope.store.capabilities.alternatives:
-            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
-        alone = [
-            each for each in changes if isinstance(each, Put | Delete | Check)
-        ]  # the store was moved: none joins here
-        return await self._scope.commit(*alone, wake=decision.wake)
+        return await commit_all(self._scope, Alternative(tuple(changes), decision.wake))
 
     def _finish(
         self, view: MutexView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant

@@ -66,6 +66,7 @@ from standfast.locks.mutex_line import (
     TRIES,
     UNDRAWN,
     WINDOW,
+    commit_all,
     grant_value,
     holder_in,
     left_behind,
@@ -660,10 +661,7 @@ class SlotDriver:
             changes.append(Present(records.gate.key))
         looked_at = [seen.records[key] for key in brought if key in seen.records and key not in touched]
         changes += [Check(record.key, record.version) for record in looked_at]
-        if self._scope.store.capabilities.alternatives:
-            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
-        alone = [each for each in changes if isinstance(each, Put | Delete | Check)]  # the store was moved: none joins
-        return await self._scope.commit(*alone, wake=decision.wake)
+        return await commit_all(self._scope, Alternative(tuple(changes), decision.wake))
 
     def _finish(
         self, view: SlotView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
