@@ -88,8 +88,9 @@ HISTORIES: Final[Codec[LineHistory]] = Codec(LineHistory, what="the history of a
 def history_change(view: StepView, line: Line, requests: Sequence[Request], at: Instant) -> Iterator[Change]:
     """Return what notes the holds that end in a step, of a line that is ``line`` after it."""
     held = {(each.entry.id, each.granted_at) for each in line.holders}
+    over = [each for each in view.line.holders if (each.entry.id, each.granted_at) not in held]
     ended: list[tuple[Holder, HoldEnd]]
-    ended = [(each, _end_of(each, view, requests, at)) for each in view.line.holders if _id(each) not in held]
+    ended = [(each, _end_of(each, view, requests, at)) for each in over]
     ended = [(each, end) for each, end in ended if end != "released" or view.history]
     if not ended:
         return
@@ -100,10 +101,6 @@ def history_change(view: StepView, line: Line, requests: Sequence[Request], at: 
     holds = [*reversed(now), *(each for each in past.holds if each.ended_at > oldest)][:most]
     version = 0 if record is None else record.version
     yield Put(view.keys.past, HISTORIES.encode_own(LineHistory(tuple(holds), most)), version, later(at, KEPT_FOR))
-
-
-def _id(holder: Holder) -> tuple[str, Instant]:
-    return holder.entry.id, holder.granted_at
 
 
 def _end_of(holder: Holder, view: StepView, requests: Sequence[Request], at: Instant) -> HoldEnd:
