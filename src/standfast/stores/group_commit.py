@@ -67,12 +67,14 @@ from standfast.stores.protocol import Choice, Commit, Conflict, Put
 from standfast.stores.settlement import AttemptSettler
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import (
+    A_FEW,
     check_alternatives,
     check_commit,
     check_read,
     check_scan,
     check_window,
     is_plain,
+    takes_a_few,
 )
 from standfast.stores.watch import BackendWatch
 
@@ -618,6 +620,7 @@ class GroupedStore:
         self._batching: Final = batching
         self._hooks: Final = hooks
         self._limits: Final = backend.capabilities
+        self._is_narrow: Final = not takes_a_few(self._limits)
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
         self._group: Final = CommitGroup(backend, hooks, batching)
@@ -718,15 +721,28 @@ class GroupedStore:
         check_alternatives(alternatives, self._limits)
         return await self.choose_unchecked(*alternatives)
 
-    async def choose_unchecked(self, *alternatives: Alternative) -> Choice | Conflict:
+    def choose_unchecked(self, *alternatives: Alternative) -> Coroutine[Any, Any, Choice | Conflict]:
         """Do as :meth:`choose` does with alternatives of our own making, of keys that were checked once.
 
         It is called in the loop of this store: what the caller itself makes sure of is not checked again.
         """
+        return cast("Coroutine[Any, Any, Choice | Conflict]", self._carry(ChoiceRider(alternatives)))
+
+    def commit_unchecked(self, *changes: Change) -> Coroutine[Any, Any, Commit | Conflict]:
+        """Do as :meth:`commit` does with changes of our own making: keys of one space, each once, and encoded records.
+
+        What may be too much for a store is checked all the same. It is called in the loop of this store.
+        """
+        if len(changes) > A_FEW or self._is_narrow:
+            return self.commit(*changes)
+        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(CommitRider(changes, None, None, ())))
+
+    async def _carry(self, rider: Rider) -> Verdict:
+        """Let a rider ride that needs no check."""
         if self._closing is not None or self._guard.crossed:
             self._check_usable()
         group = self._group
-        seat = group.board(ChoiceRider(alternatives))  # from here on as CommitGroup.ride does
+        seat = group.board(rider)  # from here on as CommitGroup.ride does
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -738,7 +754,9 @@ class GroupedStore:
             await group.leave(seat, cancelled)
             raise
         outcome = seat.outcome
-        return outcome if type(outcome) is Choice else cast("Conflict", _verdict(cast("Outcome", outcome)))
+        if type(outcome) is Commit or type(outcome) is Choice:
+            return outcome
+        return _verdict(cast("Outcome", outcome))
 
     async def commit_with(
         self,
