@@ -228,25 +228,11 @@ class CommitGroup:
         self.problem: Exception | None = None
         """What the last transaction failed with; None: it did not."""
 
-    async def ride(self, rider: Rider) -> Outcome:
-        """Take a seat in the next transaction and return what became of it.
-
-        A caller that is cancelled is withdrawn. Too late for that, the cancellation carries the verdict.
-        """
-        seat = self.board(rider)
-        try:
-            await (seat.answer or self.pause())
-            if seat.outcome is None:
-                await self.until_settled(seat)
-        except asyncio.CancelledError as cancelled:
-            await self.leave(seat, cancelled)
-            raise
-        return seat.outcome or RuntimeError("woken without a verdict")
-
     def board(self, rider: Rider) -> Seat:
-        """Take a seat in the next transaction, or in one that has left already: see :meth:`ride`.
+        """Take a seat in the next transaction, or in one that has left already.
 
-        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
+        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled: then the
+        rider is withdrawn. Too late for that, the cancellation carries the verdict.
         """
         seat = Seat(rider)
         if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
@@ -693,7 +679,7 @@ class GroupedStore:
         if after is not None or before is not None:
             check_window(after, before)
         group = self._group
-        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as CommitGroup.ride does
+        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as _carry does
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -711,7 +697,7 @@ class GroupedStore:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
         self._check_usable()
         check_read(keys, self._limits)
-        return cast("Decided[T]", _verdict(await self._group.ride(UpdateRider(tuple(keys), decide))))
+        return cast("Decided[T]", await self._carry(UpdateRider(tuple(keys), decide)))
 
     async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
         """Do the first of ``alternatives`` whose guards hold, durably, in one round trip."""
@@ -738,11 +724,11 @@ class GroupedStore:
         return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(CommitRider(changes, None, None, ())))
 
     async def _carry(self, rider: Rider) -> Verdict:
-        """Let a rider ride that needs no check."""
+        """Let a rider ride, and return its verdict."""
         if self._closing is not None or self._guard.crossed:
             self._check_usable()
         group = self._group
-        seat = group.board(rider)  # from here on as CommitGroup.ride does
+        seat = group.board(rider)
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -790,7 +776,7 @@ class GroupedStore:
         check_window(after, before)
         commit = CommitRider(changes, after, before, tuple(wake))
         rider = WorkRider(commit, work, seconds(timeout, what="timeout"), extra_changes)
-        return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
+        return cast("Worked[T] | Conflict", await self._carry(rider))
 
     async def user_transactions(self) -> UserTransactions:
         """Return what this store can do over connections of the user's, in transactions of theirs.

@@ -162,14 +162,7 @@ async def let_go(runtime: Runtime, run: Found) -> None:
     """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
     await release_all(runtime, run.id)
     await leave_all(runtime, run.id, run.header)
-    state = RunKeys(runtime.space, run.id).state
-    for _ in range(TRIES):
-        run = await find(runtime.space, run.id)
-        if not run.state.leaving:
-            return
-        left = RUN_STATES.encode_own(structs.replace(run.state, leaving=False))
-        if not isinstance(await runtime.space.commit(Put(state, left, run.state_version)), Conflict):
-            return
+    await _has_left(runtime, run.id)
 
 
 async def clear_states(runtime: Runtime, run: Found) -> None:
@@ -177,6 +170,17 @@ async def clear_states(runtime: Runtime, run: Found) -> None:
     await clear_run(runtime, run.id)
     if not run.header.root:
         await clear_execution(runtime, run.id)
+
+
+async def _has_left(runtime: Runtime, run_id: str) -> None:
+    keys = RunKeys(runtime.space, run_id)
+    for _ in range(TRIES):
+        run = await find(runtime.space, run_id)
+        if not run.state.leaving:
+            return
+        left = RUN_STATES.encode_own(structs.replace(run.state, leaving=False))
+        if not isinstance(await runtime.space.commit(Put(keys.state, left, run.state_version)), Conflict):
+            return
 
 
 # --- runs that end before they began --------------------------------------------------------------------------------
