@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StoreBusyError
+from standfast.keys import MAX_KEY_BYTES
 from standfast.locks.heartbeat import Presence
 from standfast.locks.line import OUT_OF_SIGHT, Entry, Holder, Line, OfPresence, Rules, presence_of
 from standfast.locks.line_memory import FEW_SLOTS, Guess, KnownRecords
@@ -296,11 +297,13 @@ class LineDriver:
         welcome, know = ((), ()) if extra.on_grant is None else extra.on_grant(quick.granted, seen)
         ready = [change for change in quick.ready if change.key not in know]
         wakes = [wake for wake in quick.wakes if not wake.to.startswith(self._scope.presence)]
+        changes = (*quick.changes, *extra.guarded, *welcome, *ready)
         asked_at = self._clock.elapsed()
         try:
-            done = await self._scope.commit(
-                *quick.changes, *extra.guarded, *welcome, *ready, before=extra.before, wake=wakes
-            )
+            if wakes or extra.before is not None or max([len(change.key) for change in changes]) > MAX_KEY_BYTES:
+                done = await self._scope.commit(*changes, before=extra.before, wake=wakes)
+            else:  # all of it is of our own making
+                done = await self._scope.commit_unchecked(*changes)
         except BaseException:
             self._known.forget()
             raise

@@ -32,9 +32,9 @@ from standfast.errors import (
 from standfast.keys import RecordKey
 from standfast.stores.backend import OPEN, Applied, CommitRider, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
-from standfast.stores.protocol import ABSENT, Capabilities, Commit, Record, Snapshot, StoreSize, Worked
+from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
-from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert, write_alone
+from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert, look_at_guards, write_alone
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -563,9 +563,9 @@ class Database:
 
     def _write_alone(self, rider: CommitRider, patience: float) -> Folded | None:
         """Write a commit whose guards all hold, without folding it; None: fold it, nothing is written."""
-        guarded = {change.key: change.key for change in rider.changes if change.expected != ABSENT}
-        last_version, last_at, found = look_up_with_counters(self._writer, guarded)
-        at = self._time.now_in(self._writer, last_at)
+        found = look_at_guards(self._writer, rider)
+        _, last_version, last_at, _ = found[None]
+        at = self._time.now_in(self._writer, last_at or 0)
         try:
             return write_alone(self._writer, rider, found, at, max(last_version, at - 1))  # as in _fold
         except apsw.ConstraintError:  # there is a record where none was expected
