@@ -57,11 +57,8 @@ class Endings:
         Raises:
             RunNotFoundError: There is no such run.
         """
-        if self._watched < FEW:
-            return await self._watch(run_id)
-        return await self._listen(run_id)
-
-    async def _watch(self, run_id: str) -> RunState:
+        if self._watched >= FEW:
+            return await self._listen(run_id)
         self._watched += 1
         try:
             async with self._scope.watch(RunKeys(self._scope, run_id).state) as watch:
@@ -121,13 +118,11 @@ class Endings:
                         await self._look_at(list(self._waiting))
                         continue
                     await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
-                    if told := [run_id for key in hint.about if self._is_news_of(run_id := _run_of(key, root))]:
-                        await self._look_at(told)
+                    told = {_run_of(key, root) for key in hint.about}
+                    if news := [each for each in told if each in self._waiting and each not in self._loaded]:
+                        await self._look_at(news)
         except StandfastError as problem:
             self._fail(problem)
-
-    def _is_news_of(self, run_id: str) -> bool:
-        return run_id in self._waiting and run_id not in self._loaded
 
     async def _look_at(self, run_ids: list[str]) -> None:
         for run_id, state in (await self._read(run_ids)).items():

@@ -19,7 +19,7 @@ from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Found, Once,
 from standfast.workflows.termination import clear_states, descendants, end_by_force, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from standfast.durations import Duration
     from standfast.stores.protocol import Change, Record
@@ -141,10 +141,16 @@ async def _check_inbox(runtime: Runtime, run: Found) -> None:
 
 async def purge_all(runtime: Runtime, chosen: Chosen) -> int:
     """Delete all chosen runs that no other run has started, with everything that they have started."""
-    purged = 0
-    async for run_ids in _pages(runtime, chosen):
+    purged, space = 0, runtime.space
+    start, end = space.key("life").within()
+    while True:
+        page = await space.scan(start, end, limit=_page(runtime))
+        states = ((key.parts[-1], RUN_STATES.decode(record.value)) for key, record in page.records.items())
+        run_ids = [name for name, state in states if chosen.takes_state(state)]
         purged += await purge_some(runtime, run_ids, chosen.takes, force=chosen.force)
-    return purged
+        if page.more is None:
+            return purged
+        start = page.more
 
 
 async def purge_some(
@@ -178,19 +184,6 @@ def _page(runtime: Runtime) -> int:
 async def _exists(runtime: Runtime, run_id: str) -> bool:
     key = runtime.space.key("life", run_id)
     return bool((await runtime.space.read(key)).version(key))
-
-
-async def _pages(runtime: Runtime, chosen: Chosen) -> AsyncIterator[list[str]]:
-    """Yield the ids of all runs that are meant by their state, page by page."""
-    space = runtime.space
-    start, end = space.key("life").within()
-    while True:
-        page = await space.scan(start, end, limit=_page(runtime))
-        states = ((key.parts[-1], RUN_STATES.decode(record.value)) for key, record in page.records.items())
-        yield [name for name, state in states if chosen.takes_state(state)]
-        if page.more is None:
-            return
-        start = page.more
 
 
 # --- one run ------------------------------------------------------------------------------------------------------
