@@ -515,7 +515,7 @@ class StepExecution(Struct, eq=False):
         except DecodeError as problem:
             if event.failure is not None:
                 raise
-            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
     def _compare(self, event: HistoryEvent) -> None:
