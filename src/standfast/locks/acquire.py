@@ -223,11 +223,18 @@ async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float
         raise HoldTimeoutError(request.name, timeout, await attempt.holders()) from None
 
 
-async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Left | None:
-    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
+async def release(lines: Lines, place: HeldEntry, request: AcquireRequest, *, overran: bool = False) -> Left | None:
+    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed.
+
+    Args:
+        lines: Of the process.
+        place: What is held.
+        request: What was asked for.
+        overran: Its ``max_hold`` is over, by the clock of this process.
+    """
     holder = place.turn.holder
     fence = place.turn.fence if holder.ends_at is None else None  # what is over is not given back
-    leave = Leave(place.entry.id, holder.slot, extra_changes=request.on_leave, fence=fence)
+    leave = Leave(place.entry.id, holder.slot, extra_changes=request.on_leave, fence=fence, overran=overran)
     try:
         left = (await place.line.driver.do(leave, request.spec)).answer
     except StandfastError as problem:

@@ -110,8 +110,10 @@ def _end_of(holder: Holder, view: StepView, requests: Sequence[Request], at: Ins
         return "killed" if anchor.presence in view.facts.killed else "lost"
     if (holder.ends_at is not None and holder.ends_at <= at) or (isinstance(anchor, Until) and anchor.at <= at):
         return "expired"
-    by_force = any(type(each) is Leave and each.by_force and each.entry_id == holder.entry.id for each in requests)
-    return "evicted" if by_force else "released"
+    leaves = [each for each in requests if type(each) is Leave and each.entry_id == holder.entry.id]
+    if any(each.overran for each in leaves):
+        return "expired"
+    return "evicted" if any(each.by_force for each in leaves) else "released"
 
 
 def _past(holder: Holder, end: HoldEnd, fence: int, at: Instant) -> PastHold:

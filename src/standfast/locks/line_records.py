@@ -152,7 +152,8 @@ class Leave(Struct, frozen=True):
 
     ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
     ``marker`` is where it was noted that its owner waits here, and is taken away. ``extra_changes`` are committed
-    together with the answer. With a ``fence`` it holds, unless the grant is at another version.
+    together with the answer. With a ``fence`` it holds, unless the grant is at another version. ``overran``: its
+    process gives it up since its ``max_hold`` is over, which by the store's time may be so a moment later.
     """
 
     entry_id: str
@@ -163,6 +164,7 @@ class Leave(Struct, frozen=True):
     marker: RecordKey | None = None
     extra_changes: ExtraChanges[Answer] | None = None
     fence: int | None = None
+    overran: bool = False
 
 
 class Resize(Struct, frozen=True):

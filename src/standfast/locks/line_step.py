@@ -202,7 +202,7 @@ def quick_step(
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
         return queue_up(keys, seen, given, head, spec, request) if head.reversion is None else None
-    if type(request) is Leave and not request.by_force and not request.only_waiting and not spec.history:
+    if type(request) is Leave and not (request.by_force or request.only_waiting or request.overran or spec.history):
         # That the hold was released is noted, and permits that were set for a while end: both the long way.
         is_noted = bool(head.history) or head.reversion is not None
         if head.front == head.next_ticket and not is_noted:

@@ -421,7 +421,7 @@ class MutexDriver:
         elif type(request) is Leave:
             ticket = self._tickets.pop(request.entry_id, None) if self._tickets else None
             brings = request.extra_changes or request.marker
-            if not (brings or request.by_force or request.only_waiting or spec.history):
+            if not (brings or request.by_force or request.only_waiting or request.overran or spec.history):
                 if request.fence is not None:
                     return self._leave(request, request.fence, spec)
                 if ticket is not None:

@@ -389,7 +389,7 @@ class SlotDriver:
         elif type(request) is Leave:
             ticket, since = self._tickets.pop(request.entry_id, None), self._since.pop(request.entry_id, None)
             brings = request.extra_changes or request.marker
-            if not (brings or request.by_force or request.only_waiting or spec.history):
+            if not (brings or request.by_force or request.only_waiting or request.overran or spec.history):
                 if request.fence is not None and request.slot is not None:
                     return await self._leave(request, request.slot, request.fence, since, spec)
                 if ticket is not None:

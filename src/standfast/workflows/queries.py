@@ -76,7 +76,7 @@ class Endings:
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._hear())
         self._new.append(run_id)
-        if self._looking is None:
+        if len(self._new) == 1:  # an eager task takes it at once, others when this turn of the loop is over
             self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
         try:
             return await future
@@ -85,7 +85,7 @@ class Endings:
 
     async def _look_at_new(self) -> None:
         """Look at runs that may have ended before their end was waited for: all of one turn of the loop together."""
-        new, self._new, self._looking = self._new, [], None
+        new, self._new = self._new, []
         try:
             await self._look_at(new)
         except StandfastError as problem:

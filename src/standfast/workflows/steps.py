@@ -504,7 +504,7 @@ class StepExecution(Struct, eq=False):
         except DecodeError as problem:
             if event.failure is not None:
                 raise
-            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
     async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns
