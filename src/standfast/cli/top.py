@@ -47,15 +47,15 @@ QUITS: Final = (b"q", b"Q", b"\x03")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one screen, and end.")
+@click.option("--once", is_flag=True, help="Print one screen, and exit.")
 @threshold_options
 @json_option
 @target_options
 @click.pass_obj
 def top(target: Target, lately: Duration, patience: Duration, *, once: bool, as_json: bool) -> None:
-    """Show workers, runs, lines and what needs a person, live. q or Ctrl-C ends it. Nothing is changed by looking.
+    """Show workers, runs, lines and what needs a person, live. q or Ctrl-C ends it. It changes nothing.
 
-    It is drawn again when something happens, at most twice a second. With --json it prints one document, as status.
+    The screen is updated when something happens, at most twice a second. --json prints one document, as status does.
     """
     try:
         from rich.console import Console  # noqa: PLC0415 -- comes with an extra
