@@ -1,4 +1,4 @@
-"""The application: flows over HTTP, and whatever else brings requests in, behind one door."""
+"""The application: flows over HTTP, webhooks, chats and tools, behind one gate."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ class App:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self.flows: Final = Flows(flows)
-        of_actions, of_workflows = _sorted_out(schedules, self.flows)
+        scheduled = given.several("schedules", schedules, Schedule, "action.schedule(...)")
+        names = {workflow_name(action) for action in self.flows.actions}
+        of_actions = [each for each in scheduled if each.workflow in names]
+        of_workflows = [each for each in scheduled if each.workflow not in names]
         self._engine: Final = (
             Engine(store, workflows=workflows, schedules=of_workflows, namespace=namespace, hooks=hooks)
             if isinstance(store, str)
@@ -195,9 +198,9 @@ class App:
         self.closing.set()
 
     async def let_end(self) -> None:
-        """Let the requests end whose callers wait. Those that take longer than the grace are told to stop.
+        """Let the requests end whose callers wait. Requests that take longer than the grace are cancelled.
 
-        A server calls it before it cuts off those whom it serves: so they are told how their requests ended.
+        A server calls it before it closes connections, so that callers are told how their requests ended.
         """
         await self._dispatcher.let_end(grace=self.grace)
 
@@ -281,7 +284,7 @@ class App:
 def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """Return the ``lifespan`` of a FastAPI or Starlette application that applications of ours are mounted in.
 
-    Those do not open what is mounted in them:
+    FastAPI and Starlette do not open what is mounted in them:
 
         api = FastAPI(lifespan=sf.web.lifespan(app))
         api.mount("/flows", app)
@@ -298,19 +301,12 @@ def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManag
 
 
 def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engine:
-    """Refuse what has to be said to the engine itself."""
+    """Refuse options that have to be given to the engine itself."""
     named = [name for name, value in given.items() if tuple(value)]
     if named or namespace != "default":
         problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
         raise DeclarationError("App", problem)
     return engine
-
-
-def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
-    """Return the schedules of actions, and those of workflows."""
-    names = {workflow_name(action) for action in flows.actions}
-    known = given.several("schedules", schedules, Schedule, "action.schedule(...)")
-    return [each for each in known if each.workflow in names], [each for each in known if each.workflow not in names]
 
 
 def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:

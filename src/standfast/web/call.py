@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 import msgspec
 
-from standfast.errors import (
-    HttpError,
-)
+from standfast.errors import HttpError
 from standfast.flows.deadlock import SIGNED
 from standfast.flows.request import Call
 from standfast.threads import Lane
 from standfast.trace_context import read_headers
-from standfast.web.asgi import FOR_DATA, Alarm, Begun
+from standfast.web.asgi import FOR_DATA, Alarm, Begun, until_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -130,7 +128,7 @@ _alarm: Final = lru_cache(maxsize=16)(Alarm)
 
 @final
 class _Slow:
-    """Who reads a body, and is stopped if that takes too long."""
+    """The task that reads a body; it is cancelled if that takes too long."""
 
     __slots__ = ("_task", "before", "was_stopped")
 
@@ -188,8 +186,7 @@ def _read(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
         raise HttpError("unsupported-body", "the body is no JSON") from None  # the cause quotes from it
 
 
-# --- what the headers of a request ask for. Everything else about it comes from the body, the path and the
-# credentials ---
+# --- what the headers of a request ask for. Everything else comes from the body, the path and the credentials ------
 
 SESSION: Final = "Standfast-Session"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -263,7 +260,7 @@ T = TypeVar("T")
 
 REQUEST: Final = "Standfast-Request"
 WATCH_AFTER: Final = 0.05
-"""Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
+"""Seconds before a caller is watched for going away. Most requests have ended by then."""
 
 GONE: Final = "the caller went away"
 
@@ -288,8 +285,13 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, r
     """
     if action.on_disconnect != "cancel" or not handle.is_new:
         return await work
+
+    async def watch() -> None:
+        await until_gone(receive)
+        handle.abandon(GONE)
+
     watching: list[asyncio.Task[None]] = []
-    off = _watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
+    off = _watching.set(lambda: watching.append(asyncio.ensure_future(watch())))
     try:
         return await work
     finally:
@@ -297,12 +299,6 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, r
         if watching:
             watching[0].cancel()
             await asyncio.wait(watching)
-
-
-async def _watch(handle: HandleLike, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    handle.abandon(GONE)
 
 
 async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -> T | None:
@@ -334,7 +330,7 @@ class Result:
         self.start: Final[Message] = {"type": "http.response.start", "status": 200, "headers": headers}
         self.body: Final[Message] = {"type": "http.response.body", "body": packed}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI hands it to everybody
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI passes it to every application
         """Send it."""
         await send(self.start)
         await send(self.body)

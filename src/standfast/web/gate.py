@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final, final
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from standfast.errors import AuthenticationError, FlowError, HttpError
 from standfast.exits import FAILURES, failure_of
 from standfast.flows.request import Principal
 from standfast.log_budget import LogBudget
-from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
+from standfast.web.asgi import SECURITY, host_of, is_origin_of, raw_headers, route_path
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, identify
 from standfast.web.call import Result
 from standfast.web.edge import EDGE, PRIVATE
@@ -122,12 +121,16 @@ class Gate:
     def _check(self, headers: RawHeaders) -> None:
         """Refuse a host that is none of ours, and a page that is not trusted."""
         if self._hosts or self._below:
-            self._check_host(headers.get(b"host", b"").decode("latin-1"))
+            host = host_of(headers.get(b"host", b"").decode("latin-1"))
+            if host not in self._hosts and not (self._below and host.endswith(self._below)):
+                raise HttpError("wrong-host", f"{host!r:.100} is no host of this application")
         if b"origin" in headers:
-            self._check_origin(headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1"))
+            origin, own = headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1")
+            if origin.lower() not in self._origins and not is_origin_of(origin, own):
+                raise HttpError("wrong-origin", f"pages of {origin!r:.100} may not use this application")
 
     def _known(self, scope: Scope, headers: RawHeaders) -> Principal | Response | None:
-        """Return who asks if that needs no function of the user; or the answer, or None if it does."""
+        """Return who asks, or an answer, if that needs no function of the user; None if it does."""
         if route_path(scope) in self._open_paths:
             return NOBODY
         if self._own is None:
@@ -153,7 +156,7 @@ class Gate:
         return principal
 
     def _guarded(self, send: Send, scope: Scope, principal: Principal | Response | None = None) -> _GuardedSend:
-        """Return the way back to the caller of a request; if it is told that it may not do this, that is logged."""
+        """Return the way back to the caller of a request; an answer that forbids it is logged."""
 
         def note_forbidden(status: int) -> None:
             who = principal if isinstance(principal, Principal) else NOBODY
@@ -161,23 +164,6 @@ class Gate:
             self._refusals.warning("request-forbidden", **facts, tenant=who.tenant, user=who.user, status=status)
 
         return _GuardedSend(send, note_forbidden)
-
-    def _check_host(self, header: str) -> None:
-        host = host_of(header)
-        if host not in self._hosts and not (self._below and host.endswith(self._below)):
-            raise HttpError("wrong-host", f"{host!r:.100} is no host of this application")
-
-    def _check_origin(self, origin: str, host: str) -> None:
-        if origin.lower() not in self._origins and _netloc(origin) != host.lower():
-            raise HttpError("wrong-origin", f"pages of {origin!r:.100} may not use this application")
-
-
-def _netloc(origin: str) -> str | None:
-    """Return the host and port of an origin; None: it has none, or is no origin at all."""
-    try:
-        return urlsplit(origin).netloc.lower() or None
-    except ValueError:
-        return None
 
 
 @final

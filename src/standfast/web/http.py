@@ -15,7 +15,6 @@ from standfast.log_budget import LogBudget
 from standfast.web.asgi import Begun, headers_of
 from standfast.web.call import (
     GONE,
-    Preference,
     Result,
     arrival_of,
     read_after,
@@ -77,8 +76,10 @@ class CallEndpoint:
             handle = await self._dispatching.dispatch(arrival, here=not is_later and not is_stream)
         except StandfastError as problem:
             return problem_response(problem)
-        if is_later:
-            return await self._later(scope, handle, preference)
+        if is_later:  # it is answered before it has ended, unless the caller asked to wait and it ends in time
+            wait = min(preference.wait or 0.0, self._limits.wait)
+            answer = await result_within(handle, wait, self._closing) if wait else None
+            return answer or accepted(scope, handle, is_asked_for=preference.is_async)
         if is_stream:
             return self._streamed(action, handle)
         try:
@@ -87,12 +88,6 @@ class CallEndpoint:
             return Result(packed, handle.id, is_replay=handle.is_replay)
         except StandfastError as problem:
             return refusal(problem, handle)
-
-    async def _later(self, scope: Scope, handle: HandleLike, preference: Preference) -> ASGIApp:
-        """Answer before it has ended, unless the caller asked to wait and it ends in time."""
-        wait = min(preference.wait or 0.0, self._limits.wait)
-        answer = await result_within(handle, wait, self._closing) if wait else None
-        return answer or accepted(scope, handle, is_asked_for=preference.is_async)
 
     def _streamed(self, action: Action[..., Any], handle: HandleLike) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""

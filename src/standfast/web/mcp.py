@@ -97,8 +97,20 @@ class ToolCalls:
         action = self._toolbox.find(params.name, principal)
         if action is None:
             raise MCPError(UNKNOWN, f"there is no tool {params.name!r:.100}")
+        meta: Mapping[str, Any] = context.meta or {}
         try:
-            handle = await self._dispatching.dispatch(_arrival(action, params, principal, headers, context))
+            arrival = Call(
+                flow=action.flow,
+                action=action.name,
+                inputs=params.arguments or {},
+                principal=principal,
+                session=_text(meta.get("standfast/session")) or headers.get(SESSION.lower(), ""),
+                transport="mcp",
+                idempotency_key=_text(meta.get("standfast/idempotency-key"))
+                or headers.get(IDEMPOTENCY_KEY.lower(), ""),
+                attended=True,
+            )
+            handle = await self._dispatching.dispatch(arrival)
             following = self._followed(context, action, handle)
             if not (action.durable or action.policy.collects):
                 return _result(await following)
@@ -130,26 +142,6 @@ class ToolCalls:
             raise
 
 
-def _arrival(
-    action: Action[..., Any],
-    params: CallToolRequestParams,
-    principal: Principal,
-    headers: Mapping[str, str],
-    context: ServerRequestContext[Any, Any],
-) -> Call:
-    meta: Mapping[str, Any] = context.meta or {}
-    return Call(
-        flow=action.flow,
-        action=action.name,
-        inputs=params.arguments or {},
-        principal=principal,
-        session=_text(meta.get("standfast/session")) or headers.get(SESSION.lower(), ""),
-        transport="mcp",
-        idempotency_key=_text(meta.get("standfast/idempotency-key")) or headers.get(IDEMPOTENCY_KEY.lower(), ""),
-        attended=True,
-    )
-
-
 def _text(given: object) -> str:
     return given if isinstance(given, str) else ""
 
@@ -177,7 +169,7 @@ def _refusal(problem: StandfastError) -> MCPError:
 # --- how many sessions of the protocol each user has open: none can take those of all others -----------------------
 
 MANY: Final = 1_000
-"""From this many sessions on, each time there are twice as many, those that are not used any more are looked for."""
+"""From this many sessions on, sessions that are no longer used are forgotten each time their number has doubled."""
 
 
 @final
@@ -321,8 +313,10 @@ class ToolEndpoint:
         manager, who = self._manager, caller_in(scope)
         if manager is None:
             raise EngineNotOpenError
-        session, sessions = headers_of(scope).get(SESSION_HEADER, ""), self._sessions
-        is_opening = not session and self._has_sessions and _may_open_one(scope)
+        headers, sessions = headers_of(scope), self._sessions
+        session, version = headers.get(SESSION_HEADER, ""), headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        can_open = scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+        is_opening = not session and self._has_sessions and can_open
         exchange = Exchange(send, self._limits.patience, lambda given: sessions.opened(given, who))
         with (
             self._streams.of(who) if scope["method"] == "GET" else self._open.of(who[0], who),
@@ -330,7 +324,7 @@ class ToolEndpoint:
         ):
             if scope["method"] == "POST":  # the library would wait for the body for as long as it takes
                 most = min(self._limits.body, LARGE)
-                receive = _again(await read_body(headers_of(scope), receive, most, self._limits.body_time), receive)
+                receive = _again(await read_body(headers, receive, most, self._limits.body_time), receive)
             try:
                 await manager.handle_request({**scope, "user": _as_user(scope[PRINCIPAL])}, receive, exchange)
             except Exception:
@@ -376,12 +370,12 @@ class ToolEndpoint:
 
 @final
 class Exchange:
-    """The way back to a client: notes what it is told, adds what the library leaves out, and waits for it so long only.
+    """The way back to a client: notes the answer, adds what the library leaves out, and bounds the wait.
 
     Args:
-        send: The way.
+        send: Sends a message to the client.
         patience: Seconds that a client may take to read.
-        on_session: Told which session it was given.
+        on_session: Called with the session that the client was given.
 
     Attributes:
         status: What it was answered.
@@ -399,21 +393,18 @@ class Exchange:
             OSError: The client does not read. It comes again, and asks again.
         """
         if message["type"] == "http.response.start":
-            self._note(message)
+            headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+            self.status = message["status"]
+            if self.status < HTTPStatus.BAD_REQUEST and (given := dict(headers).get(SESSION_HEADER.encode())):
+                self._on_session(given.decode())
+            if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
+                message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
         try:
             async with asyncio.timeout(self._patience):
                 await self._send(message)
         except TimeoutError:
             self.is_slow = True
             raise
-
-    def _note(self, message: Message) -> None:
-        headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
-        self.status = message["status"]
-        if self.status < HTTPStatus.BAD_REQUEST and (given := dict(headers).get(SESSION_HEADER.encode())):
-            self._on_session(given.decode())
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
-            message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -424,12 +415,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return whole.pop() if whole else await receive()
 
     return next_message
-
-
-def _may_open_one(scope: Scope) -> bool:
-    """Return True if a message can be of a version of the protocol that has sessions."""
-    version = headers_of(scope).get(MCP_PROTOCOL_VERSION_HEADER)
-    return scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, principal: Principal) -> None:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
 
 
-# --- the public keys of an issuer: which there are, and how they are fetched without anybody being able to force it
-# ---
+# --- the public keys of an issuer, and how they are fetched: no caller can force that ------------------------------
 
 FRESH: Final = 600.0
 """Seconds after which keys are looked at again; meanwhile those that are known count."""
@@ -364,7 +363,7 @@ class OAuthTokens:
 
     Args:
         issuer: Who issues the tokens: their ``iss``, and where clients are sent for one.
-        audience: The address of this application: their ``aud``. A token for anybody else is refused.
+        audience: The address of this application: their ``aud``. A token for another application is refused.
         keys: The public keys of the issuer: a JWK set, or its address. It is read when it is needed, kept for ten
             minutes, and read again when a token names a key that is not in it, at most once a minute.
         algorithms: By which a token may be signed. None with a shared secret.
@@ -397,7 +396,8 @@ class OAuthTokens:
         scope_prefix: str = PREFIX,
         leeway: Duration = "30s",
     ) -> None:
-        _need_the_library()
+        if find_spec("jwt") is None or find_spec("cryptography") is None:  # without the second, it knows secrets only
+            raise MissingExtraError("checking access tokens", "standfast[oauth]")
         allowed = frozenset(algorithms)
         if not allowed or not allowed <= SAFE:
             raise DeclarationError(_WHERE, f"algorithms must be some of {', '.join(sorted(SAFE))}")
@@ -487,21 +487,15 @@ class OAuthTokens:
             raise _TokenRefusedError("bound to a key that is not shown")
         user = _text(_found(claims, self._user))
         tenant = Principal().tenant if self._tenant is None else _text(_found(claims, self._tenant))
-        roles = self._named(claims) if self._roles in SCOPES else _words(_found(claims, self._roles))
+        if self._roles in SCOPES:
+            named = [each.removeprefix(self._prefix) for each in _scopes_of(claims) if each.startswith(self._prefix)]
+            roles = frozenset(filter(None, named))
+        else:
+            roles = _words(_found(claims, self._roles))
         try:
             return Principal(tenant, user, roles)
         except InvalidInputError:
             raise _TokenRefusedError("claims") from None
-
-    def _named(self, claims: dict[str, Any]) -> frozenset[str]:
-        """Return the roles that scopes name."""
-        named = [each.removeprefix(self._prefix) for each in _scopes_of(claims) if each.startswith(self._prefix)]
-        return frozenset(filter(None, named))
-
-
-def _need_the_library() -> None:
-    if find_spec("jwt") is None or find_spec("cryptography") is None:  # without the second, it knows secrets only
-        raise MissingExtraError("checking access tokens", "standfast[oauth]")
 
 
 def _checked_scopes(given: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 and WebSockets at the edge: uvicorn's protocols, with bounds on what anybody may send.
+"""HTTP/1.1 and WebSockets at the edge: uvicorn's protocols, with bounds on what a client may send.
 
 ``standfast serve`` uses them. So can any uvicorn: ``uvicorn --http standfast.web.protocol:HttpProtocol ...``.
 """
@@ -14,10 +14,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from standfast.errors import (
-    FlowError,
-    HttpError,
-)
+from standfast.errors import FlowError, HttpError
 from standfast.web.asgi import SECURITY
 from standfast.web.edge import EDGE, Edge
 from standfast.web.problems import MEDIA_TYPE, problem_of

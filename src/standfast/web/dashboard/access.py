@@ -6,13 +6,14 @@ import hmac
 from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
 
 from standfast.errors import DeclarationError, ForbiddenError
 from standfast.flows.request import Principal
 from standfast.flows.view import OPERATOR, VIEWER
+from standfast.web.asgi import is_origin_of
 from standfast.web.auth import QUERY, OwnToken, new_token
 
 if TYPE_CHECKING:
@@ -131,16 +132,9 @@ def is_own_form(headers: Headers, given: str, expected: str) -> bool:
     origin = headers.get("origin")
     if origin == "null" and site is not None:  # what browsers send for a page that tells others nothing about itself
         origin = None
-    if origin is not None and not _is_same_host(origin, headers.get("host", "")):
+    if origin is not None and not is_origin_of(origin, headers.get("host", "")):
         return False
     return hmac.compare_digest(given.encode(), expected.encode())
-
-
-def _is_same_host(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc.lower() == host.lower() != ""
-    except ValueError:
-        return False
 
 
 @final

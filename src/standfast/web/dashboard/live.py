@@ -82,7 +82,7 @@ class Watcher:
 
     def _stop(self) -> None:
         task, self._task, self._changes = self._task, None, 0
-        if task is not None:
+        if task is not None:  # it may have ended by itself
             task.cancel()
 
     def wake(self) -> None:

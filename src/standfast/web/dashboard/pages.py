@@ -119,30 +119,30 @@ def _iso(instant: Instant) -> str:
     return moment(instant).replace(" ", "T")
 
 
-def _environment() -> Environment:
-    env = Environment(
-        loader=PackageLoader("standfast.web.dashboard"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters: dict[str, Any] = {
-        "length": _length,
-        "length_of": len,
-        "moment": _moment,
-        "line": one_line,
-        "error": _error,
-        "brief": _brief,
-        "iso": _iso,
-    }
-    env.filters.update(filters)
-    shown: dict[str, Any] = {"static_name": static_name, "menu": MENU, "buttons": ACTIONS, "seconds": MICROSECONDS}
-    env.globals.update(shown)
-    return env
-
-
-_templates: Final = _environment()
+_FILTERS: Final[dict[str, Any]] = {
+    "length": _length,
+    "length_of": len,
+    "moment": _moment,
+    "line": one_line,
+    "error": _error,
+    "brief": _brief,
+    "iso": _iso,
+}
+_GLOBALS: Final[dict[str, Any]] = {
+    "static_name": static_name,
+    "menu": MENU,
+    "buttons": ACTIONS,
+    "seconds": MICROSECONDS,
+}
+_templates: Final = Environment(
+    loader=PackageLoader("standfast.web.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(_FILTERS)
+_templates.globals.update(_GLOBALS)
 
 
 @cache
@@ -255,7 +255,7 @@ class View:
 
 
 def error_page(title: str, root: str, status: int, heading: str, detail: str, advice: str) -> Response:
-    """Return a page that says what went wrong, to anybody."""
+    """Return a page that says what went wrong; it needs no credentials."""
     text = _templates.get_template("error.html").render(
         title=title, root=root, status=status, heading=heading, detail=detail, advice=advice
     )
