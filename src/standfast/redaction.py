@@ -77,8 +77,15 @@ def mask_url(url: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """Return free text, such as a driver's message, with the addresses and password pairs in it masked."""
-    text = text[: 10 * _MAX_SHOWN]
+    """Return free text, such as a driver's message, with the addresses and password pairs in it masked.
+
+    Of a long text only the beginning is returned.
+    """
+    return mask_whole(text[: 10 * _MAX_SHOWN])
+
+
+def mask_whole(text: str) -> str:
+    """Return text of any length, such as a value, masked as :func:`mask_text` does."""
     if "://" in text:
         text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
     if "@" in text:
@@ -87,7 +94,7 @@ def mask_text(text: str) -> str:
     return _PAIR_IN_TEXT.sub(rf"\1{MASK}", text)
 
 
-def mask_data(value: object, mask: Callable[[str], str] = mask_text) -> object:
+def mask_data(value: object, mask: Callable[[str], str] = mask_whole) -> object:
     """Return JSON-shaped data with its texts masked, and with every field hidden that is named like a secret."""
     match value:
         case str():

@@ -181,3 +181,10 @@ def test_data_is_masked_in_its_texts_and_by_the_names_of_its_fields() -> None:
     """Lists, tuples and objects are followed; numbers stay."""
     assert mask_data([{"api_key": "x"}, ("see a:hunter2@c",), 1]) == [{"api_key": "***"}, ["see ***@c"], 1]
     assert mask_data({"note": "x", "token": "x"}, str.upper) == {"note": "X", "token": "***"}
+
+
+def test_a_long_text_in_data_is_masked_to_its_end_and_not_cut() -> None:
+    """A program that reads a value gets all of it, where a message of an error has only its beginning."""
+    text = "x" * 5_000
+    assert mask_data([f"{text} token={CANARY}"]) == [f"{text} token=***"]
+    assert len(mask_text(text)) < len(text)

@@ -318,6 +318,15 @@ async def test_run_ids_are_completed(engine: sf.Engine, ask: Ask) -> None:
     assert answer.stdout == "plain,order-1\n"
 
 
+async def test_a_long_value_is_cut_as_text_and_whole_in_json(engine: sf.Engine, ask: Ask) -> None:
+    """A program gets all of it."""
+    text = "x" * 5_000
+    await engine.start("write", kwargs={"text": text}, id="order-1", unknown="start")
+    told, data = await ask("runs", "show", "order-1"), await ask("runs", "show", "order-1", "--json")
+    assert text not in told.stdout
+    assert text in json.dumps(json.loads(data.stdout)["run"]["input"])
+
+
 def test_values_are_shown_on_one_line_and_not_too_long() -> None:
     """Whatever is in them."""
     assert shown({"a": "x\ny"}) == '{"a":"x\\ny"}'

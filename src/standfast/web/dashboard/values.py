@@ -10,7 +10,7 @@ import msgspec
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import InvalidArgumentError
-from standfast.redaction import mask_data, mask_text
+from standfast.redaction import mask_data, mask_text, mask_whole
 from standfast.web.dashboard.access import PageError
 
 if TYPE_CHECKING:
@@ -32,8 +32,12 @@ def pretty(value: object) -> str:
 
 
 def masked(value: object) -> object:
-    """Return JSON-shaped data without what looks like a secret in it."""
-    return mask_data(value, lambda text: mask_text(text) if len(text) <= MOST_SHOWN else f"{mask_text(text)}...")
+    """Return JSON-shaped data without what looks like a secret in it; a text that is too long to be shown is cut."""
+
+    def mask(text: str) -> str:
+        return mask_whole(text) if len(text) <= MOST_SHOWN else f"{mask_whole(text[:MOST_SHOWN])}..."
+
+    return mask_data(value, mask)
 
 
 def unmasked(edited: object, original: object) -> object:
