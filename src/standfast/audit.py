@@ -225,7 +225,7 @@ class Audit:
         details: Mapping[str, object] | None = None,
         ahead: bool = True,
     ) -> AuditedAction:
-        """Return what an action is done in: ``async with audit.action("run.cancel", run_id) as told:``.
+        """Return the context of an action: ``async with audit.action("run.cancel", run_id) as told:``.
 
         Args:
             action: One of :data:`ACTIONS`.
@@ -435,13 +435,13 @@ async def import_store(
 
 
 async def thaw_store(store: GroupedStore, *, actor: Actor | None = None) -> None:
-    """Let a store take writes again that was exported. Do that only if no other store goes on in its place."""
+    """Let an exported store take writes again. Do this only if no other store is used in its place."""
     async with Audit(Scope(store), actor).action("store.thaw", ahead=False):
         await store.transfer().thaw()
 
 
 async def fence_store(store: GroupedStore, *, actor: Actor | None = None) -> transfer.Fenced:
-    """Take every process that the store knows of for gone, see :func:`standfast.stores.transfer.fence_store`."""
+    """Declare every process that the store knows of gone, see :func:`standfast.stores.transfer.fence_store`."""
     async with Audit(Scope(store), actor).action("store.fence") as told:
         fenced = await transfer.fence_store(store)
         told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}
@@ -449,7 +449,7 @@ async def fence_store(store: GroupedStore, *, actor: Actor | None = None) -> tra
 
 
 async def accept_loss(store: GroupedStore, *, seen: int = 0, actor: Actor | None = None) -> transfer.Fenced:
-    """Go on with what a store has after it lost commits, see :func:`standfast.stores.transfer.accept_loss`."""
+    """Continue with what a store has after it lost commits, see :func:`standfast.stores.transfer.accept_loss`."""
     async with Audit(Scope(store), actor).action("store.accept_loss") as told:
         fenced = await transfer.accept_loss(store, seen=seen)
         told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}

@@ -1,7 +1,7 @@
-"""Gauges: how many runs are ready and since when, who waits in lines. Read from the store when they are asked for.
+"""Gauges: how many runs are ready and since when, and what waits in lines. Read from the store when they are asked for.
 
 Reading is bounded: by a number of records for each gauge, and by time for all of them. What was read is kept for a few
-seconds, so that it makes no difference to the store how many scrape.
+seconds, so that the number of scrapers makes no difference to the store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORDS: Final = 50_000
 """How many records of the store are counted at most: it takes a few milliseconds."""
 
 LOOKED_AT: Final = 200
-"""Of how many ready runs it is looked up since when they are."""
+"""How many ready runs are read to learn since when they are ready."""
 
 KEPT: Final = 5.0
 """Seconds for which what was read is shown again."""

@@ -156,14 +156,14 @@ class App:
         self.pages: Final = tuple(f"/chat/{each.flow}/" for each in talks if each.page)
         self.routes: Final = building.routes_of(self, known, talks, self._tools, place.version, who)
         allowed = {"hosts": place.hosts, "origins": place.origins}
-        self._door: Final[ASGIApp] = building.behind_the_door(self, self.routes, known, authenticate=who, **allowed)
+        self._gate: Final[ASGIApp] = building.behind_gate(self, self.routes, known, authenticate=who, **allowed)
 
     def __repr__(self) -> str:
         return f"<App {self.name!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, WebSocket or lifespan, as ASGI says."""
-        await self._door(scope, receive, send)
+        await self._gate(scope, receive, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class App:
 
     @property
     def engine(self) -> Engine:
-        """What drives durable requests, and workflows besides; open or not."""
+        """The engine that executes durable requests and workflows; open or not."""
         return self._engine
 
     async def aclose(self) -> None:
@@ -194,7 +194,7 @@ class App:
         await self._dispatcher.aclose(grace=self.grace)
 
     def drain(self) -> None:
-        """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
+        """End streams, and tell load balancers to send no more: the first thing that a server does to stop."""
         self.closing.set()
 
     async def let_end(self) -> None:
@@ -217,7 +217,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _host: object = None) -> AsyncGenerator[None]:
-        """Open it, and close it in the end: what a server does around everything else."""
+        """Open it, and close it at the end, as a server does."""
         async with self:
             yield
 
@@ -231,13 +231,13 @@ class App:
         return self._dispatcher
 
     def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
-        """Take a request on."""
+        """Accept a request."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.dispatch(arrival, here=here)
 
     def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Take a request on that the caller runs itself; None: it is to be dispatched."""
+        """Accept a request that the caller runs itself; None: dispatch it."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.begin(action, arrival)
@@ -324,7 +324,7 @@ def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
 
 
 def _building() -> ModuleType:
-    """Return what needs the libraries of the web, which are an extra."""
+    """Return the module that needs the libraries of the web, which are an extra."""
     try:
         from standfast.web import routes as building  # noqa: PLC0415 -- sf.App can be named without them
     except ModuleNotFoundError as problem:

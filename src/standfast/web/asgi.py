@@ -33,7 +33,7 @@ def is_loopback(address: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the host in a ``Host`` header, without its port and brackets, in small letters."""
+    """Return the host in a ``Host`` header, without its port and brackets, in lower case."""
     host = header.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -163,7 +163,7 @@ RawHeaders: TypeAlias = "Mapping[bytes, bytes]"
 """The same, as they came."""
 
 FOR_DATA: Final = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
-"""What browsers are told with what an action returned. It is data, which then never becomes a page or a part of one."""
+"""Headers for what an action returned. It is data, which browsers must not show as a page or as part of one."""
 
 SECURITY: Final = (
     (b"x-frame-options", b"DENY"),
@@ -171,7 +171,7 @@ SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
     *FOR_DATA,
 )
-"""What they are told with every other answer."""
+"""Headers for every other answer."""
 
 HEADERS: Final = "standfast.headers"
 """Where the headers of a request are kept in its scope."""

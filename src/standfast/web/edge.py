@@ -32,7 +32,7 @@ PRIVATE: Final = "private"
 """What it says if the request came over a unix socket that only its owner can open, and by no proxy."""
 
 UNIX: Final = "unix"
-"""How a proxy is named that connects over a unix socket, which has no address."""
+"""The name of a proxy that connects over a unix socket, which has no address."""
 
 FORWARDED: Final = frozenset(
     {
@@ -43,7 +43,7 @@ FORWARDED: Final = frozenset(
 """Headers in which a proxy says where a request comes from. From other clients they are not taken."""
 
 AGAIN: Final = 1.0
-"""After how many seconds a connection may be tried again that was refused."""
+"""Seconds after which a refused client may connect again."""
 
 _log: Final = logging.getLogger("standfast.edge")
 
@@ -104,7 +104,7 @@ class EdgeLimits:
 
 @final
 class Edge:
-    """What all connections of a server share: how many there are, and whose word is taken.
+    """What all connections of a server share: how many there are, and which proxies are trusted.
 
     Args:
         limits: How much is taken.
@@ -278,7 +278,7 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _counted(address: str) -> str:
-    """Return what is counted as one address: a host that has one of IPv6 has 2^64 of them."""
+    """Return what is counted as one address: a host with IPv6 has 2^64 of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 PRINCIPAL: Final = "standfast.principal"
-"""Where an endpoint finds in the scope who asks."""
+"""The key of the scope under which an endpoint finds the caller."""
 
 NOBODY: Final = Principal()
-"""Who asks at an address that takes no credentials."""
+"""The caller at an address that takes no credentials."""
 
 _NO_CREDENTIALS: Final = "credentials are needed"
 _NO_TOKEN: Final = "this application has no authentication of its own, so its token is needed; see authenticate="  # noqa: S105 -- words for a caller, and no token
@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("standfast.web")
 
 @final
 class Gate:
-    """Lets in what comes to the right host, from a trusted page, with credentials that hold; refuses all the rest.
+    """Lets in requests to the right host, from a trusted page, with valid credentials; refuses all others.
 
     It stands before the router, so a route cannot be forgotten. Where a request comes from is no credential.
 
@@ -86,7 +86,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers, fast_path = raw_headers(scope), self._fast_path
-        answer: _GuardedSend | None = None  # one that brings along what the door adds to others needs none
+        answer: _GuardedSend | None = None  # a result has all headers already, and needs none
         principal: Principal | Response | None = None
         try:
             self._check(headers)
@@ -168,7 +168,7 @@ class Gate:
 
 @final
 class _GuardedSend:
-    """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
+    """The way back to the caller: adds the security headers to every answer, and knows if it has begun."""
 
     __slots__ = ("_note_forbidden", "_send", "has_begun")
 

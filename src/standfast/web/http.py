@@ -119,7 +119,7 @@ async def result_within(handle: HandleLike, wait: float, closing: asyncio.Event)
 
 
 def accepted(scope: Scope, handle: HandleLike, *, is_asked_for: bool = False) -> Response:
-    """Return the answer to a request that goes on by itself: where to follow it."""
+    """Return the answer to a request that continues by itself: where to follow it."""
     headers = told(handle) | {"Location": f"{scope.get('root_path', '')}/requests/{handle.id}"}
     if is_asked_for:
         headers["Preference-Applied"] = "respond-async"
@@ -136,7 +136,7 @@ class RequestEndpoint:
         self._log: Final = LogBudget(logging.getLogger("standfast.web"))
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell where a request stands."""
+        """Answer with the status of a request."""
         try:
             info = await (await self._found(scope)).info()
             answer = Response(as_json(shown_info(info)), 200, {"Cache-Control": "no-store"}, "application/json")

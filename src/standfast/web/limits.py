@@ -28,7 +28,7 @@ APP: Final = "App"
 
 
 def texts(name: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return several texts. One alone would be taken for its letters."""
+    """Return several texts. A single text is refused: it would be read as its letters."""
     if isinstance(given, str):
         raise DeclarationError(APP, f"{name} is one text; give a list of them: {name}=[{given!r:.60}]")
     found = several(name, given, str, f"{name}=['...']")
@@ -202,9 +202,9 @@ class AppLimits:
 
 @final
 class AppShares:
-    """What is open in an application: calls and streams, shared by tenants and their users; and deliveries apart.
+    """What is open in an application: calls and streams, shared by tenants and their users, and deliveries.
 
-    Deliveries have a room of their own, since a stranger can open one: it is read before it is known who has signed it.
+    Deliveries have a share of their own, since any client can open one: it is read before its signature is checked.
     """
 
     __slots__ = ("deliveries", "requests", "streams")

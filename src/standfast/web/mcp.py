@@ -65,7 +65,7 @@ CANCELLED: Final = "the caller cancelled the call"
 
 @final
 class ToolCalls:
-    """What a server of tools does.
+    """Lists and calls tools.
 
     Args:
         toolbox: The tools.
@@ -123,12 +123,15 @@ class ToolCalls:
         except RequestFailedError as problem:
             return _failed(f"the action failed (request {problem.request_id})")
         except StandfastError as problem:
-            raise _refusal(problem) from problem
+            if isinstance(problem, FlowError):
+                raise MCPError(BUSY, str(problem), problem_of(problem)) from problem
+            code = BUSY if status_of(problem) == HTTPStatus.SERVICE_UNAVAILABLE else INTERNAL
+            raise MCPError(code, "not now", problem_of(problem)) from problem
 
     async def _followed(
         self, context: ServerRequestContext[Any, Any], action: Action[..., Any], handle: HandleLike
     ) -> bytes:
-        """Wait for the result; tell of events on the way if the caller wants to know."""
+        """Wait for the result; report events meanwhile if the caller asked for progress."""
         try:
             if context.meta is not None and context.meta.get("progress_token") is not None:
                 async for event in handle.events():
@@ -154,16 +157,8 @@ def _result(packed: bytes) -> CallToolResult:
 
 
 def _failed(words: str) -> CallToolResult:
-    """Return a failure that the model can see, and do something about."""
+    """Return a failure that the model can see and react to."""
     return CallToolResult(content=[TextContent(type="text", text=words)], is_error=True)
-
-
-def _refusal(problem: StandfastError) -> MCPError:
-    """Return what the client is told when a call was not taken on."""
-    if not isinstance(problem, FlowError):
-        busy = ArbiterUnavailableError("the store does not answer")
-        return MCPError(BUSY if status_of(problem) == busy.status else INTERNAL, "not now", problem_of(problem))
-    return MCPError(BUSY, str(problem), problem_of(problem))
 
 
 # --- how many sessions of the protocol each user has open: none can take those of all others -----------------------
@@ -182,7 +177,7 @@ class _Session:
 
 @final
 class Sessions:
-    """What is known about sessions from the messages that pass by; the library has the sessions themselves.
+    """What the messages show about sessions; the library has the sessions themselves.
 
     Args:
         most: How many one user may have.
@@ -252,7 +247,7 @@ class Sessions:
             known.used_at = self._now()
 
 
-# --- serving tools: over streamable HTTP behind the application's door, and over stdin and stdout ------------------
+# --- serving tools: over streamable HTTP behind the application's gate, and over stdin and stdout ------------------
 
 PATH: Final = "/mcp"
 SESSION_HEADER: Final = "mcp-session-id"
@@ -274,7 +269,7 @@ def tool_server(
 
 @final
 class ToolEndpoint:
-    """The ASGI application behind ``/mcp``. Host, origin and credentials were checked by the door.
+    """The ASGI application behind ``/mcp``. The gate has checked host, origin and credentials.
 
     A session of the protocol can be used by the principal who opened it, and by no other.
 
@@ -408,7 +403,7 @@ class Exchange:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what receives a body that was read already, and then what comes after it."""
+    """Return a ``receive`` that returns a body that was read already, and then what comes after it."""
     whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:

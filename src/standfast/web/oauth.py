@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 # --- the public keys of an issuer, and how they are fetched: no caller can force that ------------------------------
 
 FRESH: Final = 600.0
-"""Seconds after which keys are looked at again; meanwhile those that are known count."""
+"""Seconds after which keys are read again; meanwhile the known ones count."""
 
 COOLDOWN: Final = 60.0
-"""Seconds between two looks, however often a key is asked for that is not known."""
+"""Seconds between two reads, however often an unknown key is asked for."""
 
 SOON: Final = 5.0
-"""Seconds between two looks while no key is known at all."""
+"""Seconds between two reads while no key is known."""
 
 KEPT: Final = 86_400.0
-"""Seconds for which keys count while the issuer does not answer. A key that was withdrawn has to go some day."""
+"""Seconds for which keys count while the issuer does not answer. A revoked key has to go some day."""
 
 TIME: Final = 5.0
 """Seconds within which a document has to arrive."""
@@ -58,7 +58,7 @@ LARGEST: Final = 262_144
 """Bytes of a document of keys."""
 
 SMALLEST_RSA: Final = 2_048
-"""Bits of an RSA key. What is smaller is passed over."""
+"""The fewest bits of an RSA key. Smaller ones are ignored."""
 
 SUITED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("RSA", ""): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -85,7 +85,7 @@ class Keys(Protocol):
 
 @final
 class KeySet:
-    """A document of keys, as RFC 7517 describes it. What cannot check signatures here is passed over.
+    """A document of keys, as RFC 7517 describes it. Keys that cannot check signatures here are ignored.
 
     Args:
         document: The document.
@@ -136,14 +136,14 @@ def _made(jwk: dict[str, Any], algorithm: str) -> PyJWK | None:
 
 
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-"""What a public key does not have. Checking needs none of it."""
+"""The fields of private keys. Checking needs none of them."""
 
 
 @final
 class FetchedKeys:
     """Keys at an address, read when they are needed.
 
-    They are looked at again after a while, and when a token names a key that is not known; but no more often than
+    They are read again after a while, and when a token names an unknown key; but no more often than
     :data:`COOLDOWN` says, so that made-up tokens cannot make this server ask another one again and again.
 
     Args:
@@ -234,7 +234,7 @@ def keys_from(given: Mapping[str, Any] | str, algorithms: Collection[str], where
 
 
 def checked_address(url: str, where: str, what: str) -> str:
-    """Return an address whose answers cannot be changed on the way.
+    """Return an address whose answers nothing on the way can change.
 
     Raises:
         DeclarationError: It is not https, and not on this machine; or has something in it that does not belong there.
@@ -253,7 +253,7 @@ def checked_address(url: str, where: str, what: str) -> str:
 
 @final
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An address stands in the declaration. Nothing else says where it is to be asked instead."""
+    """Refuses redirects: only the declaration says where keys are read."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         """Follow none."""
@@ -332,7 +332,7 @@ LONGEST: Final = 16_384
 SCOPE: Final = "scope"
 SCOPES: Final = (SCOPE, "scp")
 PREFIX: Final = "standfast:"
-"""What a scope begins with that is a role."""
+"""The prefix of scopes that are roles."""
 _WHERE: Final = "OAuthTokens"
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 
@@ -520,7 +520,7 @@ def _text(found: object) -> str:
 
 
 def _words(found: object) -> frozenset[str]:
-    """Return a list of texts, or a text of words, as a set; what is neither says nothing."""
+    """Return a list of texts, or a text of words, as a set; anything else is empty."""
     if isinstance(found, str):
         return frozenset(found.split())
     return (

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTED: Final = frozenset({"position", "waiting", "attempt"})
-"""What says something by being 0."""
+"""Fields that mean something when they are 0."""
 _NEXT_WORD: Final = re.compile(r"_([a-z])")
 
 
 def shown_info(info: RequestInfo) -> dict[str, Any]:
-    """Return where a request stands. What has nothing to say is left out."""
+    """Return the status of a request, without empty fields."""
     facts = asdict(info)
     facts["explanation"] = None if info.explanation is None else shown_explanation(info.explanation)
     shown = {"requestId": facts.pop("id"), **_shown(facts)}
@@ -105,7 +105,7 @@ def spread(seconds: float) -> float:
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY: Final = 1.0
-"""Seconds after which to come back where an error does not say."""
+"""Seconds after which to come back, unless an error says otherwise."""
 
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CAN_BE_SENT_AGAIN: Final = frozenset({429, 503})
@@ -136,7 +136,7 @@ def told(handle: HandleLike) -> dict[str, str]:
 
 
 def plain_problem(kind: str, title: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer that needs no error to say what it says."""
+    """Return an answer that is made without an error."""
     facts = {"type": f"urn:standfast:{kind}", "title": title, "status": status}
     return Response(msgspec.json.encode(facts), status, headers, MEDIA_TYPE)
 
@@ -185,7 +185,7 @@ def _explained(error: BaseException) -> dict[str, Any]:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status that says what an error says."""
+    """Return the HTTP status of an error."""
     if isinstance(error, FlowError):
         return error.status
     return 503 if isinstance(error, StoreError | EngineNotOpenError) else 500

@@ -68,7 +68,7 @@ def flow_routes(
 
 @final
 class ActionRouter:
-    """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
+    """Routes calls of actions, which are nearly all requests, without the router; the router gets all others.
 
     Args:
         router: Knows all routes.
@@ -86,7 +86,7 @@ class ActionRouter:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lead one request on."""
+        """Route one request."""
         known = self._known.get(route_path(scope)) if scope["type"] == "http" else None
         if known is None:
             await self._router(scope, receive, send)
@@ -126,7 +126,7 @@ def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) 
 
 
 def metadata_routes(authenticate: object) -> list[BaseRoute]:
-    """Return the routes of what clients of OAuth are told, if access tokens are taken."""
+    """Return the routes of the metadata for clients of OAuth, if access tokens are taken."""
     if not isinstance(authenticate, OAuthTokens):
         return []
     answer = Response(as_json(authenticate.metadata), 200, {"Cache-Control": "max-age=3600"}, JSON)
@@ -134,7 +134,7 @@ def metadata_routes(authenticate: object) -> list[BaseRoute]:
 
 
 def health_route(is_well: Callable[[], bool]) -> BaseRoute:
-    """Return the route that tells a load balancer whether to send anything here. It tells nothing else."""
+    """Return the route that tells a load balancer if this server takes requests, and nothing else."""
 
     async def show(scope: Scope, receive: Receive, send: Send) -> None:
         well = is_well()
@@ -206,7 +206,7 @@ class _ByMethod:
         await found(scope, receive, send)
 
 
-# --- putting an application together: its routes behind its door ---------------------------------------------------
+# --- putting an application together: its routes behind its gate ---------------------------------------------------
 
 CORS_HEADERS: Final = (
     *("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION),
@@ -231,7 +231,7 @@ async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> 
 
 
 def _serving() -> ModuleType:
-    """Return what serves tools, which needs one more library."""
+    """Return the module that serves tools, which needs one more library."""
     try:
         from standfast.web import mcp as serving  # noqa: PLC0415 -- an extra of its own
     except ModuleNotFoundError as problem:
@@ -263,7 +263,7 @@ def routes_of(
     ]
 
 
-def behind_the_door(
+def behind_gate(
     app: App,
     routes: Sequence[BaseRoute],
     webhooks: Sequence[Webhook],
@@ -272,7 +272,7 @@ def behind_the_door(
     hosts: Sequence[str],
     origins: Sequence[str],
 ) -> ASGIApp:
-    """Return what a server calls: it lets in callers that are known."""
+    """Return the application that a server calls: the routes behind the gate."""
     open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(

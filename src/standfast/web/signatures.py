@@ -458,7 +458,7 @@ class Unsigned:
         return "<Unsigned>"
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: Instant) -> Verdict:
-        """Take whatever comes; the door has looked at its credentials."""
+        """Take every delivery; the gate has checked its credentials."""
         del headers, body, now
         return Verified("unsigned", "")
 

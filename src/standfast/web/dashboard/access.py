@@ -71,7 +71,7 @@ def default_access(principal: Principal) -> Level:
 
 
 class PageError(Exception):
-    """A page that cannot be shown, or a form that is not taken; the words are for the person in front of it."""
+    """A page that cannot be shown, or a form that is refused; the words are for the user."""
 
     def __init__(self, status: int, heading: str, detail: str, advice: str = "") -> None:
         super().__init__(status, heading, detail, advice)
@@ -119,7 +119,7 @@ def access_of(principal: Principal, level: object) -> Access:
 
 
 def form_token(secret: bytes, principal: Principal, action: str) -> str:
-    """Return what a form carries that changes something: only a page that this caller was shown has it."""
+    """Return the token of a form that changes something: only a page that this caller was shown has it."""
     words = f"{principal.tenant}\0{principal.user}\0{action}".encode()
     return hmac.new(secret, words, sha256).hexdigest()
 
@@ -157,7 +157,7 @@ class OneTimeToken:
         return None if self._session(connection) is None else self._principal
 
     def greeting(self, scope: Scope) -> Response | None:
-        """Return what the browser is sent that brings the token, once; None: it brings none, or a wrong one."""
+        """Return the answer to the first browser that has the token in its address; None: none, or a wrong one."""
         given = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         shown = [value for name, value in given if name == QUERY]
         if len(shown) != 1 or not self.token or not hmac.compare_digest(shown[0].encode(), self.token.encode()):

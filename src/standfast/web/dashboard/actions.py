@@ -1,4 +1,4 @@
-"""What can be changed from the dashboard: each change is first shown as what it will do, then done by a second form."""
+"""What can be changed from the dashboard: each change is first shown as a preview, then done by a second form."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ Fields: TypeAlias = dict[str, list[str]]
 
 @final
 class PageAction:
-    """How an action is shown before it is done, and how it is done; that returns the next page."""
+    """The preview of an action, and the function that does it and returns the next page."""
 
     __slots__ = ("perform", "preview")
 

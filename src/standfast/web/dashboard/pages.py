@@ -1,4 +1,4 @@
-"""The shell of the dashboard: who is let in, which address shows what, and what every page is told to browsers."""
+"""The shell of the dashboard: its static files, its templates, and what a page needs to answer a request."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class SharedByPages(Protocol):
 
 @final
 class View:
-    """One request of a user who is let in: what a screen needs to answer it.
+    """One request that was let in: what a screen needs to answer it.
 
     Attributes:
         request: The request.
@@ -236,7 +236,7 @@ class View:
         return max(0.0, (instant - self.now) / MICROSECONDS)
 
     def token(self, action: str) -> str:
-        """Return what a form carries that does something."""
+        """Return the token of a form that does something."""
         return form_token(self.dashboard.secret, self.access.principal, action)
 
     def page(self, template: str, **facts: Any) -> Response:  # noqa: ANN401 -- whatever the template shows

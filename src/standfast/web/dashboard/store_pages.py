@@ -76,7 +76,7 @@ _measured: Final[WeakKeyDictionary[Space, Throughput]] = WeakKeyDictionary()
 
 
 def _link(view: View, kind: str, name: str) -> tuple[str, str]:
-    """Return the page that shows what an example of something names that needs a person."""
+    """Return a link to an example of what needs a person: its name, and the page that shows it."""
     if kind.endswith(("-runs", "no-code")):
         return name, view.url("run", id=name)
     places = {"late-schedules": "schedules", "stopped-schedules": "schedules", "dead-workers": "workers"}
@@ -122,7 +122,7 @@ async def now(view: View) -> Response:
 
 
 def _all_of(view: View, kind: str) -> str:
-    """Return the page that lists all of what needs a person."""
+    """Return the page that lists all of a kind of what needs a person; empty: there is none."""
     if kind == "failed-runs":
         return view.url("runs", status="failed", ended_after="1 day")
     return view.url("runs", status="quarantined") if kind == "quarantined-runs" else ""
