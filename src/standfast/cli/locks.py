@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +9,17 @@ import click
 import msgspec
 
 from standfast.cli.output import json_option, print_explanation, print_json, print_table
-from standfast.cli.target import NOT_THERE, Target, confirm, end, key_arguments, key_of, target_options, yes_option
+from standfast.cli.target import (
+    NOT_THERE,
+    Target,
+    carried_out,
+    confirm,
+    end,
+    key_arguments,
+    key_of,
+    target_options,
+    yes_option,
+)
 from standfast.locks.inspect import LISTED, MOST_LISTED, explain, length, one_line, stored_records
 from standfast.locks.survey import read_lines
 from standfast.scope import address_of
@@ -44,12 +53,11 @@ def explain_lock(target: Target, words: tuple[str, ...], family: str | None, lim
     """
     key = key_of(words, family)
 
-    async def read() -> tuple[Explanation, Sequence[str] | None]:
-        async with target.opened(looks=True) as space:
-            address, near = await _find(space, key)
-            return await explain(space, address, limit=limit), near
+    async def read(space: sf.Space) -> tuple[Explanation, Sequence[str] | None]:
+        address, near = await _find(space, key)
+        return await explain(space, address, limit=limit), near
 
-    told, near = asyncio.run(read())
+    told, near = target.ask(read, looks=True)
     if as_json:
         print_json(told.as_json())
     else:
@@ -97,12 +105,11 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
     """
     key = key_of(words, family)
 
-    async def read() -> tuple[list[dict[str, Any]], Sequence[str] | None]:
-        async with target.opened(looks=True) as space:
-            address, near = await _find(space, key)
-            return await stored_records(space, address, limit=limit), near
+    async def read(space: sf.Space) -> tuple[list[dict[str, Any]], Sequence[str] | None]:
+        address, near = await _find(space, key)
+        return await stored_records(space, address, limit=limit), near
 
-    records, near = asyncio.run(read())
+    records, near = target.ask(read, looks=True)
     if as_json:
         print_json({"records": records})
         return
@@ -127,16 +134,15 @@ def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, lim
 def list_locks(target: Target, limit: int, *, as_json: bool) -> None:
     """List the keys that are held or waited for. It changes nothing."""
 
-    async def read() -> list[LineSummary]:
+    async def read(space: sf.Space) -> list[LineSummary]:
         found: list[LineSummary] = []
-        async with target.opened(looks=True) as space:
-            async for line in space.lines():
-                found.append(line)
-                if len(found) > limit:
-                    break
+        async for line in space.lines():
+            found.append(line)
+            if len(found) > limit:
+                break
         return found
 
-    found = asyncio.run(read())
+    found = target.ask(read, looks=True)
     listed, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"lines": [line.as_json() for line in listed], "more": more})
@@ -172,7 +178,7 @@ def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, 
     The fence moves on: what the former holder still writes with its fence is refused. If its process is alive, its code
     is cancelled. Without --entry, --holder or --all there must be exactly one holder.
     """
-    asyncio.run(_release(target, key_of(words, family), options))
+    carried_out(_release(target, key_of(words, family), options))
 
 
 async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> None:
@@ -246,12 +252,7 @@ def withdraw_waiter(
     """
     key = key_of(words, family)
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
-
-    async def withdraw() -> bool:
-        async with target.opened() as space:
-            return await space.mutex(key).withdraw(entry)
-
-    if not asyncio.run(withdraw()):
+    if not target.ask(lambda space: space.mutex(key).withdraw(entry)):
         advice = "See who does with: standfast locks explain. To evict a holder: standfast locks release"
         end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:

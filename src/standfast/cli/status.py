@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from standfast.cli.output import json_option, print_json
-from standfast.cli.runs import talking
+from standfast.cli.runs import ask_engine
 from standfast.cli.target import FAILED, LENGTH, NEEDS_A_PERSON, Target, fail, target_options
 from standfast.errors import StoreError
 from standfast.locks.inspect import counted, length, moment, one_line
@@ -49,13 +48,8 @@ def status(context: click.Context, lately: Duration, patience: Duration, *, chec
     Exits with 0 if nothing needs a person, with 6 if something does, and with 1 if the store does not answer.
     """
     target = context.ensure_object(Target)
-
-    async def read() -> Overview:
-        async with talking(target, looks=True) as engine:
-            return await look(engine, target, lately, patience)
-
     try:
-        seen = asyncio.run(read())
+        seen = ask_engine(target, lambda engine: look(engine, target, lately, patience), looks=True)
     except StoreError as problem:
         if not as_json:
             fail(problem)

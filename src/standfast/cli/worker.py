@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.probes import listen_at, listen_option, listening, watch
-from standfast.cli.runs import talking
+from standfast.cli.runs import ask_engine
 from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
 from standfast.cli.target import (
     LENGTH,
@@ -341,12 +341,7 @@ def workers(target: Target, limit: int, *, as_json: bool) -> None:
 
     A worker that died is listed until another one has taken over its runs. It changes nothing.
     """
-
-    async def read() -> tuple[WorkerInfo, ...]:
-        async with talking(target, looks=True) as engine:
-            return await engine.workers(limit=limit)
-
-    found = asyncio.run(read())
+    found = ask_engine(target, lambda engine: engine.workers(limit=limit), looks=True)
     if as_json:
         print_json({"workers": msgspec.to_builtins(found)})
     elif found:

@@ -119,6 +119,17 @@ async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str)
     assert re.search(rf"^  (bash:  eval .*|standfast {command} \S.*)$", shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    "command", ["audit", "locks list", "runs list", "schedules list", "status", "top --once", "workers"]
+)
+@pytest.mark.usefixtures("space")
+async def test_a_name_that_cannot_be_one_is_not_typed_as_it_should_be(ask: Ask, command: str) -> None:
+    """It has the same exit code everywhere, and the message says what is wrong."""
+    refused = await ask(*command.split(), "--namespace", "a\nb")
+    assert refused.exit_code == 2
+    assert "it must be 1 to 100 printable characters" in refused.stderr
+
+
 PERSON: dict[str, Any] = {
     "note": "",
     "mode": "",
