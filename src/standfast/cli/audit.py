@@ -36,7 +36,7 @@ LOOK_EVERY = 1.0
 @target_options
 @click.pass_obj
 def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List what operators did in the namespace and tenant, newest first. It changes nothing.
+    """List what operators did, newest first. It reads one namespace and tenant, and changes nothing.
 
     With --follow and --json, one JSON document a line.
     """

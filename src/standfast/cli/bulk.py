@@ -99,8 +99,14 @@ def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
         return count, (await engine.list(**chosen, limit=SHOWN)).runs
 
     count, first = ask_engine(target, look)
+    if options["dry_run"] and options["as_json"]:
+        facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
+        print_json({**facts, "dry_run": True})
+        return
     if options["dry_run"]:
-        _tell_dry(bulk, count, first, as_json=options["as_json"])
+        click.echo(f"would {bulk.verb} {_some(str(count))}; nothing was done")
+        for line in _lines(count, first):
+            click.echo(line)
         return
     if not count.number:
         end(f"there are no runs to {bulk.verb} that are so", NOT_THERE)
@@ -112,16 +118,6 @@ def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
         advice = "The others are as they were. To go on, give the same command again."
         end(f"interrupted: {bulk.told(f'{changed.done:,} of {_some(str(count))}')}", INTERRUPTED, advice)
     _report(bulk, changed, as_json=options["as_json"])
-
-
-def _tell_dry(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, as_json: bool) -> None:
-    if as_json:
-        facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
-        print_json({**facts, "dry_run": True})
-        return
-    click.echo(f"would {bulk.verb} {_some(str(count))}; nothing was done")
-    for line in _lines(count, first):
-        click.echo(line)
 
 
 def _some(number: str) -> str:
@@ -255,10 +251,11 @@ def _tell(words: str, info: RunInfo, options: dict[str, Any]) -> None:
 @target_options
 @click.pass_obj
 def retry_run(target: Target, /, run_id: str | None, step: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Resume RUN, which failed, was cancelled, timed out or is quarantined; or all runs that a filter chooses.
+    """Resume RUN, or all runs that a filter chooses.
 
-    What it has recorded is not executed again: it resumes with the step that failed. The run of a request that has
-    ended is not resumed, since its caller was told the outcome: send the request again.
+    It failed, was cancelled, timed out or is quarantined. What it has recorded is not executed again: it resumes with
+    the step that failed. The run of a request that has ended is not resumed, since its caller was told the outcome:
+    send the request again.
     """
     if is_bulk(run_id, options):
         carry_out(target, retry_many(step=step), options)
@@ -296,9 +293,10 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
 @target_options
 @click.pass_obj
 def purge_run(target: Target, /, run_id: str | None, *, force: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Delete RUN, which has ended, with everything that it has started; or all runs that a filter chooses.
+    """Delete RUN, or all runs that a filter chooses.
 
-    Only its idempotency key remains, so that what was done once is not done again. It cannot be undone.
+    It must have ended, and everything that it has started is deleted, too. Only its idempotency key remains, so that
+    what was done once is not done again. It cannot be undone.
     """
     if is_bulk(run_id, options):
         carry_out(target, purge_many(force=force), options)

@@ -86,7 +86,7 @@ def cloudflare() -> None:
 @click.option("--name", default="standfast", show_default=True, help="The name of the worker.")
 @json_option
 def init(folder: Path, name: str, *, as_json: bool) -> None:
-    """Write the project to deploy: the worker, its settings, and the commands to run next.
+    """Write the project to deploy. It has the worker, its settings, and the commands to run next.
 
     In a folder that has a project, the worker is replaced by that of this version, and everything else stays.
     """

@@ -33,7 +33,7 @@ LONGEST_USER: Final = 100
 @target_options
 @click.pass_obj
 def dashboard(target: Target, url: str, port: int, *, read_only: bool) -> None:
-    """Open a store in a browser: its runs, lines, schedules and workers, and why something waits.
+    """Open a store in a browser. It shows runs, lines, schedules and workers, and why something waits.
 
     URL names the store, as --store and STANDFAST_STORE do. The printed address opens the dashboard once, in one
     browser, which stays signed in. The dashboard listens on this machine only. To share it, mount sf.web.Dashboard in

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @target_options
 @click.pass_obj
 def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bool) -> None:
-    """Show the limits of unfinished runs, of WORKFLOW or of all: what is in use, how many runs wait, and how long."""
+    """Show the limits of unfinished runs. It shows what is in use, how many runs wait, and for how long."""
     page = ask_engine(target, lambda engine: engine.limits(workflow, limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
@@ -81,7 +81,7 @@ def set_limit(
     *,
     as_json: bool,
 ) -> None:
-    """Allow MAX unfinished runs of WORKFLOW at a time, in all processes, whatever their code says.
+    """Set how many runs of WORKFLOW may be unfinished. MAX counts in all processes, whatever their code says.
 
     A larger number lets waiting runs begin at once; a smaller one ends no run. It applies until it is cleared, or until
     the time that --for or --until gives; then the limit before it applies again.
@@ -101,7 +101,7 @@ def set_limit(
 @target_options
 @click.pass_obj
 def clear_limit(target: Target, workflow: str, key: str | None, *, as_json: bool) -> None:
-    """Clear a limit: the code of WORKFLOW says again how many runs may be unfinished."""
+    """Let the code of WORKFLOW say again how many runs may be unfinished."""
     ask_engine(target, lambda engine: engine.clear_limit(workflow, key=key))
     if as_json:
         print_json({"workflow": workflow, "key": key, "max": None})
@@ -119,7 +119,7 @@ def _named(workflow: str, key: str | None) -> str:
 @target_options
 @click.pass_obj
 def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
-    """Show the rate limiters in use: their tokens, and how many callers wait. One at rest leaves no record."""
+    """Show the rate limiters in use. It shows tokens and waiting callers. One at rest leaves no record."""
     page = target.ask(lambda space: space.rates(limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
@@ -143,7 +143,7 @@ def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
 
 @click.group()
 def limits() -> None:
-    """Show limits of unfinished runs and rate limiters, and set limits."""
+    """Show limits and rate limiters, and set limits."""
 
 
 for _command in (show_limits, set_limit, clear_limit, show_rates):

@@ -47,9 +47,10 @@ NEAR: Final = 3
 @target_options
 @click.pass_obj
 def explain_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
-    """Say who holds KEY and who waits for it, since when, and how long it may take.
+    """Say who holds KEY and who waits for it.
 
-    It changes nothing. It is the same answer as lock.explain() in Python.
+    It says since when, too, and how long it may take. It changes nothing. It is the same answer as lock.explain() in
+    Python.
     """
     key = key_of(words, family)
 
@@ -99,9 +100,10 @@ def _tell_near(near: Sequence[str] | None) -> None:
 @target_options
 @click.pass_obj
 def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
-    """Show what is stored for KEY: its head, grants, presences and waiters, with their versions.
+    """Show the records that are stored for KEY.
 
-    For bug reports. To find out who holds a key, use explain. It changes nothing.
+    They are its head, grants, presences and waiters, with their versions: for bug reports. To find out who holds a key,
+    use explain. It changes nothing.
     """
     key = key_of(words, family)
 
@@ -173,7 +175,7 @@ def _row(line: LineSummary) -> tuple[str, ...]:
 @target_options
 @click.pass_obj
 def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Release KEY by force: its holder is evicted, and the next in line holds it.
+    """Evict the holder of KEY by force. The next in line holds it then.
 
     The fence moves on: what the former holder still writes with its fence is refused. If its process is alive, its code
     is cancelled. Without --entry, --holder or --all there must be exactly one holder.

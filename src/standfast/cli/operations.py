@@ -81,7 +81,7 @@ def _answer(run_id: str, name: str, answer: object, *, as_json: bool) -> None:
 @target_options
 @click.pass_obj
 def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Ask RUN to change something, through the handler NAME of its ctx.on_update, and print the answer.
+    """Ask RUN to change something, and print the answer. NAME is a handler of its ctx.on_update.
 
     A worker that has its code answers. Without one there is no answer in time, but the update may still be done later.
     """
@@ -99,7 +99,7 @@ def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...]
 @json_option
 @click.pass_context
 def query_run(context: click.Context, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Ask RUN something, through the handler NAME of its ctx.on_query, and print the answer. Nothing is recorded.
+    """Ask RUN something, and print the answer. NAME is a handler of its ctx.on_query. Nothing is recorded.
 
     Its history is replayed here, so its code is needed: name the engine that has it, as for a worker. It works for runs
     that are executed elsewhere, and for runs that have ended.
@@ -200,7 +200,7 @@ def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
 @target_options
 @click.pass_obj
 def erase_tenant(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
-    """Delete everything that TENANT has in the namespace: runs, states, locks, idempotency keys. It cannot be undone.
+    """Delete everything of TENANT in the namespace. It deletes runs, states, locks and keys, and cannot be undone.
 
     Unfinished runs are cancelled by force first. Before this, stop the programs that work for the tenant: what they
     write meanwhile may remain.

@@ -76,7 +76,7 @@ def _of(command: F) -> F:
 @target_options
 @click.pass_obj
 def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List requests, newest first: those that wait or run, and those that ended in the last hour.
+    """List requests, newest first. These are all that wait or run, and those that ended in the last hour.
 
     A request that runs in the process of its caller, and need not wait, leaves no record and is not listed.
     """
@@ -133,7 +133,7 @@ def _status(info: RequestInfo) -> str:
 @target_options
 @click.pass_obj
 def show_request(target: Target, request_id: str, sender: str, *, as_json: bool) -> None:
-    """Show REQUEST: its status, its user, when it came and what came of it. It changes nothing."""
+    """Show REQUEST: its user, its times, its status and its result. It changes nothing."""
     info = target.ask(lambda space: read_request(space, sender, request_id), looks=True)
     if as_json:
         print_json({"request": _data(info)})

@@ -294,10 +294,10 @@ class _ForwardedSignals:
 @click.argument("command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Run COMMAND while holding a durable lock, and exit with its exit code.
+    """Run COMMAND while holding a durable lock.
 
-    Signals are passed on, and the lease is renewed. If the lock is lost, the command is ended. Its environment has
-    STANDFAST_KEY and STANDFAST_FENCE.
+    It exits with the exit code of the command. Signals are passed on, and the lease is renewed. If the lock is lost,
+    the command is ended. Its environment has STANDFAST_KEY and STANDFAST_FENCE.
 
     \b
     standfast run --lock nightly-report --timeout 10m -- ./report --full

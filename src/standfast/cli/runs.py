@@ -197,7 +197,7 @@ def filters_in(options: dict[str, Any]) -> RunFilters:
 @target_options
 @click.pass_obj
 def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List runs by the time of their last change, newest first, and count them.
+    """List and count runs, the last changed first.
 
     With --started-after or --started-before they are listed by their start.
     """
@@ -274,7 +274,7 @@ class Shown(Struct, frozen=True):
 @target_options
 @click.pass_obj
 def show_run(target: Target, run_id: str, limit: int, *, as_json: bool) -> None:
-    """Show everything about RUN: its status, what it waits for, what it holds and what it did. It changes nothing."""
+    """Show everything about RUN. It shows its status, its waits, its locks and its history, and changes nothing."""
 
     async def read(engine: sf.Engine) -> Shown:
         run, history = await engine.get(run_id), await engine.history(run_id)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import standfast as sf
     from standfast.clock import Instant
-    from standfast.workflows.schedules.schedules import ScheduleInfo, Schedules, Tick
+    from standfast.workflows.schedules.schedules import ScheduleInfo, Schedules
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def _argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @target_options
 @click.pass_obj
 def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
-    """List the schedules: when they fire, in words, when they fire next, and whether they are late."""
+    """List the schedules: when they fire, and if they are late."""
     found, now = _ask(target, lambda schedules: schedules.list(), looks=True)
     listed = found[:limit]
     if as_json:
@@ -118,7 +118,7 @@ def _state(info: ScheduleInfo, now: Instant) -> str:
 @target_options
 @click.pass_obj
 def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool) -> None:
-    """Show everything about SCHEDULE: when it fires, its next ticks, what it started, and what went wrong."""
+    """Show everything about SCHEDULE. It shows the next ticks, what was started, and what went wrong."""
 
     async def read(schedules: Schedules) -> tuple[ScheduleInfo, tuple[Instant, ...]]:
         return await schedules.get(schedule_id), await schedules.next_ticks(schedule_id, ticks)
@@ -220,8 +220,15 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
     """
     ticks = ask_engine(target, lambda engine: engine.schedules.ticks(schedule_id, start, stop))
     missing = [tick for tick in ticks if not tick.is_started]
+    if options["dry_run"] and options["as_json"]:
+        print_json({"schedule": schedule_id, "ticks": msgspec.to_builtins(ticks), "dry_run": True})
+        return
     if options["dry_run"]:
-        _tell_ticks(schedule_id, ticks, missing, as_json=options["as_json"])
+        click.echo(f"{len(missing):,} of {len(ticks):,} ticks would be made up for; nothing was done")
+        for tick in missing[:SHOWN_TICKS]:
+            click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
+        if len(missing) > SHOWN_TICKS:
+            click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
         return
     if not missing:
         end(f"no tick of {one_line(schedule_id)} is to be made up for: {len(ticks):,} have had their run", NOT_THERE)
@@ -235,23 +242,12 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
         click.echo(f"started {counted(len(started), 'run')} of {one_line(schedule_id)}")
 
 
-def _tell_ticks(schedule_id: str, ticks: tuple[Tick, ...], missing: list[Tick], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"schedule": schedule_id, "ticks": msgspec.to_builtins(ticks), "dry_run": True})
-        return
-    click.echo(f"{len(missing):,} of {len(ticks):,} ticks would be made up for; nothing was done")
-    for tick in missing[:SHOWN_TICKS]:
-        click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
-    if len(missing) > SHOWN_TICKS:
-        click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
-
-
 # --- ``standfast schedules`` ---------------------------------------------------------------------------------------
 
 
 @click.group()
 def schedules() -> None:
-    """List schedules, pause and resume them, start their runs now, and make up for missed ticks."""
+    """List, pause, resume, trigger and backfill schedules."""
 
 
 for _command in (

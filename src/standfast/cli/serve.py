@@ -170,11 +170,11 @@ def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> st
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.pass_context
 def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], app_dir: str, *, is_list: bool) -> None:
-    """Offer the tools of an application to the program that starts this command.
+    """Serve the tools of an application over stdin and stdout.
 
-    It speaks the Model Context Protocol over stdin and stdout, until stdin ends. MODULE:APP names an sf.App with tools,
-    or a function that returns one. The user is trusted: there are no credentials. --tenant names the tenant that tools
-    are called for.
+    It speaks the Model Context Protocol to the program that starts it, until stdin ends. MODULE:APP names an sf.App
+    with tools, or a function that returns one. The user is trusted: there are no credentials. --tenant names the tenant
+    that tools are called for.
 
     \b
     standfast mcp shop.web:app --as ada --role clerk

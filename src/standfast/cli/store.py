@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 @store_option
 @click.pass_obj
 def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
-    """Declare every process that the store knows of gone, in all namespaces and tenants.
+    """Void what processes hold, after a backup was restored.
 
-    Run it on a store that was restored from a backup, before any program is started on it. What was held when the
-    backup was made is held no longer, and the next holder gets a higher fence. New workers resume the runs.
+    Every process that the store knows of counts as gone, in all namespaces and tenants. Run it on a store that was
+    restored from a backup, before any program is started on it. What was held when the backup was made is held no
+    longer, and the next holder gets a higher fence. New workers resume the runs.
     """
     confirm("Every process that uses this store loses what it holds. Go on?", yes=yes)
     fenced = target.ask_store(lambda store: fence_store(store, actor=target.actor))
@@ -59,7 +60,7 @@ def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
 @store_option
 @click.pass_obj
 def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -> None:
-    """Accept that a store lost commits that it had acknowledged, and continue with what it has.
+    """Continue after a store has lost commits that it acknowledged.
 
     For a store whose processes ended with StoreRewoundError: a replica without the last commits took over. Every fence
     from now on is higher than any that was given out, the lost ones included, and every process that the store knows
@@ -172,7 +173,7 @@ def telling(verb: str) -> Generator[Callable[..., None]]:
 @store_option
 @click.pass_obj
 def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
-    """Write everything in the store to FILE, all namespaces and tenants; '-' is stdout.
+    """Write everything in the store to FILE. That is all namespaces and tenants; '-' is stdout.
 
     From then on the store refuses all writes, and programs that use it are told that it was moved. Import the file into
     another store, and let the programs open that one. To keep using this store instead, run 'standfast thaw'.
@@ -207,7 +208,7 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
 @store_option
 @click.pass_obj
 def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
-    """Write everything in FILE into the store, which must be empty; '-' is stdin.
+    """Import FILE into the store, which must be empty; '-' is stdin.
 
     Nothing is written unless the file is complete. Until all of it is imported, the store refuses other writes. If this
     is interrupted, run it again with the same file.

@@ -94,7 +94,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script that lets a shell complete options, commands and keys.
+    """Print a script for completion in a shell. It completes options, commands and keys.
 
     \b
     bash:  eval "$(standfast completion bash)"        in ~/.bashrc

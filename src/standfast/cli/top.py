@@ -53,7 +53,7 @@ QUITS: Final = (b"q", b"Q", b"\x03")
 @target_options
 @click.pass_obj
 def top(target: Target, lately: Duration, patience: Duration, *, once: bool, as_json: bool) -> None:
-    """Show workers, runs, lines and what needs a person, live. q or Ctrl-C ends it. It changes nothing.
+    """Show workers, runs, lines and problems, live. Quit with q or Ctrl-C. It changes nothing.
 
     The screen is updated when something happens, at most twice a second. --json prints one document, as status does.
     """

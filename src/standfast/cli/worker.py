@@ -337,7 +337,7 @@ def worker(  # noqa: PLR0913 -- the options of the command
 @target_options
 @click.pass_obj
 def workers(target: Target, limit: int, *, as_json: bool) -> None:
-    """List the workers: where they run, since when, what they execute, and which workflows they have.
+    """List the workers. It shows where they run, since when, what they execute, and their workflows.
 
     A worker that died is listed until another one has taken over its runs. It changes nothing.
     """

@@ -111,6 +111,14 @@ def test_the_module_is_the_command() -> None:
     assert shown.startswith("Usage: standfast [OPTIONS] COMMAND [ARGS]...")
 
 
+@pytest.mark.parametrize("group", ["", "cloudflare", "limits", "locks", "requests", "runs", "schedules"])
+async def test_the_list_of_commands_fits_into_80_columns(ask: Ask, group: str) -> None:
+    """Each says in one short sentence what it does; none is cut."""
+    listed = (await ask(*group.split(), "--help", COLUMNS="80")).stdout.partition("Commands:")[2].splitlines()
+    assert len(listed) > 1
+    assert not [line for line in listed if line.endswith("...")]
+
+
 @pytest.mark.parametrize("command", ["completion", "mcp", "run", "serve", "worker"])
 async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str) -> None:
     """Each on a line of its own, and nothing of how that is written."""
