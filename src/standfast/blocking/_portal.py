@@ -34,20 +34,12 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 WAKES_EVERY: Final = 0.5
-
-
-"""Seconds after which a waiting thread looks up, so that an exception that was sent to it from another is raised."""
-
+"""Seconds after which a waiting thread wakes up, so that an exception that another thread sent to it is raised."""
 
 WITHDRAWN_WITHIN: Final = 5.0
-
-
 """Seconds for which an interrupted call waits until nothing is left of it. The loop goes on with it after that."""
 
-
 CLOSED_WITHIN: Final = 2.0
-
-
 """Seconds within which a program that ends closes what it has left open."""
 
 
@@ -129,9 +121,9 @@ class BackgroundCall(Generic[T]):
     """Something asked of the loop by a thread that waits for it.
 
     Args:
-        background: Whom to ask.
+        background: The loop.
         work: What to do, called on the loop.
-        undo: Undoes it, if the one who asked was interrupted and will never hear that it was done.
+        undo: Undoes it, if the thread that asked was interrupted and will never learn that it was done.
         shielded: Let it run to its end even so.
     """
 
@@ -222,7 +214,7 @@ def call(
     *,
     shielded: bool = False,
 ) -> T:
-    """Let the loop do something, and wait for it. Who is interrupted meanwhile leaves nothing behind."""
+    """Let the loop do something, and wait for it. A thread that is interrupted meanwhile leaves nothing behind."""
     asked = BackgroundCall(background, work, undo, shielded=shielded)
     try:
         return asked.result()
@@ -236,8 +228,6 @@ def _ended() -> StoreClosedError:
 
 
 _lock = threading.Lock()
-
-
 _current: Background | None = None
 
 
@@ -344,21 +334,17 @@ class Link:
         live = self._live
         if live is None or live.background.guard.crossed:
             with _reopening:
-                live = self._opened()
+                live = self._live
+                if live is None or (live.background.guard.crossed and not self._is_closed):
+                    refuse_green_threads()
+                    live = self._live = self._open()
         if self._is_closed:
             raise StoreClosedError(self.name, "it was closed; open a new one")
         return live
 
-    def _opened(self) -> OpenedSpace:
-        live = self._live
-        if live is None or (live.background.guard.crossed and not self._is_closed):
-            refuse_green_threads()
-            live = self._live = self._open()
-        return live
-
     def _open(self) -> OpenedSpace:
         here = background()
-        asked = BackgroundCall(here, self._open_async, _close)
+        asked = BackgroundCall(here, self._open_async, AsyncSpace.aclose)
         try:
             live = OpenedSpace(here, asked.result())
             here.spaces.add(live.space)
@@ -380,10 +366,6 @@ class Link:
         if live is not None and not live.background.guard.crossed and live.background.is_alive:
             live.background.spaces.discard(live.space)
             call(live.background, live.space.aclose, shielded=True)
-
-
-async def _close(space: AsyncSpace) -> None:
-    await space.aclose()
 
 
 @final
