@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, Type
 
 from standfast.blocking._portal import BackgroundCall, call, owner_of_thread
 from standfast.durations import optional_seconds
-from standfast.errors import ForkedError, InvalidArgumentError, UsageError
+from standfast.errors import InvalidArgumentError, StoreClosedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Hold:
         """Whether the lock is no longer held, as far as this process can tell; also when its lease is over by now.
 
         Raises:
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         return self._is_lost()
 
@@ -84,7 +84,7 @@ class Hold:
 
         Raises:
             LeaseLostError: The lock is no longer held, or its lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         if self.is_lost:
             self._hold.check()
@@ -173,7 +173,9 @@ class Holding:
         if background.guard.crossed:
             self._background = self._holding = None
             if kind is None:
-                raise ForkedError(repr(holding), "its parent holds it; the child has left the block without it")
+                raise StoreClosedError(
+                    repr(holding), "the parent of this forked child holds it; the child has left the block without it"
+                )
             return
         left = self._left
 

@@ -178,7 +178,7 @@ class Hold:
 
         Raises:
             LeaseLostError: The lock is no longer held, or its lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         self._lines.guard.check()
         if self.is_lost:

@@ -177,7 +177,7 @@ class RunLease:
 
         Raises:
             LeaseLostError: The run is no longer held, or the lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the run.
+            StoreClosedError: This is a forked child: the parent holds the run.
         """
         self._lines.guard.check()
         if self.is_lost:

@@ -184,7 +184,7 @@ def _library() -> Callable[[bytes], _Aead]:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- an extra, needed only here
     except ImportError:
-        raise MissingExtraError("encryption", "standfast[encryption]") from None
+        raise MissingExtraError("encrypting a store", "standfast[encryption]") from None
     return cast("Callable[[bytes], _Aead]", cast("Any", AESGCM))
 
 

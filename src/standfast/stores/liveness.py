@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from standfast.errors import ForkedError
+from standfast.errors import StoreClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,9 @@ class ForkGuard:
     def check(self) -> None:
         """Raise if the process has been forked since."""
         if self._made_in != _generation:
-            raise ForkedError(self._name, "it was opened before this process was forked; open it anew in the child")
+            raise StoreClosedError(
+                self._name, "it was opened before this process was forked; open it anew in the child"
+            )
 
     @property
     def crossed(self) -> bool:

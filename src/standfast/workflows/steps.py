@@ -417,7 +417,7 @@ class CurrentStep(Struct, frozen=True):
         plain function, it is done when this returns.
 
         Raises:
-            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            InvalidArgumentError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: The store is no PostgreSQL; use ``ctx.transaction`` instead.
             StepNotRecordedError: Another worker drives the run by now. Let it pass, so that you roll back.
         """

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from standfast.clock import MICROSECONDS, Instant
 from standfast.codec import Codec
 from standfast.durations import DAY, Duration, seconds
-from standfast.errors import DeclarationError, InvalidArgumentError, UnknownZoneError
+from standfast.errors import DeclarationError, InvalidArgumentError, MissingExtraError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.records import NO_DUE, timer_key
@@ -272,7 +272,7 @@ def _check_zone(zone: str | None) -> str:
         )
     try:
         zone_of(zone)
-    except UnknownZoneError:
+    except MissingExtraError:
         problem = 'this machine knows no such time zone; write one like "Europe/Berlin", or install tzdata'
         raise DeclarationError("the zone of a schedule", problem, _shown(zone)) from None
     return zone
@@ -390,7 +390,7 @@ def first_after(spec: ScheduleSpec, anchor: Instant, at: Instant) -> Instant:
     Ticks of a period lie whole periods after ``anchor``, the first of them one period after it.
 
     Raises:
-        UnknownZoneError: This machine does not know the zone of the schedule.
+        MissingExtraError: This machine does not know the zone of the schedule.
     """
     if spec.cron is not None:
         return next(ticks(spec.cron, spec.zone, at))
@@ -481,7 +481,7 @@ def due(
         most: How many ticks to fire at once; the others stay due.
 
     Raises:
-        UnknownZoneError: This machine does not know the zone of the schedule.
+        MissingExtraError: This machine does not know the zone of the schedule.
     """
     if state.paused:
         return DueTicks((), 0, state, None)

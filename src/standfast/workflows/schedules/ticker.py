@@ -11,8 +11,8 @@ from standfast.clock import Instant, seconds_between
 from standfast.errors import (
     ArbiterUnavailableError,
     FlowError,
+    MissingExtraError,
     RunNotFoundError,
-    UnknownZoneError,
     WorkflowAlreadyExistsError,
     WorkflowConcurrencyLimitExceededError,
     WorkflowError,
@@ -218,7 +218,7 @@ class Ticker:
                 continue
             try:
                 state = resume(seen.stored.spec, seen.stored.state, seen.at)
-            except UnknownZoneError:
+            except MissingExtraError:  # this machine does not know its zone
                 continue
             resumed = with_timer(structs.replace(seen.stored, state=state, note="", lacks=""), schedule_id)
             await self._write(seen, resumed)
@@ -232,7 +232,7 @@ class Ticker:
             return await self._lack(seen, f"no worker has the workflow {seen.stored.spec.workflow!r}")
         try:
             now_due = due(seen.stored.spec, seen.id, seen.stored.state, noticed_at, most=1)
-        except UnknownZoneError as problem:
+        except MissingExtraError as problem:
             return await self._lack(seen, str(problem))
         self._lacking.pop(seen.id, None)
         after = structs.replace(seen.stored, state=now_due.state, wake_at=now_due.wake_at)
