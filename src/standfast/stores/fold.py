@@ -22,7 +22,6 @@ from standfast.stores.protocol import (
     MAX_VERSION,
     Capabilities,
     Change,
-    Choice,
     Commit,
     Conflict,
     Decided,
@@ -222,10 +221,24 @@ class Fold:
     def ride(self, rider: Rider) -> Outcome:
         """Take a rider that is no commit."""
         if type(rider) is UpdateRider:
-            return self._update(rider)
-        if type(rider) is ChoiceRider:
-            return self._choose(rider)
-        raise TypeError(f"a {type(rider).__name__} cannot be folded")
+            decision = decide_alone(rider, self._at, self._present, self._limits)
+            if isinstance(decision, Exception):
+                return decision
+            if decision.after is not None or decision.before is not None:
+                self._narrow(decision.after, decision.before)
+            versions = self._write(decision.changes, decision.wake)
+            return Decided(decision.answer, self._at, versions)
+        if type(rider) is not ChoiceRider:
+            raise TypeError(f"a {type(rider).__name__} cannot be folded")
+        choice = choose(rider, self._at, self._present.get, self._first, self._next)
+        for key, record in choice.writes.items():
+            self.writes[key] = record
+            if record is None or record.is_expired(self._at):
+                self._present.pop(key, None)
+            else:
+                self._present[key] = record
+        self.wakes.extend(choice.wakes)
+        return choice.answer
 
     def commit(self, rider: CommitRider) -> Commit | Conflict:
         """Take a commit."""
@@ -241,26 +254,6 @@ class Fold:
         if timed:
             self._narrow(rider.after, rider.before)
         return Commit(self._at, self._write(rider.changes, rider.wake))
-
-    def _update(self, rider: UpdateRider) -> Decided[Any] | Exception:
-        decision = decide_alone(rider, self._at, self._present, self._limits)
-        if isinstance(decision, Exception):
-            return decision
-        if decision.after is not None or decision.before is not None:
-            self._narrow(decision.after, decision.before)
-        versions = self._write(decision.changes, decision.wake)
-        return Decided(decision.answer, self._at, versions)
-
-    def _choose(self, rider: ChoiceRider) -> Choice | Conflict:
-        choice = choose(rider, self._at, self._present.get, self._first, self._next)
-        for key, record in choice.writes.items():
-            self.writes[key] = record
-            if record is None or record.is_expired(self._at):
-                self._present.pop(key, None)
-            else:
-                self._present[key] = record
-        self.wakes.extend(choice.wakes)
-        return choice.answer
 
     def _next(self) -> int:
         self.last_version = self._draw(self.last_version)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import os
 import threading
@@ -195,7 +194,7 @@ class Suspicion:
 
 @final
 class ProcessLiveness:
-    """A attach that the threads of a process share.
+    """The liveness token of this process, which its threads share.
 
     Args:
         token: The text by which others know it.
@@ -251,13 +250,13 @@ class ProcessLiveness:
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(listener)
 
+        def end() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not tell)
+
         with self._lock:
             self._listeners = (*self._listeners, tell)
-        return functools.partial(self._forget, tell)
-
-    def _forget(self, listener: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
+        return end
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -224,7 +224,7 @@ class MemoryBackend:
         return False
 
     async def aclose(self) -> None:
-        """Nothing to let go of: the memory lives as long as someone has a handle on it."""
+        """Nothing to let go of: the memory lives as long as there is a handle on it."""
 
 
 @final

@@ -119,9 +119,9 @@ class LocalSubscriptions:
     def notify_all(self) -> None:
         """Notify every subscriber that notifications were lost."""
         with self._lock:
-            everybody = tuple(self.by_prefix.values())
-        for subscribed in everybody:
-            for subscription in subscribed:
+            by_prefix = tuple(self.by_prefix.values())
+        for subscriptions in by_prefix:
+            for subscription in subscriptions:
                 subscription.notify(None, _running_loop())
 
 
