@@ -14,7 +14,7 @@ import pytest
 import standfast as sf
 from standfast.errors import InvalidArgumentError
 from standfast.locks.line_history import HISTORIES, KEPT, LineHistory
-from standfast.locks.locks import HELD_TOO_LONG
+from standfast.locks.locks import HELD_TOO_LONG, Holding
 from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ async def test_a_hold_that_its_process_gives_up_in_time_is_kept_as_expired(
     space: sf.Space, kind: str, *, is_waited_for: bool
 ) -> None:
     """Also if the clock of the process is a moment ahead of the store's, as it is by the way of the answer."""
-    kinds: dict[str, Callable[..., Any]] = {
+    holds: dict[str, Callable[..., Holding]] = {
         "mutex": space.mutex("door").hold,
         "semaphore": space.semaphore("door", permits=1).hold,
         "mode lock": partial(space.mode_lock("door", alone=("write",)).hold, "write"),
     }
-    alone = kinds[kind]
+    alone = holds[kind]
     followers = list[asyncio.Task[None]]()
 
     async def follow() -> None:
