@@ -84,7 +84,7 @@ class Codec(Generic[T]):
             that they refuse; all formats are read alike.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_newest", "_short", "max_bytes", "max_depth", "max_keys", "what")
+    __slots__ = ("_decoder", "_encoder", "_newest", "_room", "_short", "max_bytes", "max_depth", "max_keys", "what")
 
     @overload
     def __init__(
@@ -126,9 +126,10 @@ class Codec(Generic[T]):
         self.what: Final = what
         self._newest: Final = newest
         self.max_bytes: Final = max_bytes - ROOM_BYTES * inner
+        self._room: Final = self.max_bytes - len(_PREFIX)
         self.max_depth: Final = MAX_DEPTH - _ROOM_DEPTH * inner
         self.max_keys: Final = MAX_KEYS - _ROOM_KEYS * inner
-        self._short: Final = min(2 * self.max_depth, self.max_bytes - len(_PREFIX))  # can go past no limit
+        self._short: Final = min(2 * self.max_depth, self._room)  # can go past no limit
 
     def encode(self, value: T) -> bytes:
         """Return ``value`` as bytes that :meth:`decode` restores.
@@ -180,7 +181,7 @@ class Codec(Generic[T]):
             body = self._encoder.encode(value)
         except Exception:  # noqa: BLE001 -- what is wrong is told below
             body = self._body(value)
-        if len(body) > self.max_bytes - len(_PREFIX):
+        if len(body) > self._room:
             self._check_size(len(_PREFIX) + len(body), EncodeError)
         return _PREFIX + body
 

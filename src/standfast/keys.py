@@ -331,8 +331,8 @@ class RecordKey(bytes):
 
     def within(self, *parts: str) -> tuple[RecordKey, RecordKey]:
         """Return ``start, end`` of the range that holds every key that continues this one (by ``parts``)."""
-        start = bytes(self) + encode_parts(parts) if parts else bytes(self)
-        return RecordKey.from_encoded(start), RecordKey.from_encoded(start + _AFTER_ALL)
+        start = RecordKey.from_encoded(self + encode_parts(parts)) if parts else self
+        return start, RecordKey.from_encoded(start + _AFTER_ALL)
 
     def successor(self) -> RecordKey:
         """Return the first possible key after this one, to continue a scan."""

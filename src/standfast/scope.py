@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
 
     Choose = Callable[..., Coroutine[Any, Any, Choice | Conflict]]
+    CommitChanges = Callable[..., Coroutine[Any, Any, Commit | Conflict]]
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class Scope:
         hooks: Told what happens in it.
         choose_unchecked: Does as :meth:`choose`, with alternatives of our own making: all of their keys were checked
             once, and their values are small.
+        commit_unchecked: Does as :meth:`commit`, with changes of our own making: keys that this scope made, each once.
     """
 
     hooks: Hooks = NO_HOOKS
@@ -67,6 +69,7 @@ class Scope:
         self._root: Final = RecordKey(namespace, tenant)
         self._store: Final = store
         self.choose_unchecked: Final[Choose] = getattr(store, "choose_unchecked", store.choose)
+        self.commit_unchecked: Final[CommitChanges] = getattr(store, "commit_unchecked", store.commit)
         self.presence_name: Final = new_id()
         self.presence: Final = self.key("presence", self.presence_name)
 

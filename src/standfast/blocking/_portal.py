@@ -148,7 +148,8 @@ class BackgroundCall(Generic[T]):
     # --- on the loop ---------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._task = self._background.loop.create_task(self._run())
+        if self._task is None:
+            self._task = self._background.loop.create_task(self._run())
 
     async def _run(self) -> None:
         try:
@@ -169,7 +170,7 @@ class BackgroundCall(Generic[T]):
     # An interruption can come between any two steps. So the caller has a call in hand before it is begun.
 
     def begin(self) -> Self:
-        """Ask."""
+        """Ask; to ask twice is the same."""
         self._background.post(self._begin)
         return self
 
@@ -201,7 +202,7 @@ class BackgroundCall(Generic[T]):
         if self._is_over and not (self._result and self._undo):
             return
         if self._shielded:
-            self.wait(WITHDRAWN_WITHIN)
+            self.begin().wait(WITHDRAWN_WITHIN)  # the interruption may have come before it was asked
         else:
             BackgroundCall(self._background, self._withdraw).begin().wait(WITHDRAWN_WITHIN)
 

@@ -170,8 +170,8 @@ class Holding:
         background, holding = self._background, self._holding
         if background is None or holding is None:
             raise UsageError("the hold of a lock", "was left without being entered", "make a new hold for each block")
-        self._background = self._holding = None
         if background.guard.crossed:
+            self._background = self._holding = None
             if kind is None:
                 raise ForkedError(repr(holding), "its parent holds it; the child has left the block without it")
             return
@@ -181,10 +181,17 @@ class Holding:
             left.set()
             await holding.__aexit__(kind, error, trace)
 
-        call(background, leave, shielded=True)
+        leaving = BackgroundCall(background, leave, shielded=True)
+        try:
+            leaving.result()
+        except BaseException:
+            leaving.abandon()
+            raise
+        finally:
+            self._background = self._holding = None  # not before: it would be forgotten by an interruption until here
 
     def __del__(self) -> None:
-        """Give back what an interruption has kept from being left."""
+        """Give back what an interruption has kept from being left: one that came before the loop was asked for it."""
         background, holding = getattr(self, "_background", None), getattr(self, "_holding", None)
         if background is not None and holding is not None and not background.guard.crossed and background.is_alive:
             BackgroundCall(background, lambda: holding.__aexit__(KeyboardInterrupt, None, None)).begin()

@@ -60,8 +60,8 @@ class _Application(click.Group):
             return super().invoke(ctx)
         except click.UsageError as problem:
             if problem.message.startswith("Got unexpected extra") and "://" in problem.message:
-                advice = "A store is named by an option: --store URL."
-                raise click.UsageError(f"{problem.message}. {advice}", problem.ctx) from None
+                told = f"{problem.message}. A store is named by an option: --store URL."
+                raise click.UsageError(told, problem.ctx) from None
             raise
         except StandfastError as problem:
             fail(problem)

@@ -222,7 +222,7 @@ def _row(run: RunInfo) -> tuple[str, ...]:
     name = f"{run.workflow}@{run.version}" if run.version else run.workflow
     took = length(run.seconds) if run.has_ended else ""
     words = status_words(run)
-    if run.failure is not None:  # why, in a few words; ``runs show`` has all of it
+    if run.failure is not None and not (run.status == "cancelled" and run.cancel):  # ``runs show`` has all of it
         kind = run.failure.type.rpartition(".")[2]
         words = f"{words}: {one_line(kind)}: {one_line(mask_text(run.failure.message))}"[:MOST_WORDS]
     return one_line(run.id), one_line(name), moment(run.started_at), took, words

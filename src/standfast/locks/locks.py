@@ -326,7 +326,7 @@ class Holding:
             place.line.forget_hold(place.turn.holder)
             note_given_back(place.entry.owner)
             try:
-                left = await release(self._lines, place, self._request)
+                left = await release(self._lines, place, self._request, overran=hold.reason == HELD_TOO_LONG)
             finally:
                 self._lines.note_given_back()
         finally:

@@ -7,7 +7,8 @@ inside their transaction call this there; the others commit its writes under gua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from msgspec import Struct
 
@@ -39,8 +40,13 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Rider
 
-    Ranges = Callable[[RecordKey, Container[RecordKey]], Record | None]
-    """Returns the first live record that continues a key and whose own key is not in the container."""
+
+class Ranges(Protocol):
+    """Looks into the records below a key."""
+
+    def __call__(self, prefix: RecordKey, without: Container[RecordKey] = ..., /) -> Record | None:
+        """Return the first live record that continues a key and whose own key is not in the container."""
+        ...
 
 
 class Folded(Struct, frozen=True):
@@ -72,8 +78,13 @@ def fold(
         alone = riders[0]
         if type(alone) is CommitRider:
             return _fold_alone(alone, at, last_version, records)
-        if type(alone) is ChoiceRider and ranges is not None:
-            return _choose_alone(alone, at, last_version, records, ranges)
+        if type(alone) is ChoiceRider and ranges is not None:  # no rider was before it: it sees what is stored
+            for record in records.values():
+                if record.expires_at is not None:
+                    records = {key: each for key, each in records.items() if not each.is_expired(at)}
+                    break
+            made = choose(alone, at, records.get, ranges, partial(_next_version, last_version))
+            return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
     return fold_in_order(riders, at, last_version, records, limits, ranges)
 
 
@@ -116,18 +127,6 @@ def _fold_alone(rider: CommitRider, at: Instant, last_version: int, records: Map
     return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
 
 
-def _choose_alone(
-    rider: ChoiceRider, at: Instant, last_version: int, records: Mapping[RecordKey, Record], ranges: Ranges
-) -> Folded:
-    """Fold one choice as ``fold_in_order`` does: no rider was before it, so what is stored is what it sees."""
-    for record in records.values():
-        if record.expires_at is not None:
-            records = {key: each for key, each in records.items() if not each.is_expired(at)}
-            break
-    made = choose(rider, at, records.get, lambda prefix: ranges(prefix, ()), lambda: _next_version(last_version))
-    return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
-
-
 def _next_version(last: int) -> int:
     if last >= MAX_VERSION:
         raise StoreError("store", "its version counter is used up")
@@ -144,7 +143,8 @@ def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
         elif type(rider) is UpdateRider:
             keys.update(zip(rider.keys, rider.keys, strict=True))
         elif type(rider) is ChoiceRider:
-            keys.update({key: key for key in keys_in(rider.alternatives)})
+            names = keys_in(rider.alternatives)
+            keys.update(zip(names, names, strict=True))
     return keys
 
 

@@ -67,12 +67,14 @@ from standfast.stores.protocol import Choice, Commit, Conflict, Put
 from standfast.stores.settlement import AttemptSettler
 from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import (
+    A_FEW,
     check_alternatives,
     check_commit,
     check_read,
     check_scan,
     check_window,
     is_plain,
+    takes_a_few,
 )
 from standfast.stores.watch import BackendWatch
 
@@ -222,29 +224,17 @@ class CommitGroup:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
+        self.wants_pause = False
+        """Whether enough riders have left at once when the last one did."""
         self.settling: Final = AttemptSettler(backend, hooks)
         self.problem: Exception | None = None
         """What the last transaction failed with; None: it did not."""
 
-    async def ride(self, rider: Rider) -> Outcome:
-        """Take a seat in the next transaction and return what became of it.
-
-        A caller that is cancelled is withdrawn. Too late for that, the cancellation carries the verdict.
-        """
-        seat = self.board(rider)
-        try:
-            await (seat.answer or self.pause())
-            if seat.outcome is None:
-                await self.until_settled(seat)
-        except asyncio.CancelledError as cancelled:
-            await self.leave(seat, cancelled)
-            raise
-        return seat.outcome or RuntimeError("woken without a verdict")
-
     def board(self, rider: Rider) -> Seat:
-        """Take a seat in the next transaction, or in one that has left already: see :meth:`ride`.
+        """Take a seat in the next transaction, or in one that has left already.
 
-        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
+        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled: then the
+        rider is withdrawn. Too late for that, the cancellation carries the verdict.
         """
         seat = Seat(rider)
         if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
@@ -255,6 +245,7 @@ class CommitGroup:
                 return seat
             if seat.outcome is not None:
                 self._alone += 1
+                self.wants_pause = self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
                 return seat
         else:
             self._line_up(seat)
@@ -271,16 +262,11 @@ class CommitGroup:
         """Let the next rider wait for the one after it, which comes in the same turn of the loop or in the next."""
         self._alone = 0
 
-    @property
-    def wants_pause(self) -> bool:
-        """Whether enough riders have left at once."""
-        return self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
-
     async def pause(self) -> None:
         """Let the loop run once if enough riders have left at once: it may be that they are not alone."""
         if not self.wants_pause:
             return
-        self._alone = 0  # riders that come in that turn of the loop wait for company
+        self._alone, self.wants_pause = 0, False  # riders that come in that turn of the loop wait for company
         await _one_turn()
         if not self._scheduled:
             self._alone = USED_TO_BE_ALONE
@@ -618,6 +604,7 @@ class GroupedStore:
         self._batching: Final = batching
         self._hooks: Final = hooks
         self._limits: Final = backend.capabilities
+        self._is_narrow: Final = not takes_a_few(self._limits)
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
         self._group: Final = CommitGroup(backend, hooks, batching)
@@ -690,7 +677,7 @@ class GroupedStore:
         if after is not None or before is not None:
             check_window(after, before)
         group = self._group
-        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as CommitGroup.ride does
+        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as _carry does
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -708,7 +695,7 @@ class GroupedStore:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
         self._check_usable()
         check_read(keys, self._limits)
-        return cast("Decided[T]", _verdict(await self._group.ride(UpdateRider(tuple(keys), decide))))
+        return cast("Decided[T]", await self._carry(UpdateRider(tuple(keys), decide)))
 
     async def choose(self, *alternatives: Alternative) -> Choice | Conflict:
         """Do the first of ``alternatives`` whose guards hold, durably, in one round trip."""
@@ -718,15 +705,28 @@ class GroupedStore:
         check_alternatives(alternatives, self._limits)
         return await self.choose_unchecked(*alternatives)
 
-    async def choose_unchecked(self, *alternatives: Alternative) -> Choice | Conflict:
+    def choose_unchecked(self, *alternatives: Alternative) -> Coroutine[Any, Any, Choice | Conflict]:
         """Do as :meth:`choose` does with alternatives of our own making, of keys that were checked once.
 
         It is called in the loop of this store: what the caller itself makes sure of is not checked again.
         """
+        return cast("Coroutine[Any, Any, Choice | Conflict]", self._carry(ChoiceRider(alternatives)))
+
+    def commit_unchecked(self, *changes: Change) -> Coroutine[Any, Any, Commit | Conflict]:
+        """Do as :meth:`commit` does with changes of our own making: keys of one space, each once, and encoded records.
+
+        What may be too much for a store is checked all the same. It is called in the loop of this store.
+        """
+        if len(changes) > A_FEW or self._is_narrow:
+            return self.commit(*changes)
+        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(CommitRider(changes, None, None, ())))
+
+    async def _carry(self, rider: Rider) -> Verdict:
+        """Let a rider ride, and return its verdict."""
         if self._closing is not None or self._guard.crossed:
             self._check_usable()
         group = self._group
-        seat = group.board(ChoiceRider(alternatives))  # from here on as CommitGroup.ride does
+        seat = group.board(rider)
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -738,7 +738,9 @@ class GroupedStore:
             await group.leave(seat, cancelled)
             raise
         outcome = seat.outcome
-        return outcome if type(outcome) is Choice else cast("Conflict", _verdict(cast("Outcome", outcome)))
+        if type(outcome) is Commit or type(outcome) is Choice:
+            return outcome
+        return _verdict(cast("Outcome", outcome))
 
     async def commit_with(
         self,
@@ -772,7 +774,7 @@ class GroupedStore:
         check_window(after, before)
         commit = CommitRider(changes, after, before, tuple(wake))
         rider = WorkRider(commit, work, seconds(timeout, what="timeout"), extra_changes)
-        return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
+        return cast("Worked[T] | Conflict", await self._carry(rider))
 
     async def user_transactions(self) -> UserTransactions:
         """Return what this store can do over connections of the user's, in transactions of theirs.

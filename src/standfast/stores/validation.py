@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from standfast.clock import Instant
+from standfast.codec import MAX_BYTES
 from standfast.errors import ArgumentTypeError, InvalidChangeError
 from standfast.keys import MAX_KEY_BYTES, RecordKey
 from standfast.stores.protocol import (
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MAX_SCAN: Final = 1_000
 """The most records one page of a scan may hold."""
 
-_A_FEW: Final = 12
+A_FEW: Final = 24
 """How many changes a commit has, at most, that is looked at in one pass."""
 
 MAX_INSTANT: Final = Instant(MAX_VERSION)
@@ -73,12 +74,18 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
     check_one_namespace(keys)
 
 
+def takes_a_few(limits: Capabilities) -> bool:
+    """Return True if a store takes a few changes in one commit, however large the records are that we encode."""
+    room = A_FEW * limits.max_value_bytes
+    return limits.max_changes >= A_FEW and limits.max_value_bytes >= MAX_BYTES and limits.max_commit_bytes >= room
+
+
 def is_plain(changes: tuple[Change, ...], limits: Capabilities) -> bool:  # noqa: C901, PLR0911 -- one pass, on the hottest path
     """Return True if a commit has a few changes none of which needs a closer look: :func:`check_commit` takes it.
 
     Most commits are like that: they are asked this first, in one pass without a call for each change.
     """
-    if not 0 < len(changes) <= _A_FEW or len(changes) > limits.max_changes:
+    if not 0 < len(changes) <= A_FEW or len(changes) > limits.max_changes:
         return False
     most, namespace = limits.max_value_bytes, b""
     if len(changes) * most > limits.max_commit_bytes:

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Self, final
 
-from standfast.durations import optional_seconds
+from standfast.durations import seconds
 from standfast.stores.backend import SubscribesElsewhere
 from standfast.stores.protocol import Notification
 
@@ -48,6 +48,10 @@ class _Subscription:
             return
 
 
+A_FEW: Final = 16
+"""Up to this many prefixes are compared with a key by one call."""
+
+
 @final
 class LocalSubscriptions:
     """Subscribers by prefix, for all handles of this process on the same data.
@@ -55,11 +59,12 @@ class LocalSubscriptions:
     Finding the subscribers of a key looks at the prefixes of the lengths that are in use, not at every subscription.
     """
 
-    __slots__ = ("_in_use", "_lengths", "_lock", "by_prefix")
+    __slots__ = ("_few", "_in_use", "_lengths", "_lock", "by_prefix")
 
     def __init__(self) -> None:
         self.by_prefix: dict[bytes, tuple[_Subscription, ...]] = {}
         self._lengths: tuple[int, ...] = ()
+        self._few: tuple[bytes, ...] | None = ()  # all prefixes; None: they are many
         self._in_use: Final[Counter[int]] = Counter()  # how many prefixes have each length
         self._lock = threading.Lock()
 
@@ -85,11 +90,16 @@ class LocalSubscriptions:
                     del self._in_use[length]
             if len(self._in_use) != len(self._lengths) or self._in_use.keys() != set(self._lengths):
                 self._lengths = tuple(sorted(self._in_use))
+            self._few = tuple(self.by_prefix) if len(self.by_prefix) <= A_FEW else None
 
     def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Notify the subscribers of each changed key, and of each wake."""
-        table, lengths = self.by_prefix, self._lengths
+        table, lengths, few = self.by_prefix, self._lengths, self._few
         for key in changed:  # as notify_at does, without a call for each key: hardly any has subscribers
+            if few is not None:
+                if key.startswith(few):
+                    self.notify_at(key, key)
+                continue
             for length in lengths:
                 if key[:length] in table:
                     self.notify_at(key, key)
@@ -194,12 +204,14 @@ class BackendWatch:
 
     async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return what was notified since the last call; wait at most ``timeout`` for something."""
-        limit = optional_seconds(timeout, what="timeout")
-        try:
-            async with asyncio.timeout(limit):
-                await self._notified.wait()
-        except TimeoutError:
-            return None
+        if timeout is None:
+            await self._notified.wait()
+        else:
+            try:
+                async with asyncio.timeout(seconds(timeout, what="timeout")):
+                    await self._notified.wait()
+            except TimeoutError:
+                return None
         notification = Notification(frozenset(self._about), self._complete, tuple(self._moved))
         self._about.clear()
         self._moved.clear()

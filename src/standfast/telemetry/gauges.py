@@ -162,7 +162,8 @@ class Gauges:
     def _begin(self) -> None:
         is_fresh = self._read_at is not None and monotonic() - self._read_at < KEPT
         if self._reading is None and not is_fresh:
-            self._reading = self._loop.create_task(self._refresh())
+            task = self._loop.create_task(self._refresh())
+            self._reading = None if task.done() else task  # an eager task may be over by now
 
     async def _refresh(self) -> None:
         began, values = monotonic(), list[GaugeValue]()

@@ -208,8 +208,10 @@ class Sessions:
 
     def _problem(self, who: Caller) -> TooManyRequestsError | None:
         users = Counter(each.who for each in self._known.values()) + self._opening.all
-        if users[who] >= self._most:
-            return TooManyRequestsError("sessions of this user", self._most, SAID)
+        if users[who] >= self._most:  # clients that leave without a word keep theirs for long
+            unused = [each.used_at for each in self._known.values() if each.who == who and not each.busy]
+            until_one_ends = min(unused) + self._idle - self._now() if unused else SAID
+            return TooManyRequestsError("sessions of this user", self._most, max(SAID, until_one_ends))
         tenants = sum(number for each, number in users.items() if each[0] == who[0])
         if is_spent(tenants, self._in_all - users.total()):
             return TooManyRequestsError("sessions of the tenant", tenants, SAID)

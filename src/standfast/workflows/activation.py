@@ -36,6 +36,7 @@ from standfast.workflows.replay import (
     ANYWHERE,
     CURRENT,
     LIVE,
+    NOTHING,
     Branch,
     Branches,
     Mismatch,
@@ -86,6 +87,8 @@ class Activation:
         "cancel_is_raised",
         "claim",
         "context",
+        "driven_at",
+        "driven_by",
         "ended",
         "ended_children",
         "ending",
@@ -129,7 +132,7 @@ class Activation:
         self.runtime, self.keys, self.workflow, self.header, self.state = runtime, keys, workflow, header, state
         self.claim: Final = claim
         events = tuple(events)
-        self.replay: Final = Replay(events)
+        self.replay: Final = Replay(events) if events else NOTHING
         self.journal: Final = (
             None
             if claim is None
@@ -144,6 +147,8 @@ class Activation:
         self.mismatch: NondeterminismError | None = None
         self.ended: RunState | None = None
         self.loop: Final = asyncio.get_running_loop()
+        self.driven_by: asyncio.Task[None] | None = None
+        self.driven_at = 0.0  # when its task began, by the loop's time
         self._over: asyncio.Future[RunState | None] | None = None
         self._awaiting: list[asyncio.Future[RunState | None]] = []
         self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = self.is_gone = False
@@ -603,9 +608,9 @@ class Activation:
     def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:
         if how[0] == "raised":
             self.is_torn_down(how[1])
-        if isinstance(how[1], Unload) and how[0] == "raised":
-            self.unload()
-            return "unloaded", None
+            if isinstance(how[1], Unload):
+                self.unload()
+                return "unloaded", None
         if self.is_unloading:
             if not isinstance(how[1], asyncio.CancelledError):
                 told = UnloadSwallowed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
@@ -760,7 +765,11 @@ class Turns:
             found = activation.replay.ask(branch.path, kinds, operation_id)
             if type(found) is HistoryEvent:
                 self.note_resumed()
-                return self._taken(branch, found)
+                if found.kind == "cancelled":
+                    raise told_again(branch, cancel_of(found))
+                if found.kind == ANYWHERE:
+                    raise lost_again(activation, found)
+                return found
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
                     raise Unload
@@ -775,14 +784,6 @@ class Turns:
                 activation.differ(found.recorded, found.asked)
                 raise Unload
             await self._wait(branch, operation_id)
-
-    def _taken(self, branch: Branch, event: HistoryEvent) -> HistoryEvent:
-        """Return an event, or raise what it says that was raised there."""
-        if event.kind == "cancelled":
-            raise told_again(branch, cancel_of(event))
-        if event.kind == ANYWHERE:
-            raise lost_again(self._activation, event)
-        return event
 
     def _tell(self, branch: Branch, operation_id: str) -> None:
         """Raise what a branch is to be told where it begins an operation."""
@@ -828,8 +829,8 @@ class Turns:
             release_all(iter(tuple(self._waiting.values())))
             if self._activation.inbox.has_updates:
                 self._activation.notify()
-        elif (next_one := self._waiting.get(replay.next_branch or "")) is not None:
-            _release(next_one)
+        elif (next_one := self._waiting.get(replay.next_branch or "")) is not None and not next_one.done():
+            next_one.set_result(None)
 
     def pass_by(self) -> None:
         """Do again what came from outside at this place of the history."""
@@ -847,11 +848,6 @@ class Turns:
             if not future.done():
                 future.set_exception(Unload())
                 future.exception()  # the branch that waits for it may have gone
-
-
-def _release(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 AGAIN_AFTER: Final = 0.05

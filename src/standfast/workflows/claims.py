@@ -105,18 +105,16 @@ async def _claim_in_turn(
     if begins is not None and begins == state.until and begins > seen.at and state.cancel is None:
         await _forget(runtime.space, seen, keys.ready)  # whatever the news is, its time has not come
         return None
-    lease = await _lease_of(runtime, keys, state) if state.leased else None
+    # None: the lease is over, and a claim that finds the life unchanged may go on.
+    lease = (
+        await RunLine(runtime.lines, state.workflow, keys.id, runtime.space.lease).leased() if state.leased else None
+    )
     if state.admitted < len(header.lines):
         return await admit(runtime, keys, header, state, record.version, lease)
     if lease is not None:
         await _await_lease(runtime, keys, state, seen, lease)
         return None
     return await _claim(runtime, keys, header, state, record, seen)
-
-
-async def _lease_of(runtime: Runtime, keys: RunKeys, state: RunState) -> RunLockInfo | None:
-    """Return who holds the run's lock; None: its lease is over, and a claim that finds the life unchanged may go on."""
-    return await RunLine(runtime.lines, state.workflow, keys.id, runtime.space.lease).leased()
 
 
 async def _await_lease(runtime: Runtime, keys: RunKeys, state: RunState, seen: Snapshot, lease: RunLockInfo) -> None:
@@ -318,10 +316,10 @@ async def _release(runtime: Runtime, own: Record, *, is_retired: bool) -> bool |
     if record is None:
         return _is_done(own, await runtime.space.commit(Delete(own.key, own.version)))
     state = RUN_STATES.decode(record.value)
-    freed = await _freed(runtime, keys, state, seen.at, is_retired=is_retired)
-    changes = (Check(keys.state, record.version), Delete(own.key, own.version))
     if state.has_ended or state.owner != own.key.parts[-2]:
+        changes = (Check(keys.state, record.version), Delete(own.key, own.version))
         return _is_done(own, await runtime.space.commit(*changes))
+    freed = await _freed(runtime, keys, state, seen.at, is_retired=is_retired)
     is_poison = freed.status == "quarantined"
     known = None if header is None else HEADERS.decode(header.value)
     tags = () if known is None else known.tags
@@ -357,13 +355,15 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, 
             waits_for=about,
             misfit_at=None,
         )
+    is_suspect = deaths >= runtime.suspects.from_deaths
+    alone = f" that drives no other such run: {deaths} workers in a row died with it" if is_suspect else ""
     return structs.replace(
         state,
         owner="",
         deaths=deaths,
         position=position,
         changed_at=at,
-        waits_for="a worker",
+        waits_for=f"a worker{alone}",
         orphaned_at=at,
         misfit_at=None,
     )

@@ -346,11 +346,8 @@ class LockAcquisition:
 
     def holders(self) -> tuple[str, ...]:
         """Return who held when the line was last seen."""
-        return tuple(holder.entry.owner for holder in self._last_holders())
-
-    def _last_holders(self) -> tuple[Holder, ...]:
         last = self._entries.last_seen(self.request.address)
-        return () if last is None else last.holders
+        return () if last is None else tuple(holder.entry.owner for holder in last.holders)
 
     # --- getting out ---------------------------------------------------------------------------------------------
 
@@ -528,7 +525,10 @@ class ContextLock:
             return await self._or_leave(standing, until, place)
         if event.kind == "released":
             raise self._failed(event)
-        self._compare(event)
+        asked = ASKED.decode(event.value or b"{}")
+        if asked.address != request.address:
+            self._activation.differ(f"the lock {asked.name!r}", f"the lock {request.name!r}")
+            raise Unload
         standing.asked_at = event.at
         return await self._or_leave(standing, event.until, None, is_replayed=True)
 
@@ -571,12 +571,6 @@ class ContextLock:
     async def _pass_by(self, standing: LockAcquisition) -> None:
         if await self._turn_undisturbed(standing) is None:
             note_resumed(self._activation, standing.operation)
-
-    def _compare(self, event: HistoryEvent) -> None:
-        asked = ASKED.decode(event.value or b"{}")
-        if asked.address != self._request.address:
-            self._activation.differ(f"the lock {asked.name!r}", f"the lock {self._request.name!r}")
-            raise Unload
 
     def _failed(self, event: HistoryEvent) -> Exception:
         if event.failure is None:

@@ -15,7 +15,6 @@ from standfast.errors import (
     DeclarationError,
     DecodeError,
     EncodeError,
-    NondeterminismError,
     RunNotFoundError,
     RunTimedOutError,
     StandfastError,
@@ -50,8 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Commit
+    from standfast.stores.protocol import Change
     from standfast.trace_context import RunTrace
     from standfast.workflows.journal import Claim, Journal
     from standfast.workflows.records import HistoryEvent, Status
@@ -99,10 +97,15 @@ async def execute(activation: Activation) -> None:
         how, value = await activation.run_code()
         if how == "returned":
             await _returned(activation, value)
+        elif isinstance(value, ContinueAsNew):  # which was raised, as all that follow
+            await _end(activation, "completed", None, None, continues=value)
+        elif isinstance(value, RunCancelled):
+            await _end(activation, "timed_out" if value.timed_out else "cancelled", None, value)
         elif how == "raised":
-            await _raised(activation, value)
-        elif activation.mismatch is not None:
-            await _leave_misfit(activation, "a worker whose code fits its history", _difference(activation.mismatch))
+            await _end(activation, "failed", None, value)
+        elif (differs := activation.mismatch) is not None:
+            why = f"it recorded {differs.recorded}, and the code asks for {differs.asked}"
+            await _leave_misfit(activation, "a worker whose code fits its history", why)
         if activation.is_stuck and activation.claim is not None:
             await _quarantine(activation, activation.claim)
     except DecodeError as problem:
@@ -126,15 +129,6 @@ async def _returned(activation: Activation, value: object) -> None:
         await _end(activation, "completed", packed, None)
 
 
-async def _raised(activation: Activation, problem: BaseException) -> None:
-    if isinstance(problem, ContinueAsNew):
-        await _end(activation, "completed", None, None, continues=problem)
-    elif isinstance(problem, RunCancelled):
-        await _end(activation, "timed_out" if problem.timed_out else "cancelled", None, problem)
-    else:
-        await _end(activation, "failed", None, problem)
-
-
 async def _end(
     activation: Activation,
     status: Status,
@@ -156,7 +150,7 @@ async def _end(
         misfit_at=None,
         result=UNSET if result is None else Raw(result),
         failure=None if problem is None else describe(problem, runtime.known_with(activation.workflow.raises)),
-        cancel=_reason(state, problem),
+        cancel=problem.reason if isinstance(problem, RunCancelled) else state.cancel,
         continues=continues is not None,
     )
     over: dict[RecordKey, bytes | None] = {}
@@ -214,10 +208,6 @@ def _log_end(activation: Activation, failure: Failure, *, timed_out: bool) -> No
     log_failure(_log, f"the {activation.workflow.runs_are} {run!r} of {name}", failure, run=run, workflow=name)
 
 
-def _reason(state: RunState, problem: BaseException | None) -> str | None:
-    return problem.reason if isinstance(problem, RunCancelled) else state.cancel
-
-
 async def suspend(activation: Activation) -> None:
     """Write that a run waits, and take it out of memory."""
     runtime, state = activation.runtime, activation.state
@@ -228,7 +218,10 @@ async def suspend(activation: Activation) -> None:
         or activation.is_unloading
     ):
         return
-    until, about = activation.due_at(), _about(activation)
+    until, waits = activation.due_at(), activation.waits
+    # Of many things that it waits for, the first: it is stored each time that the run waits.
+    more = f", and {len(waits) - SHOWN:,} more" if len(waits) > SHOWN else ""
+    about = ", ".join(wait.what for wait in waits[:SHOWN]) + more
     waiting = structs.replace(
         state,
         status="suspended",
@@ -252,17 +245,6 @@ async def suspend(activation: Activation) -> None:
     finally:
         activation.unload()
     runtime.emit_moved(activation.keys.id, waiting, 0, state, activation.header)
-
-
-def _about(activation: Activation) -> str:
-    """Say what a run waits for; of many things the first ones, since it is stored each time that the run waits."""
-    waits = activation.waits
-    more = f", and {len(waits) - SHOWN:,} more" if len(waits) > SHOWN else ""
-    return ", ".join(wait.what for wait in waits[:SHOWN]) + more
-
-
-def _difference(mismatch: NondeterminismError) -> str:
-    return f"it recorded {mismatch.recorded}, and the code asks for {mismatch.asked}"
 
 
 async def _leave_misfit(activation: Activation, about: str, why: str) -> None:
@@ -395,10 +377,11 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
             *(() if right is None else (Check(right.key, right.fence),)),
         )
         try:
-            # Not through the space: these are keys of its own making.
-            answer = await (commit_over(space, changes, over) if over else space.store.commit(*changes))
+            # No key is checked again, but those of a next run: all others are shorter than that of the grant.
+            commit = space.commit_unchecked if continues is None else space.commit
+            answer = await (commit_over(space, changes, over) if over else commit(*changes))
         except TRIED_AGAIN as problem:
-            answer = await insist(activation, partial(_commit, space, changes, over), problem)
+            answer = await insist(activation, partial(commit_over, space, changes, over), problem)
         if not isinstance(answer, Conflict):
             activation.runtime.saw(answer.at)
             return answer
@@ -417,12 +400,6 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
         state = structs.replace(state, cancel=state.cancel or RUN_STATES.decode(record.value).cancel)
     activation.abandon()
     return Conflict(activation.runtime.now(), {})
-
-
-async def _commit(
-    space: Scope, changes: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
-) -> Commit | Conflict:
-    return await commit_over(space, changes, over) if over else await space.commit(*changes)
 
 
 async def _quarantine(activation: Activation, claim: Claim) -> None:

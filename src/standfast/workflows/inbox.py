@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record, Snapshot
     from standfast.workflows.activation import Activation
-    from standfast.workflows.journal import Claim
 
 
 # --- A loaded run's inbox: signals that wait to be taken, and updates that wait to be answered ---------------------
@@ -203,23 +202,19 @@ class Inbox:
         """Whether updates have come that were not answered."""
         return bool(self._updates)
 
-    @property
-    def _is_open(self) -> bool:
-        """Whether the run's code goes on: nothing that comes after it has returned can change its result."""
-        return bool(self._activation.branches) and not self._activation.is_unloading
-
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
-        has_answered = False
+        activation, has_answered = self._activation, False
         for loaded in tuple(self._updates.values()):
             handler = self.handlers.get(loaded.item.name)
-            if handler is not None and self._is_open:
+            # Nothing that comes after the run's code has returned can change its result.
+            if handler is not None and activation.branches and not activation.is_unloading:
                 self._answer(loaded, handler)
                 has_answered = True
                 await self.write_if_much()
-        journal = self._activation.journal
+        journal = activation.journal
         if has_answered and journal is not None and journal.is_dirty:
-            await self._activation.flush()
+            await activation.flush()
 
     def _answer(self, loaded: LoadedItem, handler: Handler) -> None:
         activation, item = self._activation, loaded.item
@@ -348,19 +343,14 @@ class InboxPoll:
         self.polls += 1
         if activation.replay.is_over and not activation.pace.is_held:
             await activation.inbox.answer_updates()
-        if (version := seen.version(keys.ready)) and activation.claim is not None:
-            await self._clear_flag(version, activation.claim)
-
-    async def _clear_flag(self, version: int, claim: Claim) -> None:
-        """Take the flag away, if it was for this worker: if another one is to take the run up, it is for that one."""
-        activation = self._activation
-        ready = activation.keys.ready
-        answer = await activation.runtime.space.commit(Check(claim.key, claim.fence), Delete(ready, version))
-        if isinstance(answer, Conflict):
-            if claim.key in answer.current:
-                activation.evict()
-            if answer.current.get(ready) is not None:
-                self.is_waiting = True
+        if (version := seen.version(keys.ready)) and (claim := activation.claim) is not None:
+            # The flag was for this worker: if another one is to take the run up, it is for that one.
+            answer = await space.commit(Check(claim.key, claim.fence), Delete(keys.ready, version))
+            if isinstance(answer, Conflict):
+                if claim.key in answer.current:
+                    activation.evict()
+                if answer.current.get(keys.ready) is not None:
+                    self.is_waiting = True
 
 
 async def poll_children(activation: Activation) -> None:
@@ -581,7 +571,12 @@ class InboxWriter:
                 each.answer.cancel()
             raise
         for each, answer in zip(some, answers, strict=True):
-            _tell(each.answer, answer)
+            if each.answer.done():
+                continue
+            if isinstance(answer, Sent):
+                each.answer.set_result(answer)
+            else:
+                each.answer.set_exception(copy.copy(answer))  # raised at each of them by itself
 
 
 def _cut(queue: deque[_Waiting], most: int, most_bytes: int) -> list[_Waiting]:
@@ -595,15 +590,6 @@ def _cut(queue: deque[_Waiting], most: int, most_bytes: int) -> list[_Waiting]:
         if not (first := queue.popleft()).answer.done():
             some.append(first)
     return some
-
-
-def _tell(future: asyncio.Future[Sent], answer: Sent | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Sent):
-        future.set_result(answer)
-    else:
-        future.set_exception(copy.copy(answer))  # raised at each of them by itself
 
 
 def _look(task: asyncio.Task[None]) -> None:
@@ -623,9 +609,14 @@ async def _put(scope: Scope, run_id: str, some: Sequence[Sending]) -> list[Sent 
         fresh = _fresh(keys, some, records)
         if not fresh:
             return [Sent(run_id, is_new=False)] * len(some)
-        state = _state(keys, records)
-        if state.continues:
-            return await _hand_over(scope, next_id(run_id), some, fresh)
+        record = records[keys.state]
+        if record is None:
+            raise RunNotFoundError(run_id)
+        state = RUN_STATES.decode(record.value)
+        if state.continues:  # the run as which it went on gets what this one has not seen itself
+            following = next_id(run_id)
+            sent = dict(zip(map(id, fresh), await _put(scope, following, fresh), strict=True))
+            return [sent.get(id(each), Sent(following, is_new=False)) for each in some]
         if state.has_ended:
             return _answers(run_id, some, fresh, WorkflowTerminalError(run_id, state.status))
         answer = await scope.commit(*_changes(keys, fresh, records, at))
@@ -660,13 +651,6 @@ def _fresh(keys: RunKeys, some: Sequence[Sending], records: dict[RecordKey, Reco
     return fresh
 
 
-def _state(keys: RunKeys, records: dict[RecordKey, Record | None]) -> RunState:
-    record = records[keys.state]
-    if record is None:
-        raise RunNotFoundError(keys.id)
-    return RUN_STATES.decode(record.value)
-
-
 def _changes(
     keys: RunKeys, fresh: Sequence[Sending], records: dict[RecordKey, Record | None], at: Instant
 ) -> list[Change]:
@@ -685,11 +669,3 @@ def _changes(
 
 def _version(record: Record | None) -> int:
     return 0 if record is None else record.version
-
-
-async def _hand_over(
-    scope: Scope, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
-) -> list[Sent | Exception]:
-    """Send to the run as which this one went on what it has not seen itself."""
-    sent = dict(zip(map(id, fresh), await _put(scope, run_id, fresh), strict=True))
-    return [sent.get(id(each), Sent(run_id, is_new=False)) for each in some]

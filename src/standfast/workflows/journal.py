@@ -115,7 +115,7 @@ class Journal:
         written: int,
         driven: Driven | None = None,
     ) -> None:
-        self._scope, self._commit, self._saw, self._keys = scope, scope.store.commit, saw, keys
+        self._scope, self._commit, self._saw, self._keys = scope, scope.commit_unchecked, saw, keys
         self._written, self._driven = written, driven
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
@@ -164,7 +164,7 @@ class Journal:
 
     def is_heavy(self, most: int) -> bool:
         """Return True if there is too much to write to take it along in a commit that does more."""
-        return len(self._extra_changes) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
+        return len(self._extra_changes) > most or size_of(self._pending) >= CHUNKS.max_bytes // 4
 
     @property
     def is_flushing(self) -> bool:
@@ -188,12 +188,8 @@ class Journal:
         """Write what has to be durable before an effect begins, or look at the holds; return what was in the way."""
         is_alone = len(self._pending) == 1 and self._pending[0].kind != "held"
         if is_alone and not (self._is_flushing or self.holds or self._extra_changes or self._progress is not None):
-            return self._flush_events()  # as below, with two coroutines less: almost every step comes to this
-        return self._flush_for_effect()
-
-    async def _flush_for_effect(self) -> Conflict | None:
-        is_durable = self.has_only_grants and not self._is_flushing
-        return await (self._look_at_holds() if is_durable else self.flush())
+            return self._flush_events()  # almost every step comes to this
+        return self._look_at_holds() if self.has_only_grants and not self._is_flushing else self.flush()
 
     async def flush(self) -> Conflict | None:
         """Write everything that was noted so far; return what was in the way. If there is none, look at the holds.
@@ -256,7 +252,7 @@ class Journal:
         some: list[HistoryEvent] = []
         try:
             for some in (events,) if len(events) == 1 else self._portions(events):
-                # Not through the space: these are keys of its own making.
+                # No key is checked again: those of chunks are shorter than that of the grant, which was.
                 answer = await self._commit(self._own, *self._chunks(some))
                 self._saw(answer.at)
                 if type(answer) is Conflict:
@@ -342,7 +338,9 @@ class Journal:
             seen = await self._scope.read(*looked_at)
             self._saw(seen.at)
             gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
-            if is_alone or not gone or not self._may_be_left(looked_at, gone):
+            # A branch may have left what is gone since it was looked at, or may be just leaving it.
+            is_left = self._is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
+            if is_alone or not gone or not is_left:
                 ends_at = self.ends_at()
                 return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
             await self.settled()
@@ -352,10 +350,6 @@ class Journal:
         """Note that the store has just said that the run holds this: it is not asked again before the loop has run."""
         self._just_told.add(grant)
         asyncio.get_running_loop().call_soon(self._just_told.discard, grant)
-
-    def _may_be_left(self, looked_at: Mapping[RecordKey, Held], gone: Iterable[RecordKey]) -> bool:
-        """Return True if a branch has left what is gone since it was looked at, or may be just leaving it."""
-        return self._is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
 
     def ends_at(self) -> Instant | None:
         """Return when the first of the holds is over: a commit must come before."""
@@ -417,11 +411,11 @@ class Journal:
     def _portions(self, events: list[HistoryEvent]) -> list[list[HistoryEvent]]:
         """Divide events into as many as a commit takes beside what else is in it: branches may end all at once."""
         most = self._scope.store.capabilities.max_commit_bytes // 2
-        if len(events) <= 1 or _size(events) <= most:
+        if len(events) <= 1 or size_of(events) <= most:
             return [events]
-        portions, size = [[events[0]]], _size(events[:1])
+        portions, size = [[events[0]]], size_of(events[:1])
         for event in events[1:]:
-            weight = _size([event])
+            weight = size_of([event])
             if size + weight > most:
                 portions.append([])
                 size = 0
@@ -439,18 +433,15 @@ class Journal:
         )
 
 
-def _release(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 def release_all(waiting: Iterator[asyncio.Future[None]]) -> None:
     """Let all go on, some in each turn of the event loop: they may be thousands."""
     for each in islice(waiting, MOST_RELEASED):
-        _release(each)
+        if not each.done():
+            each.set_result(None)
     if (following := next(waiting, None)) is not None:
         asyncio.get_running_loop().call_soon(release_all, chain((following,), waiting))
 
 
-def _size(events: list[HistoryEvent]) -> int:
+def size_of(events: Iterable[HistoryEvent]) -> int:
+    """Return how many bytes the values of events have."""
     return sum(len(event.value) for event in events if isinstance(event.value, Raw))

@@ -68,7 +68,13 @@ async def child(
         except RunCancelled as cancelled:
             await _cancel(activation, branch, operation, child_id, cancelled)
             raise
-    return _outcome(activation, workflow, child_id, event)
+    if event.failure is None:
+        return workflow.signature.result.unpack(event.value or b"null")
+    known = activation.runtime.known_with(workflow.raises)
+    if event.kind == "child":
+        raise restore(event.failure, known)
+    raise_ending(child_id, "failed", event.failure, known)
+    raise Unload
 
 
 def id_of(parent: str, operation: str) -> str:
@@ -88,15 +94,26 @@ async def _start(
         activation.raise_cancel(branch, operation)
     await activation.flush(branch, operation)
     await activation.check_may_act()
-    now = activation.runtime.now()
+    runtime, header, trace = activation.runtime, activation.header, activation.trace
+    now = runtime.now()
     try:
-        await ask(activation, check_child(activation.runtime, workflow, activation.keys.id))
-        # By an id of its own: should this process die before the event is written, the next one starts nothing new.
-        started = start(activation.runtime, _start_of(activation, operation, workflow, child_id, packed))
-        if not (await ask(activation, started)).is_new:
+        await ask(activation, check_child(runtime, workflow, activation.keys.id))
+        asked = Start(
+            workflow=workflow,
+            packed=packed,
+            run_id=child_id,  # of its own: should this process die before the event is written, nothing new is started
+            parent=activation.keys.id,
+            parent_step=operation,
+            root=header.root or activation.keys.id,
+            depth=header.depth + 1,
+            incarnation=header.incarnation,
+            trace=header.trace if trace is None else trace.within(trace.run_span).stored,
+            drive=runtime.has_room() and (workflow.name, workflow.version) in runtime.workflows,
+        )
+        if not (await ask(activation, start(runtime, asked))).is_new:
             await ask(activation, _check_own(activation, operation, child_id))
     except StandfastError as refused:
-        event = HistoryEvent("child", operation, now, failure=describe(refused, activation.runtime.known))
+        event = HistoryEvent("child", operation, now, failure=describe(refused, runtime.known))
     else:
         event = HistoryEvent("child", operation, now, msgspec.Raw(msgspec.json.encode(child_id)))
     activation.note(event)
@@ -113,24 +130,6 @@ async def _check_own(activation: Activation, operation: str, child_id: str) -> N
     found = HEADERS.decode(header.value)
     if (found.parent, found.parent_step) != (activation.keys.id, operation):
         raise WorkflowAlreadyExistsError(child_id, RUN_STATES.decode(state.value).status, "parent")
-
-
-def _start_of(
-    activation: Activation, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
-) -> Start:
-    header, trace = activation.header, activation.trace
-    return Start(
-        workflow=workflow,
-        packed=packed,
-        run_id=child_id,
-        parent=activation.keys.id,
-        parent_step=operation,
-        root=header.root or activation.keys.id,
-        depth=header.depth + 1,
-        incarnation=header.incarnation,
-        trace=header.trace if trace is None else trace.within(trace.run_span).stored,
-        drive=activation.runtime.has_room() and (workflow.name, workflow.version) in activation.runtime.workflows,
-    )
 
 
 async def _cancel(
@@ -173,16 +172,6 @@ def _note_end(activation: Activation, branch: Branch, operation: str, child_id: 
     event = HistoryEvent("child_done", operation, activation.runtime.now(), state.result, failure, due=state.changed_at)
     activation.note(event)
     return event
-
-
-def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the child returned
-    if event.failure is None:
-        return workflow.signature.result.unpack(event.value or b"null")
-    known = activation.runtime.known_with(workflow.raises)
-    if event.kind == "child":
-        raise restore(event.failure, known)
-    raise_ending(child_id, "failed", event.failure, known)
-    raise Unload
 
 
 # --- branches that run side by side: all of them to their end, or the first to end and the others cancelled --------

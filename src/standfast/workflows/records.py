@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import msgspec
@@ -501,8 +502,8 @@ class RunKeys:
         """
         if state.owner:
             return {}
-        known = ((), None) if header is None else (header.tags, header.started_at)
-        return listings(self._scope, state.status, state.workflow, state.changed_at, self._encoded, *known)
+        tags, started_at = ((), None) if header is None else (header.tags, header.started_at)
+        return listings(self._scope, state.status, state.workflow, state.changed_at, self._encoded, tags, started_at)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
@@ -521,7 +522,7 @@ def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
 
 def listing(keys: RunKeys, state: RunState, header: Header | None) -> list[Change]:
     """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
-    return [Put(key, value) for key, value in keys.listed(state, header).items()]
+    return [*starmap(Put, keys.listed(state, header).items())]
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------
@@ -642,16 +643,20 @@ def after_gone(asked: Start, record: Record | None) -> Start | None:
     return structs.replace(asked, incarnation=header.incarnation + 1, over=record.version)
 
 
+def met_by(asked: Start, once: Record | None) -> str:
+    """Return the id of the run that a start means: that of its idempotency key, if there is such a record."""
+    if once is None:
+        return asked.run_id
+    found = ONCES.decode(once.value)
+    if found.purged:
+        raise IdempotencyKeyPurgedError(asked.idempotency_key, found.run)
+    return found.run
+
+
 async def found(scope: Scope, asked: Start, conflict: Conflict) -> Started:
     """Find the run that a start has met: the same one, or another with its name."""
     once_key = scope.key("once", asked.idempotency_key) if asked.idempotency_key else None
-    record = None if once_key is None else conflict.current.get(once_key)
-    run_id = asked.run_id
-    if record is not None:
-        once = ONCES.decode(record.value)
-        if once.purged:
-            raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
-        run_id = once.run
+    run_id = met_by(asked, None if once_key is None else conflict.current.get(once_key))
     await check_same(scope, asked, run_id)
     return Started(run_id, is_new=False)
 
@@ -680,16 +685,11 @@ def compare(asked: Start, keys: RunKeys, seen: Snapshot) -> None:
     header, state = seen.get(keys.header), seen.get(keys.state)
     if header is None or state is None:
         raise RunNotFoundError(keys.id)
-    difference = _difference(asked, header)
-    if difference:
-        raise WorkflowAlreadyExistsError(keys.id, RUN_STATES.decode(state.value).status, difference)
-
-
-def _difference(asked: Start, record: Record) -> str:
-    header = HEADERS.decode(record.value)
-    if header.workflow != asked.workflow.name:
-        return "workflow"
-    return "input" if bytes(header.input) != asked.packed else ""
+    there = HEADERS.decode(header.value)
+    is_other = there.workflow != asked.workflow.name
+    if is_other or bytes(there.input) != asked.packed:
+        status = RUN_STATES.decode(state.value).status
+        raise WorkflowAlreadyExistsError(keys.id, status, "workflow" if is_other else "input")
 
 
 # --- reading a history -----------------------------------------------------------------------------------------------

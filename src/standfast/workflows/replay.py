@@ -425,6 +425,10 @@ class Replay:
         return branch_of(self._events[self._position].id)
 
 
+NOTHING: Final = Replay(())
+"""The replay of a run that has just been started, which has nothing that could change."""
+
+
 def branch_of(operation_id: str) -> str:
     """Return the path of the branch in which an operation was asked for."""
     return operation_id.rpartition("/")[0]

@@ -70,7 +70,11 @@ class Threads:
         finally:
             self.queued -= 1
         try:
-            lane = self._free.pop() if self._free else self._another()
+            if self._free:
+                lane = self._free.pop()
+            else:
+                lane = Lane(f"step-{len(self._all) + 1}")
+                self._all.append(lane)
             work = functools.partial(contextvars.copy_context().run, functools.partial(called, function, args, kwargs))
             future = lane.start(work)
             future.add_done_callback(functools.partial(self._ended, lane))
@@ -82,11 +86,6 @@ class Threads:
     def busy(self) -> int:
         """How many functions are running."""
         return len(self._all) - len(self._free)
-
-    def _another(self) -> Lane:
-        lane = Lane(f"step-{len(self._all) + 1}")
-        self._all.append(lane)
-        return lane
 
     def _ended(self, lane: Lane, future: asyncio.Future[Any]) -> None:
         self._free.append(lane)
@@ -124,16 +123,19 @@ class Suspects:
 
     Args:
         most_deaths: How many deaths quarantine a run.
+
+    Attributes:
+        from_deaths: How many make a run a suspect.
     """
 
     def __init__(self, most_deaths: int) -> None:
-        self._from: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
+        self.from_deaths: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
         self._driven: str | None = None
         self._waiting: Final[dict[str, None]] = {}
 
     def may_take(self, run_id: str, deaths: int) -> bool:
         """Return True if a run may be taken up now; if it is a suspect, no other one may before it is gone."""
-        if deaths < self._from:
+        if deaths < self.from_deaths:
             return True
         if self._driven not in (None, run_id):
             self._waiting[run_id] = None
@@ -307,7 +309,7 @@ class Runtime:
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
         self._alarm_count = 0
         self.notify: Callable[[], None] = _nothing
-        self.made_room: Callable[[], None] = _nothing
+        self.made_room: Callable[[Activation], None] = _nothing_with
         self.is_torn_down: Callable[[], bool] = bool
         self.execute: Callable[[Activation], None] = _nothing_with
         self.poll_again: Callable[[str], None] = _nothing_with
@@ -580,7 +582,11 @@ class Runtime:
 
     def is_left_alone(self, run_id: str) -> bool:
         """Return True if the code of a run was not here, or did not fit, not long ago."""
-        return _is_recent(self._left, run_id, self.clock.elapsed()) or self.is_mismatched(run_id)
+        since = self._left.get(run_id)
+        if since is not None and seconds_between(since, self.clock.elapsed()) <= TRY_AGAIN_AFTER:
+            return True
+        self._left.pop(run_id, None)  # what is older is forgotten
+        return self.is_mismatched(run_id)
 
     def forget_left(self) -> None:
         """Leave nothing alone any longer: there is more code here now."""
@@ -634,7 +640,7 @@ class Runtime:
             self.poll_again(run_id)
         self.clear_suspect(run_id)
         self.child_starts.let()
-        self.made_room()
+        self.made_room(activation)
 
     def clear_suspect(self, run_id: str) -> None:
         """A run is not driven here: if it was a suspect, another one may be."""
@@ -663,15 +669,6 @@ class AnyEngine(Protocol):
     def acts(self, action: str, subject: str = "", reason: str = "", **details: object) -> AuditedAction:
         """Return what an action is done in: it is recorded if an operator does it."""
         ...
-
-
-def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
-    """Return True if something was found of a run not long ago; what is older is forgotten."""
-    found = since.get(run_id)
-    if found is not None and seconds_between(found, now) > TRY_AGAIN_AFTER:
-        del since[run_id]
-        return False
-    return found is not None
 
 
 def ready_for(before: RunState, now: Instant) -> float | None:

@@ -11,7 +11,6 @@ from msgspec import Struct, structs
 from standfast.durations import seconds
 from standfast.errors import (
     DeclarationError,
-    IdempotencyKeyPurgedError,
     RunNotFoundError,
     StartOrSignalConflictError,
     StoreBusyError,
@@ -22,6 +21,7 @@ from standfast.errors import (
     WrongArgumentsError,
 )
 from standfast.ids import new_id
+from standfast.keys import MAX_KEY_BYTES
 from standfast.locks.run_locks import MOST_TAGS
 from standfast.stores.protocol import Conflict, Put
 from standfast.stores.user_transactions import converse, user_connection_of, user_transactions_of
@@ -34,7 +34,6 @@ from standfast.workflows.journal import Claim
 from standfast.workflows.limits import standings_of, waits_until
 from standfast.workflows.messages import checked_message_name
 from standfast.workflows.records import (
-    ONCES,
     OWNERSHIPS,
     READY,
     RUN_STATES,
@@ -48,6 +47,7 @@ from standfast.workflows.records import (
     find_there,
     first_state,
     header_of,
+    met_by,
 )
 from standfast.workflows.retention import make_room
 
@@ -55,10 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from standfast.durations import Duration
-    from standfast.stores.protocol import Change
     from standfast.stores.user_transactions import Talk, UserTransactions
     from standfast.workflows.inbox import Sending
-    from standfast.workflows.records import Standing
+    from standfast.workflows.records import RunState, Standing
     from standfast.workflows.runtime import AnyEngine, Runtime
 
 
@@ -126,9 +125,11 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
+        # Keys are checked by the store, or by the space if there are others'. Of those of a run the grant's is longest.
+        is_checked = worker is not None and len(own) <= MAX_KEY_BYTES and not asked.idempotency_key
+        commit = runtime.space.commit_unchecked if is_checked else runtime.space.store.commit
         try:
-            # Not through the space, unless there are others': these are keys of its own making.
-            answer = await (runtime.space if asked.extra_changes else runtime.space.store).commit(*changes)
+            answer = await (runtime.space.commit if asked.extra_changes else commit)(*changes)
         except BaseException:
             runtime.dropped.add(keys.id)  # if it was written all the same, no task here is about to load it
             raise
@@ -178,10 +179,11 @@ def check_request(on_terminal: object, run_id: str | None, idempotency_key: str 
 async def start_or_signal(runtime: Runtime, asked: Start, signal: Sending, on_terminal: OnTerminal) -> Met:
     """Signal a run, and start it if it is not there. Of several who do so at once one starts it; all signals arrive."""
     for _ in range(TRIES):
-        run_id = await _meant(runtime, asked)
+        run_id, state = await _meant(runtime, asked)
         try:
-            if run_id is not None:
-                await _check_workflow(runtime, asked, run_id)
+            if state is not None:
+                if state.workflow != asked.workflow.name:
+                    raise WorkflowAlreadyExistsError(run_id, state.status, "workflow")
                 return Met((await runtime.inboxes.send(run_id, signal)).run_id, "signalled")
             if await _is_started(runtime, asked, signal):
                 return Met(asked.run_id, "started")
@@ -190,32 +192,22 @@ async def start_or_signal(runtime: Runtime, asked: Start, signal: Sending, on_te
         except WorkflowTerminalError as ended:
             if on_terminal == "raise":
                 raise StartOrSignalConflictError(ended.run_id, ended.status) from None
-            await make_room(runtime, run_id or asked.run_id)
+            await make_room(runtime, run_id)
     raise StoreBusyError(f"the run {asked.run_id}", f"others started and ended it {TRIES} times meanwhile")
 
 
-async def _meant(runtime: Runtime, asked: Start) -> str | None:
-    """Return the id of the run that is there; None if there is none."""
-    run_id = asked.run_id
+async def _meant(runtime: Runtime, asked: Start) -> tuple[str, RunState | None]:
+    """Return the id of the run that is meant, and its state; None: there is none."""
+    space, run_id = runtime.space, asked.run_id
     if asked.idempotency_key:
-        key = runtime.space.key("once", asked.idempotency_key)
-        record = (await runtime.space.read(key)).get(key)
-        if record is None:
-            return None
-        once = ONCES.decode(record.value)
-        if once.purged:
-            raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
-        run_id = once.run
-    state = runtime.space.key("life", run_id)
-    return run_id if (await runtime.space.read(state)).version(state) else None
-
-
-async def _check_workflow(runtime: Runtime, asked: Start, run_id: str) -> None:
-    keys = RunKeys(runtime.space, run_id)
-    record = (await runtime.space.read(keys.state)).get(keys.state)
-    state = None if record is None else RUN_STATES.decode(record.value)
-    if state is not None and state.workflow != asked.workflow.name:
-        raise WorkflowAlreadyExistsError(run_id, state.status, "workflow")
+        key = space.key("once", asked.idempotency_key)
+        once = (await space.read(key)).get(key)
+        if once is None:
+            return run_id, None
+        run_id = met_by(asked, once)
+    key = space.key("life", run_id)
+    record = (await space.read(key)).get(key)
+    return run_id, None if record is None else RUN_STATES.decode(record.value)
 
 
 async def _is_started(runtime: Runtime, asked: Start, signal: Sending) -> bool:
@@ -250,12 +242,6 @@ async def start_within(runtime: Runtime, asked: Start) -> Talk[Started]:
     committed: then a worker takes it up, and lets it enter its lines.
     """
     standings = standings_of(asked.workflow, asked.packed)
-    _check_lines(asked, standings)
-    joining = await user_transactions_of(runtime.space.store, runtime.space.store.capabilities.backend)
-    return _talk(runtime, asked, joining, standings)
-
-
-def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
     for standing in standings:
         if standing.on_limit not in WAITS or standing.most_waiting is not None:
             raise DeclarationError(
@@ -268,29 +254,28 @@ def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
             f"engine.start of {asked.workflow.name}",
             "with a limit, a start within a transaction cannot have a delay; sleep in the workflow instead",
         )
-
-
-def _changes(runtime: Runtime, asked: Start, standings: tuple[Standing, ...]) -> list[Change]:
-    now = runtime.now()
-    state, ready = first_state(asked, now, ""), RunKeys(runtime.space, asked.run_id).ready
-    if standings:
-        state = structs.replace(state, until=waits_until(header_of(asked, now, standings), now))
-    changes = creation(runtime.space, asked, now, state, standings)
-    if standings and state.until is not None:
-        changes.append(Put(ready, READY))  # besides its timer: it is to be looked at now, to enter its lines
-    return changes
+    joining = await user_transactions_of(runtime.space.store, runtime.space.store.capabilities.backend)
+    return _talk(runtime, asked, joining, standings)
 
 
 def _talk(runtime: Runtime, asked: Start, joining: UserTransactions, standings: tuple[Standing, ...]) -> Talk[Started]:
-    header = RunKeys(runtime.space, asked.run_id).header
+    own = RunKeys(runtime.space, asked.run_id)
+    once = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
     for _ in range(JOIN_TRIES):
-        answer = yield from joining.write(_changes(runtime, asked, standings))
+        now = runtime.now()
+        state = first_state(asked, now, "")
+        if standings:
+            state = structs.replace(state, until=waits_until(header_of(asked, now, standings), now))
+        changes = creation(runtime.space, asked, now, state, standings)
+        if standings and state.until is not None:
+            changes.append(Put(own.ready, READY))  # besides its timer: it is to be looked at now, to enter its lines
+        answer = yield from joining.write(changes)
         if not isinstance(answer, Conflict):
             return Started(asked.run_id, is_new=True)
-        if (anew := after_gone(asked, answer.current.get(header))) is not None:
+        if (anew := after_gone(asked, answer.current.get(own.header))) is not None:
             asked = anew
             continue
-        run_id = _met(runtime, asked, answer)
+        run_id = met_by(asked, None if once is None else answer.current.get(once))
         keys = RunKeys(runtime.space, run_id)
         seen = yield from joining.read((keys.header, keys.state))
         try:
@@ -300,18 +285,6 @@ def _talk(runtime: Runtime, asked: Start, joining: UserTransactions, standings: 
         return Started(run_id, is_new=False)
     detail = f"such runs came and went {JOIN_TRIES} times while it was started; roll back and retry"
     raise StoreBusyError("a run", detail)
-
-
-def _met(runtime: Runtime, asked: Start, conflict: Conflict) -> str:
-    """Return the id of the run that a start has met."""
-    key = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
-    record = None if key is None else conflict.current.get(key)
-    if record is None:
-        return asked.run_id
-    once = ONCES.decode(record.value)
-    if once.purged:
-        raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
-    return once.run
 
 
 # --- what a start was given: which workflow, and with which arguments. Both are checked before anything is written -

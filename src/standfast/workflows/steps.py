@@ -30,7 +30,7 @@ from standfast.workflows.activation import Activation, insist, raise_lost
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import CURRENT_STEP, Step
 from standfast.workflows.failures import describe, restore
-from standfast.workflows.journal import Taken
+from standfast.workflows.journal import Taken, size_of
 from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import OVER, Branch, Wait
 
@@ -129,7 +129,7 @@ class JournalCommit:
         both = (*self._taken.events, *events)
         if not both:
             return ()
-        if _size(both) < LARGEST // 2 or not self._taken.events or not events:
+        if size_of(both) < LARGEST // 2 or not self._taken.events or not events:
             return (Put(self._chunks[0], packed_chunk(both)),)
         return (
             Put(self._chunks[0], packed_chunk(self._taken.events)),
@@ -180,16 +180,11 @@ async def commit_with_journal(
             raise
         finally:
             journal.end(taken, sent.added, sent.versions)
-        if conflict is None:
-            await _keep(activation)
+        if conflict is None:  # of unknown outcome: what was noted before is written, and the run is loaded again
+            await activation.flush()  # refused, if it was written
+            activation.abandon()
             raise Unload
         activation.refused(conflict)
-
-
-async def _keep(activation: Activation) -> None:
-    """Write what was noted before a ride of unknown outcome; the run is loaded again from its records."""
-    await activation.flush()  # refused, if it was written
-    activation.abandon()
 
 
 def note_resumed(activation: Activation, operation: str, value: bytes | None = None) -> HistoryEvent:
@@ -199,10 +194,6 @@ def note_resumed(activation: Activation, operation: str, value: bytes | None = N
     event = HistoryEvent("went_on", operation, activation.runtime.now(), UNSET if value is None else Raw(value))
     activation.note(event)
     return event
-
-
-def _size(events: tuple[HistoryEvent, ...]) -> int:
-    return sum(len(event.value) for event in events if isinstance(event.value, Raw))
 
 
 def known(answer: Any) -> Mapping[RecordKey, int]:  # noqa: ANN401 -- a Commit, a Decided, a Worked, or a Conflict
@@ -492,22 +483,20 @@ class StepExecution(Struct, eq=False):
         return self._execute() if self._activation.is_live(self._branch) else self._replay()
 
     async def _replay(self) -> Any:  # noqa: ANN401 -- whatever the step returns
-        while (event := await self._activation.turn(self._branch, STEP, self._id)) is not None:
-            self._compare(event)
+        activation, branch = self._activation, self._branch
+        while (event := await activation.turn(branch, STEP, self._id)) is not None:
+            if event.digest != self._digest and event.digest and self._digest:
+                activation.arguments_differ(self._id)
             if event.kind == "step":
                 return self._replayed(event)
-            if event.kind == "transaction":
-                return await self._resume(event)
+            if event.kind == "transaction":  # which the step itself has written: go on when the code did so, or now
+                if await activation.turn(branch, STEP, self._id) is None:
+                    note_resumed(activation, self._id)
+                return self._replayed(event)
             self._began = event.kind == "began"
             if event.kind == "tried":
                 self._attempt, self._retry_at = self._attempt + 1, event.until
         return await self._execute()
-
-    async def _resume(self, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the step returned
-        """Go on after a record that the step itself has written: when the code did so, or now."""
-        if await self._activation.turn(self._branch, STEP, self._id) is None:
-            note_resumed(self._activation, self._id)
-        return self._replayed(event)
 
     def _replayed(self, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the step returned
         try:
@@ -515,15 +504,11 @@ class StepExecution(Struct, eq=False):
         except DecodeError as problem:
             if event.failure is not None:
                 raise
-            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
-    def _compare(self, event: HistoryEvent) -> None:
-        if event.digest != self._digest and event.digest and self._digest:
-            self._activation.arguments_differ(self._id)
-
     async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns
-        activation, options = self._activation, self._step.options
+        activation, branch, options = self._activation, self._branch, self._step.options
         while True:
             if self._retry_at is not None:
                 await self._wait_for_retry(self._retry_at)
@@ -532,17 +517,17 @@ class StepExecution(Struct, eq=False):
             try:
                 journal = activation.journal
                 if journal is not None and journal.has_work:
-                    await activation.flush(self._branch, self._id)  # what was done before is durable before all else
+                    await activation.flush(branch, self._id)  # what was done before is durable before all else
                 began = activation.runtime.clock.elapsed()
                 if not activation.may_act_at_once(began):
-                    await activation.check_may_act(self._branch)
+                    await activation.check_may_act(branch)
                     began = activation.runtime.clock.elapsed()
-                if self._branch.cancel is not None:  # it was told while that was written
-                    activation.raise_cancel(self._branch, self._id)
+                if branch.cancel is not None:  # it was told while that was written
+                    activation.raise_cancel(branch, self._id)
                 self._ran_from = began
                 value, problem = await self._attempt_it()
             finally:
-                self._branch.is_beginning = False
+                branch.is_beginning = False
             if self._recorded is not None:
                 return self._go_on(self._recorded, value)
             event, restored = self._record(value, problem)
@@ -562,8 +547,7 @@ class StepExecution(Struct, eq=False):
         activation, branch = self._activation, self._branch
         if retry_at > activation.runtime.now():
             wait = Wait(f"attempt {self._attempt} of {self._id}", retry_at)
-            result = await activation.wait(branch, wait)
-            if result is not OVER:
+            if await activation.wait(branch, wait) is not OVER:
                 activation.raise_cancel(branch, self._id)
 
     async def _begin(self) -> HistoryEvent | None:
@@ -593,7 +577,8 @@ class StepExecution(Struct, eq=False):
             if step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None
             else:
-                how = await self._call_otherwise(step.options.timeout), None
+                timeout = step.options.timeout
+                how = await (self._call() if timeout is None else self._call_within(timeout)), None
         except Unload:
             recording.drop()
             raise
@@ -630,9 +615,6 @@ class StepExecution(Struct, eq=False):
         self._recorded = recording.event
         return (recording.result, None) if problem is None else (None, problem)
 
-    async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
-        return await (self._call() if timeout is None else self._call_within(timeout))
-
     async def _call_within(self, timeout: float) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         limit = asyncio.timeout(timeout)
         try:
@@ -649,7 +631,9 @@ class StepExecution(Struct, eq=False):
         if isinstance(problem, asyncio.CancelledError):
             if self._branch.task is not None:
                 self._branch.task.uncancel()
-            self._stopped()
+            if self._activation.is_unloading or self._branch.cancel is None:
+                raise Unload
+            self._activation.raise_cancel(self._branch, self._id)
         await self._calm_down()
 
     async def _calm_down(self) -> None:
@@ -658,12 +642,6 @@ class StepExecution(Struct, eq=False):
             self._branch.task.uncancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-
-    def _stopped(self) -> None:
-        """Raise why the step was told to stop."""
-        if self._activation.is_unloading or self._branch.cancel is None:
-            raise Unload
-        self._activation.raise_cancel(self._branch, self._id)
 
     async def _call(self) -> Any:  # noqa: ANN401 -- whatever the step returns
         step = self._step
@@ -681,15 +659,15 @@ class StepExecution(Struct, eq=False):
         runtime = activation.runtime
         elapsed = runtime.clock.elapsed()
         now, packed = runtime.now_at(elapsed), b"null"
+        took = 0 if self._ran_from is None else elapsed - self._ran_from  # 0: only its outcome is known
         if problem is None:
             try:
                 packed, restored = self._step.signature.result.pack_and_restore(value)
             except EncodeError as refused:
                 problem = refused
         if problem is not None:
-            event = self._failed(problem, now)
+            event = self._failed(problem, now, took)
         else:
-            took = 0 if self._ran_from is None else elapsed - self._ran_from
             event = HistoryEvent("step", self._id, now, Raw(packed), digest=self._digest, took=took)
         activation.note(event)
         if event.kind != "tried" and runtime.tally_step is not None:
@@ -698,13 +676,8 @@ class StepExecution(Struct, eq=False):
             self._tell(event)
         return event, restored
 
-    def _took(self) -> int:
-        """Return for how many microseconds the step has run here; 0: it did not, only its outcome is known."""
-        return 0 if self._ran_from is None else self._activation.runtime.clock.elapsed() - self._ran_from
-
-    def _failed(self, problem: BaseException, now: Instant) -> HistoryEvent:
-        failure, took = describe(problem, self._known), self._took()
-        retry = self._step.options.retry
+    def _failed(self, problem: BaseException, now: Instant, took: int) -> HistoryEvent:
+        failure, retry = describe(problem, self._known), self._step.options.retry
         if self._attempt < retry.attempts and isinstance(problem, retry.on) and not isinstance(problem, EncodeError):
             until = later(now, retry.wait_before(self._attempt + 1))
             return HistoryEvent("tried", self._id, now, failure=failure, digest=self._digest, until=until, took=took)

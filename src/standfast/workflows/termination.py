@@ -31,7 +31,6 @@ from standfast.workflows.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.locks.entry import Answer
     from standfast.scope import Scope
@@ -138,21 +137,18 @@ async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunSta
         )
         changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(ended), run.state_version)]
         changes += [*deletion_of(seen, *beside), *listing(keys, ended, run.header)]
-        answer = await commit_over(space, changes, _tell(space, run))
-        if not isinstance(answer, Conflict):
-            _evict(runtime, run.id)
+        # Its worker is to stop soon, another one to see that the run lets go, and its parent to look.
+        over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(space, run)}
+        if run.header.parent:
+            over[RunKeys(space, run.header.parent).ready] = READY
+        if not isinstance(await commit_over(space, changes, over), Conflict):
+            loaded = runtime.loaded.get(run.id)
+            if loaded is not None and loaded.claim is not None:
+                loaded.evict()
             runtime.emit_moved(run.id, ended, 0, state, run.header)
             return ended
         run = await find(space, run.id)
     raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")
-
-
-def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return the flags to set: for its parent, for its worker to stop soon, and to see that it lets go."""
-    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY, **no_longer_listed(scope, run)}
-    if run.header.parent:
-        over[RunKeys(scope, run.header.parent).ready] = READY
-    return over
 
 
 def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
@@ -160,12 +156,6 @@ def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
     return (
         dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.state.status == "quarantined" else {}
     )
-
-
-def _evict(runtime: Runtime, run_id: str) -> None:
-    loaded = runtime.loaded.get(run_id)
-    if loaded is not None and loaded.claim is not None:
-        loaded.evict()
 
 
 async def let_go(runtime: Runtime, run: Found) -> None:
@@ -207,8 +197,17 @@ async def end_unstarted(
 
     With ``ending.only_waiting`` it does not end if it has its turn by now.
     """
-    keys, ended = RunKeys(runtime.space, run_id), _ended(state, ending, runtime.now())
-    standing = header.lines[state.admitted]
+    keys, standing = RunKeys(runtime.space, run_id), header.lines[state.admitted]
+    ended = structs.replace(
+        state,
+        status=ending.status,
+        changed_at=runtime.now(),
+        until=None,
+        waits_for="",
+        admitted=0,
+        ticket=None,
+        cancel=ending.reason,
+    )
     leave = LeaveRequest(standing.address, spec_of(standing), entry_id_of(run_id, standing), ticket=state.ticket)
     others = [
         LeaveRequest(each.address, spec_of(each), entry_id_of(run_id, each)) for each in header.lines[: state.admitted]
@@ -225,19 +224,6 @@ async def end_unstarted(
     runtime.saw(answered.sight.at)
     runtime.emit_moved(run_id, ended, 0, state, header)
     return ended
-
-
-def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
-    return structs.replace(
-        state,
-        status=ending.status,
-        changed_at=at,
-        until=None,
-        waits_for="",
-        admitted=0,
-        ticket=None,
-        cancel=ending.reason,
-    )
 
 
 def _unstarted(

@@ -173,7 +173,7 @@ class RecordedScope(Scope):
                     outcome = _Outcome[T](None, restore(event.failure, activation.runtime.known))
                 return Decision(outcome, _once(changes, sent.changes(event)), before=sent.before, wake=wakes)
 
-            decided = await activation.runtime.space.update(_joined(keys, sent.keys), decide_both)
+            decided = await activation.runtime.space.update(tuple(dict.fromkeys((*keys, *sent.keys))), decide_both)
             sent.versions = known(decided)
             return decided
 
@@ -229,10 +229,6 @@ def _packed(value: object) -> Raw:
     return Raw(msgspec.json.encode(value))
 
 
-def _joined(keys: Sequence[RecordKey], more: Sequence[RecordKey]) -> tuple[RecordKey, ...]:
-    return tuple(dict.fromkeys((*keys, *more)))
-
-
 def _once(changes: tuple[Change, ...], more: tuple[Change, ...]) -> tuple[Change, ...]:
     """Return all changes, each key once: a guard that the decision has too is dropped."""
     own = {change.key for change in changes}
@@ -254,7 +250,15 @@ async def transaction(
     seconds: float,
 ) -> Any:  # noqa: ANN401 -- whatever the function returns
     """Run a function on the store's own connection, and record what came of it in the same transaction."""
-    _check(activation, step)
+    capabilities = activation.runtime.space.store.capabilities
+    if not capabilities.commit_with:
+        raise UnsuitableStoreError(
+            capabilities.backend, "it has no SQL to share a transaction with; use ctx.step, or sqlite:// or another one"
+        )
+    if capabilities.reach != "network" and inspect.iscoroutinefunction(step.function):
+        raise DeclarationError(
+            f"ctx.transaction({step.name})", "on this store it takes a plain function: its file is locked meanwhile"
+        )
     event = await activation.turn(branch, TRANSACTION, operation)
     if event is not None and event.failure is None and await activation.turn(branch, TRANSACTION, operation) is None:
         note_resumed(activation, operation)
@@ -265,20 +269,8 @@ async def transaction(
     except DecodeError as problem:
         if event.failure is not None:
             raise
-        activation.differ(f"another type of result of transaction {operation!r}", str(problem))
+        activation.differ(f"another type of result of transaction {operation!r}", f"the declared one: {problem}")
         raise Unload from None
-
-
-def _check(activation: Activation, step: Step[..., Any]) -> None:
-    capabilities = activation.runtime.space.store.capabilities
-    if not capabilities.commit_with:
-        raise UnsuitableStoreError(
-            capabilities.backend, "it has no SQL to share a transaction with; use ctx.step, or sqlite:// or another one"
-        )
-    if capabilities.reach != "network" and inspect.iscoroutinefunction(step.function):
-        raise DeclarationError(
-            f"ctx.transaction({step.name})", "on this store it takes a plain function: its file is locked meanwhile"
-        )
 
 
 async def _execute(

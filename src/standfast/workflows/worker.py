@@ -6,7 +6,6 @@ Hints tell what is ready; the timer index tells what is due; now and then it loo
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import OrderedDict, deque
 from itertools import islice
@@ -275,15 +274,11 @@ class Worker:
             self._own(self._safely(release(activation, "a worker")))
             return
         self._runtime.loaded[activation.keys.id] = activation
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(execute(activation))
-        self._tasks.add(task)  # as _own does, with one callback for both
-        task.add_done_callback(functools.partial(self._count_ended, loop.time()))
-
-    def _count_ended(self, began: float, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._ended += 1
-        self._took += asyncio.get_running_loop().time() - began
+        activation.driven_at = activation.loop.time()
+        task = activation.loop.create_task(execute(activation))
+        if not task.done():  # an eager task may be over by now
+            activation.driven_by = task
+            self._tasks.add(task)  # until _on_room: a callback of the task would take another turn of the loop
 
     @property
     def utilisation(self) -> float:
@@ -305,8 +300,13 @@ class Worker:
     def _room(self) -> int:
         return min(self._capacity.runs - self._active(), self._most_loaded - len(self._runtime.loaded))
 
-    def _on_room(self) -> None:
+    def _on_room(self, activation: Activation) -> None:
         """A run has left the memory: look for others if some are known to wait, or if there was no room for any."""
+        if activation.driven_by is not None:
+            self._tasks.discard(activation.driven_by)
+            activation.driven_by = None
+        self._ended += 1
+        self._took += activation.loop.time() - activation.driven_at
         if self._ready or self._has_more or self.is_stopping or self._room() <= 1:
             self._notified.set()
 
@@ -411,7 +411,11 @@ class Worker:
                 await self._poll()
                 self._problem = ""
             except StoreRewoundError as lost:
-                self._give_up(lost)
+                # What was acknowledged to this process is gone, so nothing in its memory can be relied on. Every call
+                # of this handle raises the same from now on; a process that opens the store anew goes on.
+                self.is_stopping = True
+                self._tell(lost)
+                self._runtime.lost_presence()
                 raise
             except StandfastError as problem:
                 self._tell(problem)
@@ -420,15 +424,6 @@ class Worker:
                 await self._rest()
             else:
                 await asyncio.sleep(0)  # what this round has begun goes on before the next
-
-    def _give_up(self, lost: StoreRewoundError) -> None:
-        """Stop for good: what was acknowledged to this process is gone, so nothing in its memory can be relied on.
-
-        Every call of this handle raises the same from now on. A process that opens the store anew goes on.
-        """
-        self.is_stopping = True
-        self._tell(lost)
-        self._runtime.lost_presence()
 
     def _tell(self, problem: StandfastError) -> None:
         if type(problem).__name__ != self._problem:
@@ -535,7 +530,8 @@ class Worker:
             some = islice((run_id for run_id in self._ready if run_id not in self._claiming), AHEAD * number)
             for run_id in self._in_own_order(list(some))[:number]:
                 del self._ready[run_id]
-                self._start_claim(run_id)
+                if not self.is_stopping:
+                    self._begin_claim(run_id)
         self._peak = max(self._peak, self._active())
         if self._ready or self._has_more:
             self._watch_load()
@@ -544,10 +540,6 @@ class Worker:
         """Return runs in an order in which no other worker has them, so that not all claim the same one first."""
         name = self._runtime.worker.presence.encode() if self._lifelines and self._runtime.worker is not None else b""
         return sorted(run_ids, key=lambda each: crc32(each.encode(), crc32(name))) if name else run_ids
-
-    def _start_claim(self, run_id: str) -> None:
-        if run_id not in self._claiming and not self.is_stopping:
-            self._begin_claim(run_id)
 
     def _begin_claim(self, run_id: str) -> asyncio.Task[Any]:
         task = self._own(self._claim_one(run_id))
@@ -596,6 +588,7 @@ class Worker:
 
     async def _poll_all(self) -> None:
         space, began = self._runtime.space, asyncio.get_running_loop().time()
+        await self._runtime.ensure_presence()  # others took it for dead: it is a worker also before it claims a run
         self._was_lucky = True
         found = await self._poll_ready()
         if self._tells_polls:
@@ -722,10 +715,7 @@ class Worker:
         left = [each for each in loaded if not each.over.done()]
         if self._tasks:  # steps that do not end when they are cancelled are left to themselves
             await asyncio.wait(self._tasks, timeout=LAST if left else None)
-        self._tell_left(left)
-
-    def _tell_left(self, activations: list[Activation]) -> None:
-        for each in activations:
+        for each in left:
             if not each.over.done() and each.keys.id not in self._left:
                 self._left.add(each.keys.id)
                 told = RunLeftBehind(at=self._runtime.clock.wall(), run=each.keys.id, workflow=each.workflow.name)
@@ -750,9 +740,6 @@ class Worker:
         if any(branch.is_in_effect or branch.is_beginning for branch in activation.branches):
             ends: set[asyncio.Future[Any]] = {activation.over, hurried}
             await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        await self._hand_back(activation)
-
-    async def _hand_back(self, activation: Activation) -> None:
         if activation.ended is None and not activation.is_evicted and not activation.is_handed_back:
             activation.unload()
             await asyncio.wait({activation.over}, timeout=GRACE)

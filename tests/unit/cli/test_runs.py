@@ -236,6 +236,7 @@ async def test_a_cancelled_run_says_why(engine: sf.Engine, ask: Ask) -> None:
     await ended(run)
 
     assert (await ask("runs", "show", "a")).stdout.startswith("a: cancelled: not needed\n")
+    assert (await ask("runs", "list")).stdout.rstrip().endswith("  cancelled: not needed")
     assert (await ask("runs", "cancel", "a", "--yes")).exit_code == 3
 
 

@@ -6,13 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
-from standfast.errors import OutcomeUnknownError
+from standfast.codec import MAX_BYTES
+from standfast.errors import InvalidChangeError, OutcomeUnknownError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
 from standfast.stores.backend import Applied, Deferred
 from standfast.stores.group_commit import ANY_NUMBER, AT_ONCE_IN_A_ROW, TOLD_AT_ONCE, USED_TO_BE_ALONE
-from standfast.stores.memory import MemoryBackend, open_memory
+from standfast.stores.memory import CAPABILITIES, MemoryBackend, MemoryRecords, open_memory
+from standfast.stores.validation import A_FEW
 
 if TYPE_CHECKING:
     from standfast.stores.backend import RiderBatch
@@ -46,6 +49,26 @@ async def commit_alone(store: GroupedStore, times: int) -> None:
     """Commit one after another, until the group is used to it."""
     for number in range(times):
         await store.commit(Put(RecordKey("ns", "alone", str(number)), b""))
+
+
+@pytest.mark.parametrize(
+    "narrow", [{"max_value_bytes": MAX_BYTES - 1}, {"max_changes": A_FEW - 1}, {"max_commit_bytes": MAX_BYTES}]
+)
+async def test_what_is_not_checked_is_what_the_store_takes_in_any_case(narrow: dict[str, int]) -> None:
+    """In a store that takes less, or with many changes, our own commits are checked as well."""
+    many = [Put(RecordKey("ns", str(number)), b"x") for number in range(101)]
+    large = Put(RecordKey("ns", "large"), bytes(MAX_BYTES))
+    wide = open_memory()
+    assert isinstance(await wide.commit_unchecked(large), Commit)
+    with pytest.raises(InvalidChangeError, match="at most 100 changes"):
+        await wide.commit_unchecked(*many)
+    await wide.aclose()
+
+    limits = structs.replace(CAPABILITIES, **narrow)
+    store = GroupedStore(MemoryBackend(MemoryRecords(capabilities=limits)))
+    with pytest.raises(InvalidChangeError):
+        await store.commit_unchecked(large, *many[: A_FEW - 1])
+    await store.aclose()
 
 
 async def test_who_was_alone_for_a_while_leaves_at_once(batches: list[int]) -> None:

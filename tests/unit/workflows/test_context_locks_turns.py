@@ -41,12 +41,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         real = getattr(GroupedStore, name)
 
         async def asked(store: GroupedStore, *args: Any, **options: Any) -> Any:
-            counted[name] += 1
+            counted[name.removesuffix("_unchecked")] += 1
             return await real(store, *args, **options)
 
         monkeypatch.setattr(GroupedStore, name, asked)
 
-    for name in ("choose", "commit", "update", "read", "scan"):
+    for name in ("choose", "commit", "commit_unchecked", "update", "read", "scan"):
         count(name)
     return counted
 

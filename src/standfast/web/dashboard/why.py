@@ -119,7 +119,7 @@ class _WaitWalk:
             detail = info.status.replace("_", " ")
             if not info.has_ended and info.waits_for:
                 detail += f", waits for {info.waits_for}"
-            if not info.has_ended and info.waits_for == "a worker":
+            if not info.has_ended and info.waits_for.startswith("a worker"):
                 detail += await self._lack(info)
             href = self._view.url("run", id=run_id)
             self.nodes[name] = WaitNode(name, "run", one_line(run_id), one_line(detail), href)

@@ -319,6 +319,7 @@ class LockExpiryCases(LockGround):
 
         with pytest.raises(LeaseLostError, match="max_hold"):
             await holder.leave()
+        assert "expired" in [past.end for past in await other.history(KEY)]
         await at_rest(other)
 
     async def test_a_hold_within_its_longest_time_is_left_alone(self, space: Space, kind: Kind) -> None:

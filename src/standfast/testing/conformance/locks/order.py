@@ -335,7 +335,8 @@ class TimeoutCases(LockGround):
         wire = Wire()
         space, other = await open_space(), await open_space(through=wire.around)
         holder = await entered(space.mutex(KEY).hold())
-        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=0.5), 2))
+        moment = await a_while(other, 0.5)
+        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=moment), moment + 1.5))
         await queued(space, 1)
 
         wire.cut()
