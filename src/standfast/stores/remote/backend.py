@@ -233,10 +233,11 @@ class ReadGroup:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot, perhaps together with what others ask for."""
-        if self._task is None:
-            self._task = self._loop.create_task(self._travel())
         answer: asyncio.Future[Snapshot] = self._loop.create_future()
         self._asked.append((keys, answer))
+        if self._task is None:
+            task = self._loop.create_task(self._travel())
+            self._task = None if task.done() else task  # an eager one may be
         return await answer
 
     async def _travel(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +46,19 @@ async def test_reads_of_one_moment_are_one_round_trip() -> None:
 
     assert reads.trips == [51]
     assert [list(each.records) for each in found] == [KEYS[n : n + 2] for n in range(50)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_reads_are_answered_where_tasks_begin_at_once() -> None:
+    """An eager task that reads may be over before it is known; the next one reads all the same."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 -- not in the oldest Python
+    reads = Reads()
+    group = ReadGroup(reads.read, Batching())
+
+    async with asyncio.timeout(10):
+        for key in KEYS[:3]:
+            assert list((await group.read([key])).records) == [key]
 
 
 async def test_a_round_trip_is_not_longer_than_a_server_likes() -> None:
