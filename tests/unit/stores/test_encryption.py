@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -9,7 +11,13 @@ import pytest
 
 import standfast as sf
 from standfast.clock import later
-from standfast.errors import BrokenSealError, DecodeError, InvalidArgumentError, UnknownSealingKeyError
+from standfast.errors import (
+    BrokenSealError,
+    DecodeError,
+    InvalidArgumentError,
+    MissingExtraError,
+    UnknownSealingKeyError,
+)
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.encryption import MOST_VALUES, Keyring
@@ -194,3 +202,11 @@ async def test_a_sealed_store_without_its_keys_says_what_is_missing() -> None:
         async with sf.open("memory://sealed-only") as plain:
             with pytest.raises(DecodeError, match="encryption="):
                 await plain.state.shared("secret", type=int, initial=0).get()
+
+
+def test_without_the_library_the_message_is_the_command_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It speaks of encryption, and not of a store that would have such a scheme."""
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    said = 'encrypting a store needs what is not installed; run: pip install "standfast[encryption]"'
+    with pytest.raises(MissingExtraError, match=f"^{re.escape(said)}$"):
+        Keyring({"a": NEW})
