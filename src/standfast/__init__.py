@@ -11,7 +11,7 @@ from standfast._lazy import lazy_names
 
 if TYPE_CHECKING:
     from standfast import admin, blocking, errors, web
-    from standfast.errors import StandfastError, StoreError
+    from standfast.errors import StandfastError
     from standfast.exclusion import Exclusion
     from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.flow import Flow
@@ -60,7 +60,6 @@ __all__ = [
     "Schedule",
     "Space",
     "StandfastError",
-    "StoreError",
     "Workflow",
     "admin",
     "blocking",
@@ -90,7 +89,6 @@ _HOMES = {
     "Flow": "standfast.flows.flow",
     "Happened": "standfast.workflows.steps",
     "StandfastError": "standfast.errors",
-    "StoreError": "standfast.errors",
     "errors": "standfast.errors",
     "Join": "standfast.policies",
     "Key": "standfast.keys",

@@ -31,13 +31,12 @@ from standfast.stores import transfer
 from standfast.stores.protocol import Decision, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import BinaryIO
 
     from standfast.durations import Duration
-    from standfast.keys import RecordKey
     from standfast.stores.group_commit import GroupedStore
     from standfast.stores.protocol import Snapshot
 
@@ -226,7 +225,7 @@ class Audit:
         details: Mapping[str, object] | None = None,
         ahead: bool = True,
     ) -> AuditedAction:
-        """Return what an action is done in: ``async with audit.action("run.cancel", run_id) as told:``.
+        """Return the context of an action: ``async with audit.action("run.cancel", run_id) as told:``.
 
         Args:
             action: One of :data:`ACTIONS`.
@@ -293,9 +292,10 @@ class Audit:
         read, last = 0, after
         while read < MOST_READ:
             stamps, is_end = await self._stamps(given[0] if given else None, last, self._scope.at_most(100))
-            records = await self._records(stamps)
-            for stamp in stamps:
-                record, last = records.get(stamp), stamp
+            keys = {stamp: self._scope.key("audit", stamp) for stamp in stamps}
+            seen = (await self._scope.read(*keys.values())).records if keys else {}
+            for stamp, key in keys.items():
+                record, last = RECORDS.decode(seen[key].value) if key in seen else None, stamp
                 if record is not None and all(_facts(record)[name] == value for name, value in given):
                     found.append(record)
                 if len(found) == limit:
@@ -311,11 +311,6 @@ class Audit:
         start, end = base.within()
         page = await self._scope.scan(start, end if before is None else base.child(before), limit=limit, reverse=True)
         return [key.parts[-1] for key in page.records], page.more is None
-
-    async def _records(self, stamps: Sequence[str]) -> dict[str, AuditRecord]:
-        keys = {each: self._scope.key("audit", each) for each in stamps}
-        seen = (await self._scope.read(*keys.values())).records if keys else {}
-        return {stamp: RECORDS.decode(seen[key].value) for stamp, key in keys.items() if key in seen}
 
 
 def _facts(record: AuditRecord) -> dict[str, str]:
@@ -386,7 +381,8 @@ async def _write(scope: Scope, record: AuditRecord) -> AuditRecord:
     if not record.id:
         seen = await scope.read(kept_key)
         record = structs.replace(record, id=f"{seen.at:017d}-{new_id()}", at=seen.at)
-    keys = _keys(scope, record)
+    found_by = [scope.key("audited", name, _part(value), record.id) for name, value in _facts(record).items()]
+    keys = [scope.key("audit", record.id), *found_by]
 
     def decide(seen: Snapshot) -> Decision[AuditRecord]:
         setting = seen.get(kept_key)
@@ -397,11 +393,6 @@ async def _write(scope: Scope, record: AuditRecord) -> AuditRecord:
         return Decision(written, tuple(puts))
 
     return (await scope.update([kept_key, *keys], decide)).answer
-
-
-def _keys(scope: Scope, record: AuditRecord) -> list[RecordKey]:
-    by = _facts(record).items()
-    return [scope.key("audit", record.id), *(scope.key("audited", name, _part(value), record.id) for name, value in by)]
 
 
 # --- what is done to a whole store -----------------------------------------------------------------------------------
@@ -444,13 +435,13 @@ async def import_store(
 
 
 async def thaw_store(store: GroupedStore, *, actor: Actor | None = None) -> None:
-    """Let a store take writes again that was exported. Do that only if no other store goes on in its place."""
+    """Let an exported store take writes again. Do this only if no other store is used in its place."""
     async with Audit(Scope(store), actor).action("store.thaw", ahead=False):
         await store.transfer().thaw()
 
 
 async def fence_store(store: GroupedStore, *, actor: Actor | None = None) -> transfer.Fenced:
-    """Take every process that the store knows of for gone, see :func:`standfast.stores.transfer.fence_store`."""
+    """Declare every process that the store knows of gone, see :func:`standfast.stores.transfer.fence_store`."""
     async with Audit(Scope(store), actor).action("store.fence") as told:
         fenced = await transfer.fence_store(store)
         told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}
@@ -458,7 +449,7 @@ async def fence_store(store: GroupedStore, *, actor: Actor | None = None) -> tra
 
 
 async def accept_loss(store: GroupedStore, *, seen: int = 0, actor: Actor | None = None) -> transfer.Fenced:
-    """Go on with what a store has after it lost commits, see :func:`standfast.stores.transfer.accept_loss`."""
+    """Continue with what a store has after it lost commits, see :func:`standfast.stores.transfer.accept_loss`."""
     async with Audit(Scope(store), actor).action("store.accept_loss") as told:
         fenced = await transfer.accept_loss(store, seen=seen)
         told.details |= {"presences": fenced.presences, "workers": fenced.workers, "above": fenced.above}

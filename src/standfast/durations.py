@@ -119,7 +119,10 @@ def optional_seconds(value: Duration | None, *, what: str = "duration", minimum:
 
 def _length(value: object, what: str) -> float:
     if isinstance(value, str):
-        return _read_text(value, what)
+        length = _parse(value) if len(value) <= _MAX_TEXT else f"the text is {len(value):,} characters long"
+        if isinstance(length, str):
+            raise _invalid(value, length, what)
+        return length
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -134,15 +137,6 @@ def _invalid(value: object, problem: str, what: str) -> InvalidArgumentError:
     article = "" if what.startswith("the ") else "an " if what[:1] in "aeiou" else "a "
     advice = 'write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
     return InvalidArgumentError(f"{article}{what}", f"{problem}; {advice}", _shown(value))
-
-
-def _read_text(text: str, what: str) -> float:
-    if len(text) > _MAX_TEXT:
-        raise _invalid(text, f"the text is {len(text):,} characters long", what)
-    length = _parse(text)
-    if isinstance(length, str):
-        raise _invalid(text, length, what)
-    return length
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
     level: ClassVar[Level] = "info"
     frequent: ClassVar[bool] = False
-    """Whether it happens so often that only hooks hear of it which say that they want it; see :class:`Hook`."""
+    """Whether it is so frequent that only hooks that ask for it get it; see :class:`Hook`."""
 
     at: Instant
 
@@ -118,7 +118,7 @@ class EngineHooks:
 
     @property
     def more(self) -> tuple[Hook, ...]:
-        """Those besides its own."""
+        """The hooks besides its own."""
         return (*self._added, *self.opened_with)
 
     def __iter__(self) -> Iterator[Hook]:
@@ -126,12 +126,12 @@ class EngineHooks:
         yield from self.more
 
     def attach(self, engine: object) -> None:
-        """Let those look at the engine that want to: it is open."""
+        """Hand the engine, which is open, to the hooks that want it."""
         for each in self._attached():
             each.attach(engine)
 
     def detach(self, engine: object) -> None:
-        """Let them look at it no longer."""
+        """Tell these hooks that it closes."""
         for each in self._attached():
             each.detach(engine)
 

@@ -49,14 +49,6 @@ def random_eight() -> bytes:
         return fetched[:_EIGHT]
 
 
-def _fetch_tails() -> str:
-    """Fetch the random parts of many ids, and return one more."""
-    digits = _random_bytes(2 * _EIGHT * _AT_ONCE).hex()
-    own, *others = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
-    _tails.extend(others)
-    return own
-
-
 def _begin_anew() -> None:
     """Take a new lock in a forked child, and other random bytes than the parent's.
 
@@ -109,8 +101,11 @@ class IdMaker:
         """Make an id that cannot be guessed: the time, and 128 random bits of the system's."""
         try:
             return f"{self._moment():015x}-{_tails.pop()}"
-        except IndexError:
-            return f"{self._moment():015x}-{_fetch_tails()}"
+        except IndexError:  # fetch the random parts of many ids
+            digits = _random_bytes(2 * _EIGHT * _AT_ONCE).hex()
+            own, *others = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
+            _tails.extend(others)
+            return f"{self._moment():015x}-{own}"
 
     def __call__(self) -> str:
         """Make an id."""

@@ -194,14 +194,6 @@ _PROMPTS: Final = ("<stdin>", "<ipython-input-", "<python-input-")
 _families: dict[str, KeyFamily] = {}
 
 
-def _duplicate(name: str, first: str, second: str) -> DeclarationError:
-    if first == second:
-        problem = f"it was declared again at {first} with other modes or order; restart the process"
-    else:
-        problem = f"it is declared at {first} and again at {second}; rename one, or import the first"
-    return DeclarationError(f"key family {name!r}", problem)
-
-
 def unknown_mode(name: str, mode: str | None, known: tuple[str, ...]) -> InvalidArgumentError:
     """Return the error for a mode that a key family or a lock does not declare, or for the lack of one."""
     if not known:
@@ -214,7 +206,11 @@ def unknown_mode(name: str, mode: str | None, known: tuple[str, ...]) -> Invalid
 def _register(family: KeyFamily) -> KeyFamily:
     known = _families.setdefault(family.name, family)  # atomic: of several threads, one is the first
     if _declaration(known) != _declaration(family):
-        raise _duplicate(family.name, known.place, family.place)
+        if known.place == family.place:
+            problem = f"it was declared again at {known.place} with other modes or order; restart the process"
+        else:
+            problem = f"it is declared at {known.place} and again at {family.place}; rename one, or import the first"
+        raise DeclarationError(f"key family {family.name!r}", problem)
     return known
 
 
@@ -335,8 +331,8 @@ class RecordKey(bytes):
 
     def within(self, *parts: str) -> tuple[RecordKey, RecordKey]:
         """Return ``start, end`` of the range that holds every key that continues this one (by ``parts``)."""
-        start = bytes(self) + encode_parts(parts) if parts else bytes(self)
-        return RecordKey.from_encoded(start), RecordKey.from_encoded(start + _AFTER_ALL)
+        start = RecordKey.from_encoded(self + encode_parts(parts)) if parts else self
+        return start, RecordKey.from_encoded(start + _AFTER_ALL)
 
     def successor(self) -> RecordKey:
         """Return the first possible key after this one, to continue a scan."""

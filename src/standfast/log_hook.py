@@ -208,9 +208,7 @@ def _logfmt_value(value: Fact) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else as_json(value)
-    return text if _BARE.fullmatch(text) else _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    """Quote text so that it stays one line and one value: controls and everything past ASCII are escaped."""
+    if _BARE.fullmatch(text):
+        return text
+    # It stays one line and one value: controls and everything past ASCII are escaped.
     return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'

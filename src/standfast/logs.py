@@ -91,16 +91,12 @@ class JsonFormatter(logging.Formatter):
         given = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         for name, value in {**given, **cast("Fields", own)}.items():
             told.setdefault(name, mask_text(value) if isinstance(value, str) else value)
-        if record.exc_info:
-            told["exception"] = _masked_lines(self.formatException(record.exc_info))
+        if record.exc_info:  # of a very long traceback the end, which says what was raised
+            lines = self.formatException(record.exc_info)[-LONGEST:].splitlines()
+            told["exception"] = "\n".join(map(mask_text, lines))
         if record.stack_info:
             told["stack"] = self.formatStack(record.stack_info)
         return json.dumps(told, default=_shown, separators=(",", ":"))
-
-
-def _masked_lines(text: str) -> str:
-    """Return a traceback without secrets; of a very long one the end, which says what was raised."""
-    return "\n".join(map(mask_text, text[-LONGEST:].splitlines()))
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Hides secrets in addresses before they are shown or logged.
+"""Hides secrets in addresses, texts and data before they are shown or logged.
 
 The errors mask what they are given, so no caller can forget to. What is not certainly harmless is hidden: a
 malformed address loses more of itself than it needs to, never less.
@@ -7,7 +7,10 @@ malformed address loses more of itself than it needs to, never less.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MASK: Final = "***"
 
@@ -74,14 +77,38 @@ def mask_url(url: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """Return free text, such as a driver's message, with the addresses and password pairs in it masked."""
-    text = text[: 10 * _MAX_SHOWN]
+    """Return free text, such as a driver's message, with the addresses and password pairs in it masked.
+
+    Of a long text only the beginning is returned.
+    """
+    return mask_whole(text[: 10 * _MAX_SHOWN])
+
+
+def mask_whole(text: str) -> str:
+    """Return text of any length, such as a value, masked as :func:`mask_text` does."""
     if "://" in text:
         text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
     if "@" in text:
         *before, last = text.split("@")
         text = "@".join([*map(_mask_password, before), last])
     return _PAIR_IN_TEXT.sub(rf"\1{MASK}", text)
+
+
+def mask_data(value: object, mask: Callable[[str], str] = mask_whole) -> object:
+    """Return JSON-shaped data with its texts masked, and with every field hidden that is named like a secret."""
+    match value:
+        case str():
+            return mask(value)
+        case list() | tuple():
+            return [mask_data(item, mask) for item in cast("list[object]", value)]
+        case dict():
+            masked: dict[str, object] = {}
+            for name, item in cast("dict[str, object]", value).items():
+                is_secret = mask_text(f"{name}=x").endswith(f"={MASK}")
+                masked[name] = MASK if is_secret else mask_data(item, mask)
+            return masked
+        case _:
+            return value
 
 
 def mask_message(text: str) -> str:

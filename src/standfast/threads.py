@@ -112,7 +112,7 @@ def _succeed(future: asyncio.Future[T], result: T) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """End a future as something that raised ``problem`` ended, unless it was cancelled meanwhile."""
+    """End a future with what was raised, unless it was cancelled meanwhile."""
     if future.done():
         return
     if isinstance(error, asyncio.CancelledError):

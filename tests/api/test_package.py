@@ -138,6 +138,6 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_errors_are_found_on_a_fresh_import() -> None:
-    """``sf.errors`` needs no import of its own, and the root of what stores raise is at the top."""
-    code = "import standfast as sf; print(sf.errors.StoreError is sf.StoreError, sf.StoreError.__name__)"
-    assert ask(code) == "True StoreError"
+    """``sf.errors`` needs no import of its own, and the root of all errors is at the top."""
+    code = "import standfast as sf; print(sf.errors.StandfastError is sf.StandfastError, sf.StandfastError.__name__)"
+    assert ask(code) == "True StandfastError"

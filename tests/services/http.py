@@ -73,16 +73,16 @@ class LibSQL:
         del folder, behind
 
     def command(self, folder: Path, port: int) -> list[str]:
-        """Run it."""
+        """Run it, for many handles: all tests share it, and it keeps streams of processes that were killed for 10 s."""
         return [
+            "env",  # an option may be given once, and some tests give it
+            "SQLD_MAX_CONCURRENT_CONNECTIONS=1024",
             str(self.program()),
             "--no-welcome",
             "--db-path",
             str(folder / "data"),
             "--http-listen-addr",
             f"127.0.0.1:{port}",
-            "--max-concurrent-connections",  # all tests share one server, and it keeps streams of killed processes for 10 s
-            "1024",
         ]
 
     def url(self, folder: Path, port: int) -> str:

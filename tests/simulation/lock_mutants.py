@@ -205,7 +205,7 @@ def light_or_heavy(line: Line, _head: Head) -> bool:
     return all(each.slot < (line.rules.permits or 0) for each in line.holders)
 
 
-def last_below(memory: MemoryRecords, prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
+def last_below(memory: MemoryRecords, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
     """Return the last record that continues a key."""
     found = [key for key in memory._order if key.startswith(prefix) and key != prefix and key not in without]
     return memory._records[found[-1]] if found else None

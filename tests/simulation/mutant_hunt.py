@@ -45,7 +45,7 @@ REVEALING: Final[dict[str, tuple[int, ...]]] = {
     "last come, first served": (34,),
     "light ones pass a heavy one": (14,),
     "locks do not guard": (1617, 767),
-    "locks of other branches are lost": (8,),
+    "locks of other branches are lost": (8, 334),
     "lowering permits evicts": (55,),
     "no fence": (16,),
     "no look without a hint": (16,),

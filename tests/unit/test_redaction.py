@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.redaction import mask_message, mask_text, mask_url
+from standfast.redaction import mask_data, mask_message, mask_text, mask_url
 from standfast.stores.cloudflare import connection as cloudflare
 from standfast.stores.dynamodb import connection as dynamodb
 from standfast.stores.etcd import gateway as etcd
@@ -175,3 +175,16 @@ def test_an_address_that_is_masked_keeps_its_scheme_and_user(text: str) -> None:
         line = f"{text.format(url)} and {url}"
         assert mask_text(line) == line
         assert CANARY not in mask_text(line.replace("***@", f"***{CANARY}@"))
+
+
+def test_data_is_masked_in_its_texts_and_by_the_names_of_its_fields() -> None:
+    """Lists, tuples and objects are followed; numbers stay."""
+    assert mask_data([{"api_key": "x"}, ("see a:hunter2@c",), 1]) == [{"api_key": "***"}, ["see ***@c"], 1]
+    assert mask_data({"note": "x", "token": "x"}, str.upper) == {"note": "X", "token": "***"}
+
+
+def test_a_long_text_in_data_is_masked_to_its_end_and_not_cut() -> None:
+    """A program that reads a value gets all of it, where a message of an error has only its beginning."""
+    text = "x" * 5_000
+    assert mask_data([f"{text} token={CANARY}"]) == [f"{text} token=***"]
+    assert len(mask_text(text)) < len(text)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INSTEAD: Final = "async with standfast.Engine(...)"
-
-
 _opening = threading.Lock()
 
 
@@ -65,7 +63,11 @@ class EngineLink:
         found = self._running
         if found is None or self._is_closed or found.background.guard.crossed:
             with _opening:
-                found = self._opened()
+                if self._is_closed:
+                    raise _closed()
+                found = self._running
+                if found is None or not self._is_open:
+                    found = self._running = self._open()
         return found
 
     def call(self, work: Callable[[AsyncEngine], Coroutine[Any, Any, T]]) -> T:
@@ -96,14 +98,6 @@ class EngineLink:
     @property
     def _is_open(self) -> bool:
         return self._running is not None and not self._running.background.guard.crossed
-
-    def _opened(self) -> Running:
-        if self._is_closed:
-            raise _closed()
-        found = self._running
-        if found is None or not self._is_open:
-            found = self._running = self._open()
-        return found
 
     def open(self, drive: bool | None, hooks: Iterable[Hook]) -> None:  # noqa: FBT001 -- as it was asked for
         """Open it now."""

@@ -34,20 +34,12 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 WAKES_EVERY: Final = 0.5
-
-
-"""Seconds after which a waiting thread looks up, so that an exception that was sent to it from another is raised."""
-
+"""Seconds after which a waiting thread wakes up, so that an exception that another thread sent to it is raised."""
 
 WITHDRAWN_WITHIN: Final = 5.0
-
-
 """Seconds for which an interrupted call waits until nothing is left of it. The loop goes on with it after that."""
 
-
 CLOSED_WITHIN: Final = 2.0
-
-
 """Seconds within which a program that ends closes what it has left open."""
 
 
@@ -129,9 +121,9 @@ class BackgroundCall(Generic[T]):
     """Something asked of the loop by a thread that waits for it.
 
     Args:
-        background: Whom to ask.
+        background: The loop.
         work: What to do, called on the loop.
-        undo: Undoes it, if the one who asked was interrupted and will never hear that it was done.
+        undo: Undoes it, if the thread that asked was interrupted and will never learn that it was done.
         shielded: Let it run to its end even so.
     """
 
@@ -156,7 +148,8 @@ class BackgroundCall(Generic[T]):
     # --- on the loop ---------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._task = self._background.loop.create_task(self._run())
+        if self._task is None:
+            self._task = self._background.loop.create_task(self._run())
 
     async def _run(self) -> None:
         try:
@@ -177,7 +170,7 @@ class BackgroundCall(Generic[T]):
     # An interruption can come between any two steps. So the caller has a call in hand before it is begun.
 
     def begin(self) -> Self:
-        """Ask."""
+        """Ask; to ask twice is the same."""
         self._background.post(self._begin)
         return self
 
@@ -209,7 +202,7 @@ class BackgroundCall(Generic[T]):
         if self._is_over and not (self._result and self._undo):
             return
         if self._shielded:
-            self.wait(WITHDRAWN_WITHIN)
+            self.begin().wait(WITHDRAWN_WITHIN)  # the interruption may have come before it was asked
         else:
             BackgroundCall(self._background, self._withdraw).begin().wait(WITHDRAWN_WITHIN)
 
@@ -221,7 +214,7 @@ def call(
     *,
     shielded: bool = False,
 ) -> T:
-    """Let the loop do something, and wait for it. Who is interrupted meanwhile leaves nothing behind."""
+    """Let the loop do something, and wait for it. A thread that is interrupted meanwhile leaves nothing behind."""
     asked = BackgroundCall(background, work, undo, shielded=shielded)
     try:
         return asked.result()
@@ -235,8 +228,6 @@ def _ended() -> StoreClosedError:
 
 
 _lock = threading.Lock()
-
-
 _current: Background | None = None
 
 
@@ -343,21 +334,17 @@ class Link:
         live = self._live
         if live is None or live.background.guard.crossed:
             with _reopening:
-                live = self._opened()
+                live = self._live
+                if live is None or (live.background.guard.crossed and not self._is_closed):
+                    refuse_green_threads()
+                    live = self._live = self._open()
         if self._is_closed:
             raise StoreClosedError(self.name, "it was closed; open a new one")
         return live
 
-    def _opened(self) -> OpenedSpace:
-        live = self._live
-        if live is None or (live.background.guard.crossed and not self._is_closed):
-            refuse_green_threads()
-            live = self._live = self._open()
-        return live
-
     def _open(self) -> OpenedSpace:
         here = background()
-        asked = BackgroundCall(here, self._open_async, _close)
+        asked = BackgroundCall(here, self._open_async, AsyncSpace.aclose)
         try:
             live = OpenedSpace(here, asked.result())
             here.spaces.add(live.space)
@@ -379,10 +366,6 @@ class Link:
         if live is not None and not live.background.guard.crossed and live.background.is_alive:
             live.background.spaces.discard(live.space)
             call(live.background, live.space.aclose, shielded=True)
-
-
-async def _close(space: AsyncSpace) -> None:
-    await space.aclose()
 
 
 @final

@@ -310,7 +310,7 @@ class Engine:
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
-            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            InvalidArgumentError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
         words = tuple(tags)  # here: what they are read from may be for this thread alone

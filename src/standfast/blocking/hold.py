@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, Type
 
 from standfast.blocking._portal import BackgroundCall, call, owner_of_thread
 from standfast.durations import optional_seconds
-from standfast.errors import ForkedError, InvalidArgumentError, UsageError
+from standfast.errors import InvalidArgumentError, StoreClosedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Hold:
         """Whether the lock is no longer held, as far as this process can tell; also when its lease is over by now.
 
         Raises:
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         return self._is_lost()
 
@@ -84,7 +84,7 @@ class Hold:
 
         Raises:
             LeaseLostError: The lock is no longer held, or its lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         if self.is_lost:
             self._hold.check()
@@ -170,10 +170,12 @@ class Holding:
         background, holding = self._background, self._holding
         if background is None or holding is None:
             raise UsageError("the hold of a lock", "was left without being entered", "make a new hold for each block")
-        self._background = self._holding = None
         if background.guard.crossed:
+            self._background = self._holding = None
             if kind is None:
-                raise ForkedError(repr(holding), "its parent holds it; the child has left the block without it")
+                raise StoreClosedError(
+                    repr(holding), "the parent of this forked child holds it; the child has left the block without it"
+                )
             return
         left = self._left
 
@@ -181,10 +183,17 @@ class Holding:
             left.set()
             await holding.__aexit__(kind, error, trace)
 
-        call(background, leave, shielded=True)
+        leaving = BackgroundCall(background, leave, shielded=True)
+        try:
+            leaving.result()
+        except BaseException:
+            leaving.abandon()
+            raise
+        finally:
+            self._background = self._holding = None  # not before: it would be forgotten by an interruption until here
 
     def __del__(self) -> None:
-        """Give back what an interruption has kept from being left."""
+        """Give back what an interruption has kept from being left: one that came before the loop was asked for it."""
         background, holding = getattr(self, "_background", None), getattr(self, "_holding", None)
         if background is not None and holding is not None and not background.guard.crossed and background.is_alive:
             BackgroundCall(background, lambda: holding.__aexit__(KeyboardInterrupt, None, None)).begin()

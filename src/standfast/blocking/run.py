@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from standfast.errors import UnsuitableConnectionError
-from standfast.stores.user_transactions import Talk, converse_blocking, user_connection_of
+from standfast.stores.user_transactions import Talk, converse_blocking, unsuitable_connection, user_connection_of
 from standfast.workflows.run import Run as AsyncRun
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def start_within(
     """Start a run in the transaction of a connection: prepared on Standfast's own thread, and asked for in this one."""
     guest = user_connection_of(connection)
     if not guest.blocks:
-        raise UnsuitableConnectionError(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
+        raise unsuitable_connection(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
     talk, workflow = link.call(prepare)
     started = converse_blocking(guest, talk)
     return Run(link, started.run_id, workflow, is_new=started.is_new)

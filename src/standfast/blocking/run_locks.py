@@ -179,7 +179,7 @@ class RunLease:
 
         Raises:
             LeaseLostError: The run is no longer held, or the lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the run.
+            StoreClosedError: This is a forked child: the parent holds the run.
         """
         if self._is_lost():
             self._lease.check()

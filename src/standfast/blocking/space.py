@@ -357,7 +357,7 @@ class Watch:
         """Return the hints since the last call, waiting for one if there is none; None after ``timeout``.
 
         Raises:
-            ForkedError: This is a forked child: the parent listens. Watch anew.
+            StoreClosedError: This is a forked child: the parent listens. Watch anew.
         """
         self._background.guard.check()
         return call(self._background, lambda: self._watch.wait(timeout))

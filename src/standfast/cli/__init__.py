@@ -60,7 +60,8 @@ class _Application(click.Group):
             return super().invoke(ctx)
         except click.UsageError as problem:
             if problem.message.startswith("Got unexpected extra") and "://" in problem.message:
-                problem.message += ". A store is named by an option: --store URL."
+                advice = "A store is named by an option: --store URL."
+                raise click.UsageError(f"{problem.message}. {advice}", problem.ctx) from None
             raise
         except StandfastError as problem:
             fail(problem)
@@ -74,7 +75,7 @@ class _Application(click.Group):
 @target_options
 @click.pass_context
 def application(context: click.Context) -> None:
-    """Durable locks, workflows and flows: look at them, operate on them, and run them."""
+    """Inspect, operate and run durable locks, workflows and flows."""
     context.ensure_object(Target)
     if os.environ.get("NO_COLOR"):
         context.color = False

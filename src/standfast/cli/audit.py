@@ -24,17 +24,19 @@ LOOK_EVERY = 1.0
 
 
 @click.command()
-@click.option("--action", type=click.Choice(tuple(ACTIONS)), metavar="ACTION", help="Only this, such as run.cancel.")
-@click.option("--subject", metavar="TEXT", help="Only what was done to this run, key, schedule or workflow.")
-@click.option("--by", "actor", metavar="NAME", help="Only what was done by this one.")
+@click.option(
+    "--action", type=click.Choice(tuple(ACTIONS)), metavar="ACTION", help="Only this action, such as run.cancel."
+)
+@click.option("--subject", metavar="TEXT", help="Only actions on this run, key, schedule or workflow.")
+@click.option("--by", "actor", metavar="NAME", help="Only actions of this operator.")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="How many to list.")
-@click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
-@click.option("--follow", is_flag=True, help="Print what comes, until it is interrupted; the newest is the last then.")
+@click.option("--after", metavar="PLACE", help="Continue after a page, with the value that it printed.")
+@click.option("--follow", is_flag=True, help="Print new records until interrupted, the newest last.")
 @json_option
 @target_options
 @click.pass_obj
 def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List what operators did in the namespace and tenant, the newest first. Nothing is changed by looking.
+    """List what operators did, newest first. It reads one namespace and tenant, and changes nothing.
 
     With --follow and --json, one JSON document a line.
     """
@@ -64,14 +66,17 @@ async def _follow(target: Target, options: dict[str, Any], *, as_json: bool) -> 
         while True:
             for record in reversed(found):
                 if record.id >= first and told.get(record.id) != record.outcome:
-                    _tell(record, as_json=as_json)
                     told[record.id] = record.outcome
+                    if as_json:
+                        click.echo(msgspec.json.encode(record.as_json()).decode())
+                    else:
+                        click.echo("  ".join(part for part in _row(record) if part))
             await watch.wait(LOOK_EVERY)
             found = await _newest(space, chosen, told)
 
 
 async def _newest(space: sf.Space, chosen: dict[str, Any], told: dict[str, str]) -> list[AuditRecord]:
-    """Read the newest records, back to one that was told; those that had only begun have an outcome by now."""
+    """Read the newest records, back to one that was printed; those that had only begun may have an outcome by now."""
     found: list[AuditRecord] = []
     last, after = max(told, default=""), None
     while True:
@@ -80,13 +85,6 @@ async def _newest(space: sf.Space, chosen: dict[str, Any], told: dict[str, str])
         after = page.next
         if after is None or not last or any(record.id <= last for record in page.records):
             return found
-
-
-def _tell(record: AuditRecord, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(record.as_json()).decode())
-    else:
-        click.echo("  ".join(part for part in _row(record) if part))
 
 
 def _row(record: AuditRecord) -> tuple[str, ...]:

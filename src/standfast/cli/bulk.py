@@ -1,7 +1,7 @@
-"""``standfast runs cancel``, ``retry`` and ``purge``: of one run by its id, or in bulk, of all that a filter chooses.
+"""``standfast runs cancel``, ``retry`` and ``purge``: one run by its id, or in bulk all runs that a filter chooses.
 
-In bulk they are counted first, up to a bound, and some of them are named. Then it is asked whether that is meant. Each
-run is changed on its own: one that cannot be changed does not keep the others from it, and is told at the end.
+In bulk the runs are counted first, up to a bound, and some of them are named. Then the operator confirms. Each run is
+changed on its own: one that cannot be changed does not stop the others, and is reported at the end.
 """
 
 from __future__ import annotations
@@ -10,15 +10,23 @@ import asyncio
 import shlex
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
 
 from standfast.cli.output import json_option, print_json
-from standfast.cli.runs import as_data, ask_engine, complete_run, complete_workflow, runs, status_words, talking
+from standfast.cli.runs import (
+    as_data,
+    ask_engine,
+    complete_run,
+    complete_workflow,
+    moment_options,
+    runs,
+    status_words,
+    talking,
+)
 from standfast.cli.target import (
-    MOMENT,
     NOT_THERE,
     PARTLY_DONE,
     SIGNALLED,
@@ -37,8 +45,9 @@ from standfast.locks.inspect import one_line
 from standfast.workflows.records import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
+    import standfast as sf
     from standfast.workflows.queries import RunInfo
     from standfast.workflows.run_index import RunCount
 
@@ -48,31 +57,26 @@ STATUSES: Final = get_args(Status)
 FILTERS: Final = ("workflow", "tag", "started_after", "started_before", "ended_after", "ended_before")
 INTERRUPTED: Final = SIGNALLED + signal.SIGINT
 TOLD_EVERY: Final = 5.0
-"""Seconds after which it is told again how far it is, if that is not shown on a terminal."""
+"""Seconds between two lines of progress where there is no terminal."""
 
 TOLD: Final = 20
-"""How many failures are told to people; programs get all."""
+"""How many failures are printed as text; JSON has all."""
 
 
 def filter_options(command: F) -> F:
-    """Let a command on one run take many by what they are, with a dry run and a question."""
-    command = click.option("--dry-run", is_flag=True, help="Only say how many there are, and name some.")(command)
-    for name, text in (
-        ("ended-before", "Only those that ended before this moment."),
-        ("ended-after", "Only those that ended at this moment or later."),
-        ("started-before", "Only those that were started before this moment, or so long ago: '2 hours'."),
-        ("started-after", "Only those that were started at this moment or later."),
-    ):
-        command = click.option(f"--{name}", type=MOMENT, metavar="MOMENT", help=text)(command)
-    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(command)
+    """Let a command on one run take many by a filter, with a dry run and a question."""
+    command = click.option("--dry-run", is_flag=True, help="Only print how many runs are meant, and name some.")(
+        command
+    )
+    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(moment_options(command))
     text = "Only runs of this workflow."
     command = click.option("--workflow", metavar="NAME", help=text, shell_complete=complete_workflow)(command)
-    text = "All runs that are so; may be repeated."
+    text = "All runs with this status; may be repeated."
     return click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help=text)(command)
 
 
 def is_bulk(run_id: str | None, options: dict[str, Any]) -> bool:
-    """Return True if runs are chosen by what they are, and not by an id; refuse both, and neither."""
+    """Return True if runs are chosen by a filter, and not by an id; refuse both, and neither."""
     said = [name for name in ("statuses", *FILTERS) if options[name]]
     if run_id is not None and said:
         raise click.UsageError("Name one run, or say which runs are meant by options, not both.")
@@ -84,10 +88,25 @@ def is_bulk(run_id: str | None, options: dict[str, Any]) -> bool:
 
 def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
     """Count the runs that are meant, ask, change them, and end with an exit code that says how that went."""
-    chosen = _chosen(bulk, options)
-    count, first = carried_out(_look(target, chosen))
+    statuses = frozenset(options["statuses"]) or bulk.statuses
+    if vain := statuses - bulk.statuses:
+        raise click.UsageError(f"Runs that are {', '.join(sorted(vain))} cannot be {bulk.done}.")
+    chosen: dict[str, Any] = {name: options[name] for name in FILTERS if options[name] is not None}
+    chosen["status"] = statuses
+
+    async def look(engine: sf.Engine) -> tuple[RunCount, tuple[RunInfo, ...]]:
+        count = await engine.count(**chosen, most=COUNTED)
+        return count, (await engine.list(**chosen, limit=SHOWN)).runs
+
+    count, first = ask_engine(target, look)
+    if options["dry_run"] and options["as_json"]:
+        facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
+        print_json({**facts, "dry_run": True})
+        return
     if options["dry_run"]:
-        _tell_dry(bulk, count, first, as_json=options["as_json"])
+        click.echo(f"would {bulk.verb} {_some(str(count))}; nothing was done")
+        for line in _lines(count, first):
+            click.echo(line)
         return
     if not count.number:
         end(f"there are no runs to {bulk.verb} that are so", NOT_THERE)
@@ -99,29 +118,6 @@ def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
         advice = "The others are as they were. To go on, give the same command again."
         end(f"interrupted: {bulk.told(f'{changed.done:,} of {_some(str(count))}')}", INTERRUPTED, advice)
     _report(bulk, changed, as_json=options["as_json"])
-
-
-def _chosen(bulk: Bulk, options: dict[str, Any]) -> dict[str, Any]:
-    said = frozenset(options["statuses"]) or bulk.statuses
-    if vain := said - bulk.statuses:
-        raise click.UsageError(f"Runs that are {', '.join(sorted(vain))} cannot be {bulk.done}.")
-    return {"status": said} | {name: options[name] for name in FILTERS if options[name] is not None}
-
-
-async def _look(target: Target, chosen: dict[str, Any]) -> tuple[RunCount, tuple[RunInfo, ...]]:
-    async with talking(target) as engine:
-        count = await engine.count(**chosen, most=COUNTED)
-        return count, (await engine.list(**chosen, limit=SHOWN)).runs
-
-
-def _tell_dry(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, as_json: bool) -> None:
-    if as_json:
-        facts = {"count": count.number, "has_more": count.has_more, "first": [run.id for run in first]}
-        print_json({**facts, "dry_run": True})
-        return
-    click.echo(f"would {bulk.verb} {_some(str(count))}; nothing was done")
-    for line in _lines(count, first):
-        click.echo(line)
 
 
 def _some(number: str) -> str:
@@ -152,44 +148,34 @@ class _InterruptedByUserError(Exception):
 
 
 async def _change_all(target: Target, bulk: Bulk, chosen: dict[str, Any], count: RunCount, changed: Changed) -> None:
-    is_interrupted = False
+    """Change each run, and write the progress to stderr: a terminal sees every run, a file a line now and then."""
+    is_terminal, has_told, told_at, is_interrupted = sys.stderr.isatty(), False, monotonic(), False
 
     def interrupt() -> None:
         nonlocal is_interrupted
         is_interrupted = True
 
-    def tell_and_go_on() -> None:
-        tell()
+    def after_each() -> None:
+        nonlocal has_told, told_at
+        failures = f", {len(changed.failed):,} failed" if changed.failed else ""
+        progress = f"{bulk.told(f'{changed.done:,} of {_some(str(count))}')}{failures}"
+        if is_terminal:
+            click.echo(f"\r{progress}", nl=False, err=True)
+            has_told = True
+        elif monotonic() - told_at >= TOLD_EVERY:
+            click.echo(progress, err=True)
+            told_at = monotonic()
         if is_interrupted:
             raise _InterruptedByUserError
 
     async with talking(target) as engine:
         with suppress(NotImplementedError, RuntimeError, ValueError):  # only the main thread hears signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-        with _progress(bulk, count, changed) as tell:
-            await change_all(engine, bulk, chosen, changed, tell_and_go_on)
-
-
-@contextmanager
-def _progress(bulk: Bulk, count: RunCount, changed: Changed) -> Generator[Callable[[], None]]:
-    """Tell a terminal how many runs were changed; and anything else now and then, a line each."""
-    is_shown, has_told, told_at = sys.stderr.isatty(), False, monotonic()
-
-    def tell() -> None:
-        nonlocal has_told, told_at
-        failures = f", {len(changed.failed):,} failed" if changed.failed else ""
-        if is_shown:
-            click.echo(f"\r{bulk.told(f'{changed.done:,} of {_some(str(count))}')}{failures}", nl=False, err=True)
-            has_told = True
-        elif monotonic() - told_at >= TOLD_EVERY:
-            click.echo(f"{bulk.told(f'{changed.done:,} of {_some(str(count))}')}{failures}", err=True)
-            told_at = monotonic()
-
-    try:
-        yield tell
-    finally:
-        if has_told:
-            click.echo(err=True)
+        try:
+            await change_all(engine, bulk, chosen, changed, after_each)
+        finally:
+            if has_told:
+                click.echo(err=True)
 
 
 def _report(bulk: Bulk, changed: Changed, *, as_json: bool) -> None:
@@ -213,35 +199,37 @@ _run = click.argument("run_id", metavar="[RUN]", required=False, shell_complete=
 @click.command("cancel")
 @_run
 @filter_options
-@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@click.option(
+    "--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why, for the record."
+)
 @click.option("--force", is_flag=True, help="End it at once, without its code: nothing is cleaned up.")
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
 def cancel_run(target: Target, /, run_id: str | None, reason: str, *, force: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Ask RUN to stop, or all runs that options choose. The code is told where it waits; children are cancelled too.
+    """Ask RUN to stop, or all runs that a filter chooses. Children are cancelled too.
 
-    It returns when that is written. To see the run end, use tail. A run whose code is not there, or does not take its
-    input, is told nothing: end it with --force.
+    The code of a run is cancelled where it waits. The command returns when that is recorded; to see the run end, use
+    tail. A run whose code no worker has, or whose input its code does not take, cannot be asked: end it with --force.
     """
     if is_bulk(run_id, options):
         carry_out(target, cancel_many(reason, force=force), options)
         return
-    name = one_line(run_id or "")
+    run_id = run_id or ""
+    name = one_line(run_id)
     confirm(f"{'End' if force else 'Cancel'} the run {name}?", yes=options["yes"])
-    before, after = carried_out(_cancel(target, run_id or "", reason, force=force))
+
+    async def cancel(engine: sf.Engine) -> tuple[RunInfo, RunInfo]:
+        before = await engine.get(run_id)
+        await note_operator(engine.space, run_id, before.tags)
+        return before, await engine.cancel(run_id, reason, force=force)
+
+    before, after = ask_engine(target, cancel)
     if before.has_ended:
         end(f"the run {name} has ended already: {status_words(before)}", NOT_THERE)
     said = "has been ended" if force else "is asked to stop"
     _tell(f"{name} {said}: {one_line(reason)}", after, options)
-
-
-async def _cancel(target: Target, run_id: str, reason: str, *, force: bool) -> tuple[RunInfo, RunInfo]:
-    async with talking(target) as engine:
-        before = await engine.get(run_id)
-        await note_operator(engine.space, run_id, before.tags)
-        return before, await engine.cancel(run_id, reason, force=force)
 
 
 def _tell(words: str, info: RunInfo, options: dict[str, Any]) -> None:
@@ -257,39 +245,40 @@ def _tell(words: str, info: RunInfo, options: dict[str, Any]) -> None:
 @click.command("retry")
 @_run
 @filter_options
-@click.option("--step", metavar="ID", help="Go on from this step, in place of the one that failed.")
+@click.option("--step", metavar="ID", help="Resume from this step instead of the one that failed.")
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
 def retry_run(target: Target, /, run_id: str | None, step: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined; or all that options choose.
+    """Resume RUN, or all runs that a filter chooses.
 
-    What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
-    is, since its caller was told: send it again.
+    It failed, was cancelled, timed out or is quarantined. What it has recorded is not executed again: it resumes with
+    the step that failed. The run of a request that has ended is not resumed, since its caller was told the outcome:
+    send the request again.
     """
     if is_bulk(run_id, options):
         carry_out(target, retry_many(step=step), options)
         return
-    name = one_line(run_id or "")
+    run_id = run_id or ""
+    name = one_line(run_id)
     confirm(f"Let the run {name} go on?", yes=options["yes"])
-    before, after = carried_out(_retry(target, run_id or "", step))
+
+    async def retry(engine: sf.Engine) -> tuple[RunInfo, RunInfo]:
+        before = await engine.get(run_id)
+        if before.has_ended and await is_over(engine.space, run_id, before.tags):
+            words = f"the run {name} is that of a request, which has ended: {status_words(before)}"
+            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
+        if before.status == "completed":
+            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
+            advice = f"To run the workflow once more, start a new run: {again}"
+            end(f"the run {name} has completed, so there is nothing to retry", NOT_THERE, advice)
+        return before, await engine.retry(run_id, step=step)
+
+    before, after = ask_engine(target, retry)
     if not before.has_ended and before.status != "quarantined":
         end(f"the run {name} has not ended: {status_words(before)}", NOT_THERE)
     _tell(f"{name} goes on as soon as a worker takes it up", after, options)
-
-
-async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo, RunInfo]:
-    async with talking(target) as engine:
-        before = await engine.get(run_id)
-        if before.has_ended and await is_over(engine.space, run_id, before.tags):
-            words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
-            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
-        if before.status == "completed":
-            words = f"the run {one_line(run_id)} has completed, so there is nothing to retry"
-            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
-            end(words, NOT_THERE, f"To run the workflow once more, start a new run: {again}")
-        return before, await engine.retry(run_id, step=step)
 
 
 # --- ``standfast runs purge`` --------------------------------------------------------------------------------------
@@ -304,9 +293,10 @@ async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo
 @target_options
 @click.pass_obj
 def purge_run(target: Target, /, run_id: str | None, *, force: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Delete RUN, which has ended, with everything that it has started; or all runs that options choose.
+    """Delete RUN, or all runs that a filter chooses.
 
-    Nothing of it remains but its idempotency key, so that what was done once is not done again. It cannot be undone.
+    It must have ended, and everything that it has started is deleted, too. Only its idempotency key remains, so that
+    what was done once is not done again. It cannot be undone.
     """
     if is_bulk(run_id, options):
         carry_out(target, purge_many(force=force), options)

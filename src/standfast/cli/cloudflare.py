@@ -86,9 +86,9 @@ def cloudflare() -> None:
 @click.option("--name", default="standfast", show_default=True, help="The name of the worker.")
 @json_option
 def init(folder: Path, name: str, *, as_json: bool) -> None:
-    """Write the project to deploy: the worker, its settings, and what to type next.
+    """Write the project to deploy. It has the worker, its settings, and the commands to run next.
 
-    In a folder that has one, the worker is replaced by the one of this version, and everything else is left alone.
+    In a folder that has a project, the worker is replaced by that of this version, and everything else stays.
     """
     if _NAME.fullmatch(name) is None:
         raise click.BadParameter("up to 63 of a-z, 0-9 and '-', with no '-' at either end", param_hint="--name")

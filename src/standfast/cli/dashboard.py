@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import signal
 from typing import TYPE_CHECKING, Final
 
@@ -23,21 +22,22 @@ HOST: Final = "127.0.0.1"
 GRACE: Final = 2
 """Seconds that pages have to end when the command is stopped."""
 
+LONGEST_USER: Final = 100
+"""Characters of the name under which the audit has what is done in the dashboard."""
+
 
 @click.command()
 @click.argument("url", required=False, default="")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="Where to listen; 0: any."
-)
-@click.option("--read-only", is_flag=True, help="Show everything but values, and change nothing.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="The port; 0 for any.")
+@click.option("--read-only", is_flag=True, help="Show everything but values, and allow no changes.")
 @target_options
 @click.pass_obj
 def dashboard(target: Target, url: str, port: int, *, read_only: bool) -> None:
-    """Open a store in a browser: its runs, lines, schedules and workers, and why something waits.
+    """Open a store in a browser. It shows runs, lines, schedules and workers, and why something waits.
 
-    URL is that of the store; --store or STANDFAST_STORE say it too. The address that is printed opens the dashboard
-    once, in one browser, which is let in from then on. It listens on this machine only; to give it to others, mount
-    sf.web.Dashboard in an application that knows who they are.
+    URL names the store, as --store and STANDFAST_STORE do. The printed address opens the dashboard once, in one
+    browser, which stays signed in. The dashboard listens on this machine only. To share it, mount sf.web.Dashboard in
+    an application that has authentication.
 
     \b
     standfast dashboard sqlite:///standfast.db
@@ -58,7 +58,7 @@ async def _serve(target: Target, port: int, *, read_only: bool) -> None:
         raise MissingExtraError("standfast dashboard", "standfast[dashboard,serve]") from problem
     from standfast.flows.request import Principal  # noqa: PLC0415 -- for this command only
 
-    token = OneTimeToken(Principal(target.tenant, _user(), frozenset({"operator"})))
+    token = OneTimeToken(Principal(target.tenant, target.actor.name[:LONGEST_USER], frozenset({"operator"})))
     level = "read" if read_only else "all"
     async with target.opened(looks=read_only) as space:
         app = Dashboard(space, authenticate=token, access=lambda _principal: level, hosts=(HOST, "localhost"))
@@ -81,10 +81,3 @@ async def _drain(server: uvicorn.Server, app: Dashboard) -> None:
     while not server.should_exit:  # noqa: ASYNC110 -- a flag of uvicorn, which has no event for it
         await asyncio.sleep(0.2)
     app.drain()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()[:100]
-    except (OSError, KeyError):  # a container without an entry for its user
-        return "operator"

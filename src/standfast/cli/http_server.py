@@ -45,7 +45,7 @@ AT_ONCE: Final = 64
 """How many connections are taken before others have their turn."""
 
 PAUSE: Final = 0.5
-"""Seconds after which it is tried again when there are no descriptors left."""
+"""Seconds before the next attempt when there are no descriptors left."""
 
 KEPT: Final = 64
 """Descriptors that are kept for everything but connections: the store, its files, and what actions open."""
@@ -67,7 +67,7 @@ def descriptors() -> int:
 
 
 def connections(wanted: int, most: int) -> int:
-    """Return how many connections there may be within a limit of open files; it is said if that is less than wanted."""
+    """Return how many connections there may be within a limit of open files; warn if that is less than wanted."""
     possible = wanted if most == resource.RLIM_INFINITY else max(1, most - KEPT)
     if possible < wanted:
         facts: dict[str, Fact] = {"wanted": wanted, "connections": possible, "descriptors": most}
@@ -95,7 +95,7 @@ def on_port(host: str, port: int, patience: float) -> Generator[socket.socket]:
 
 @contextlib.contextmanager
 def on_file(path: str) -> Generator[socket.socket]:
-    """Listen at a unix socket that only its owner can open. What a server has left that was killed is taken away."""
+    """Listen at a unix socket that only its owner can open. The socket of a server that was killed is replaced."""
     _clear(path)
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(OWNER_ONLY)  # it never has another mode, not even for a moment
@@ -118,6 +118,7 @@ def on_file(path: str) -> Generator[socket.socket]:
 
 
 def _clear(path: str) -> None:
+    """Remove the socket of a server that was killed; refuse any other file, and the socket of a server that runs."""
     try:
         mode = Path(path).lstat().st_mode
     except OSError:
@@ -146,14 +147,14 @@ def address_of(listener: socket.socket) -> str:
 
 @final
 class Acceptor:
-    """Takes connections. When there are no descriptors left, it waits for a while, and says so once in a while.
+    """Takes connections. When there are no descriptors left, it waits for a while, and logs that now and then.
 
     asyncio's own server tries again 2,000 times in a row then, and logs each with a traceback.
 
     Args:
         listener: Where they come in.
-        make: Makes the protocol of one.
-        log: Where it says so.
+        make: Makes the protocol of a connection.
+        log: Where it logs.
     """
 
     def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol], log: LogBudget) -> None:
@@ -173,7 +174,7 @@ class Acceptor:
             self._loop.remove_reader(self._listener)
 
     async def wait_closed(self) -> None:
-        """Return when those that were being taken are taken."""
+        """Return when the connections that were being taken are taken."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _accept(self) -> None:
@@ -212,10 +213,10 @@ WS_MESSAGE: Final = 262_144
 
 WS_PING: Final = 20.0
 PATIENCE: Final = 5
-"""Seconds that requests have which were told to stop when their grace was over. Then their callers are cut off."""
+"""Seconds that requests have to end after their grace, when they were cancelled. Then their callers are cut off."""
 
 OBJECTS: Final = 10_000
-"""How many more objects there have to be before the youngest are looked through for cycles."""
+"""How many new objects there must be before the youngest are searched for cycles."""
 
 
 async def run(  # noqa: PLR0913 -- keyword options
@@ -236,7 +237,7 @@ async def run(  # noqa: PLR0913 -- keyword options
         app: What is served.
         name: What it is called.
         listener: Where.
-        edge: What is taken from anybody.
+        edge: The limits of connections, and the trusted proxies.
         grace: How long requests have to end.
         shows: The token, if it is to be printed.
         quiet: Say nothing.
@@ -264,7 +265,9 @@ async def run(  # noqa: PLR0913 -- keyword options
             ws_per_message_deflate=False,  # a few bytes could become megabytes
         )
         server = _Server(config, app, edge, quiet=quiet)
-        _let_garbage_be()
+        # What a request leaves behind goes when it ends, without being searched for. Searching for cycles after every
+        # 700 objects took a third of the time of a request.
+        gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
         address = address_of(listener)
         server.tell(f"serving {name} at {address} (process {os.getpid()})")
         if shows:
@@ -281,7 +284,7 @@ async def run(  # noqa: PLR0913 -- keyword options
 
 @contextlib.asynccontextmanager
 async def _ending_with(engine: Engine, server: uvicorn.Server) -> AsyncGenerator[None]:
-    """Stop the server if what drives its runs ends by itself, and raise why: another process must take over."""
+    """Stop the server if its worker ends by itself, and raise why: another process must take over."""
     worker = engine.worker
     if worker is None:
         yield
@@ -298,17 +301,6 @@ async def _ending_with(engine: Engine, server: uvicorn.Server) -> AsyncGenerator
     joined.cancel()
 
 
-def _let_garbage_be() -> None:
-    """Look for cycles less often, and never among what was there before the first request.
-
-    What a request leaves behind goes when it ends, without being looked for. Looking for it after every 700 objects
-    took a third of the time of a request.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
-
-
 @final
 class _Server(uvicorn.Server):
     """uvicorn with signals of ours: the first lets requests end, the second ends the process as it would any other."""
@@ -318,7 +310,7 @@ class _Server(uvicorn.Server):
         self._app, self._edge, self._quiet = app, edge, quiet
 
     def tell(self, words: str) -> None:
-        """Print a line for the person who started this, if something reads it still."""
+        """Print a line for the person who started this, if stdout is still read."""
         if not self._quiet:
             with contextlib.suppress(OSError):
                 click.echo(words)

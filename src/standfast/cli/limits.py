@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @target_options
 @click.pass_obj
 def show_limits(target: Target, workflow: str | None, limit: int, *, as_json: bool) -> None:
-    """Show the limits of unfinished runs, of WORKFLOW or of all: what is in use, and how many wait for how long."""
+    """Show the limits of unfinished runs. It shows what is in use, how many runs wait, and for how long."""
     page = ask_engine(target, lambda engine: engine.limits(workflow, limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
@@ -55,15 +55,19 @@ def _row(info: LimitInfo) -> tuple[str, ...]:
 
 
 _workflow = click.argument("workflow", shell_complete=complete_workflow)
-_key = click.option("--key", metavar="TEXT", help="The key of a limit of each key; else that of all runs together.")
+_key = click.option(
+    "--key", metavar="TEXT", help="The key, for a limit of each key; else the limit of all runs together."
+)
 
 
 @click.command("set")
 @_workflow
 @click.argument("most", metavar="MAX", type=click.IntRange(1, MOST_PERMITS))
 @_key
-@click.option("--for", "lasts", type=LENGTH, help="Set it for so long, such as 2h; then it is as it was before.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Set it until then, such as 2026-11-17T18:00, in UTC.")
+@click.option(
+    "--for", "lasts", type=LENGTH, help="Set it for this long, such as 2h; then the limit before it applies again."
+)
+@click.option("--until", type=MOMENT, metavar="TIME", help="Set it until this time, such as 2026-11-17T18:00, in UTC.")
 @json_option
 @target_options
 @click.pass_obj
@@ -77,10 +81,10 @@ def set_limit(
     *,
     as_json: bool,
 ) -> None:
-    """Allow MAX unfinished runs of WORKFLOW at a time from now on, in all processes, whatever their code says.
+    """Set how many runs of WORKFLOW may be unfinished. MAX counts in all processes, whatever their code says.
 
-    A larger number lets waiting runs begin at once; a smaller one ends none. It stays so until it is cleared, or until
-    the end that --for or --until gives it; then it is what it was before.
+    A larger number lets waiting runs begin at once; a smaller one ends no run. It applies until it is cleared, or until
+    the time that --for or --until gives; then the limit before it applies again.
     """
     ends = ask_engine(target, lambda engine: engine.set_limit(workflow, most, key=key, until=until, lasts=lasts))
     if as_json:
@@ -97,7 +101,7 @@ def set_limit(
 @target_options
 @click.pass_obj
 def clear_limit(target: Target, workflow: str, key: str | None, *, as_json: bool) -> None:
-    """Allow as many unfinished runs of WORKFLOW as its code says, from now on."""
+    """Let the code of WORKFLOW say again how many runs may be unfinished."""
     ask_engine(target, lambda engine: engine.clear_limit(workflow, key=key))
     if as_json:
         print_json({"workflow": workflow, "key": key, "max": None})
@@ -115,7 +119,7 @@ def _named(workflow: str, key: str | None) -> str:
 @target_options
 @click.pass_obj
 def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
-    """Show the rate limiters that are in use: their tokens, and how many wait. One at rest leaves no record."""
+    """Show the rate limiters in use. It shows tokens and waiting callers. One at rest leaves no record."""
     page = target.ask(lambda space: space.rates(limit=limit), looks=True)
     if as_json:
         print_json(msgspec.to_builtins(page))
@@ -139,7 +143,7 @@ def show_rates(target: Target, limit: int, *, as_json: bool) -> None:
 
 @click.group()
 def limits() -> None:
-    """Look at limits of unfinished runs and at rate limiters, and set limits."""
+    """Show limits and rate limiters, and set limits."""
 
 
 for _command in (show_limits, set_limit, clear_limit, show_rates):

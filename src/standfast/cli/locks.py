@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +9,17 @@ import click
 import msgspec
 
 from standfast.cli.output import json_option, print_explanation, print_json, print_table
-from standfast.cli.target import NOT_THERE, Target, confirm, end, key_arguments, key_of, target_options, yes_option
+from standfast.cli.target import (
+    NOT_THERE,
+    Target,
+    carried_out,
+    confirm,
+    end,
+    key_arguments,
+    key_of,
+    target_options,
+    yes_option,
+)
 from standfast.locks.inspect import LISTED, MOST_LISTED, explain, length, one_line, stored_records
 from standfast.locks.survey import read_lines
 from standfast.scope import address_of
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
 
 NEAR: Final = 3
-"""How many names are told that are like one under which nothing is stored."""
+"""How many similar names are suggested for one under which nothing is stored."""
 
 # --- ``standfast locks explain``: who holds a key, who waits for it, and how long it may take ----------------------
 
@@ -38,11 +47,18 @@ NEAR: Final = 3
 @target_options
 @click.pass_obj
 def explain_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
-    """Say who holds KEY and who waits for it, since when, and how long it may take.
+    """Say who holds KEY and who waits for it.
 
-    Nothing is changed by looking. The same answer as lock.explain() in Python.
+    It says since when, too, and how long it may take. It changes nothing. It is the same answer as lock.explain() in
+    Python.
     """
-    told, near = asyncio.run(_explain(target, key_of(words, family), limit))
+    key = key_of(words, family)
+
+    async def read(space: sf.Space) -> tuple[Explanation, Sequence[str] | None]:
+        address, near = await _find(space, key)
+        return await explain(space, address, limit=limit), near
+
+    told, near = target.ask(read, looks=True)
     if as_json:
         print_json(told.as_json())
     else:
@@ -50,15 +66,10 @@ def explain_lock(target: Target, words: tuple[str, ...], family: str | None, lim
     _tell_near(near)
 
 
-async def _explain(target: Target, key: Key | str, limit: int) -> tuple[Explanation, Sequence[str] | None]:
-    async with target.opened(looks=True) as space:
-        address, near = await _find(space, key)
-        return await explain(space, address, limit=limit), near
-
-
 async def _find(space: sf.Space, key: Key | str) -> tuple[tuple[str, ...], Sequence[str] | None]:
-    """Return where the line of a key lies, or the one that lists show by that name; and, if none is in use, its likes.
+    """Return the address of the line of a key, or of the line that lists show by that name.
 
+    The second value is None if that line is in use, else names that are similar.
     Lines of requests, limits and schedules have no key of their own: lists name them in words.
     """
     address = address_of(key)
@@ -89,32 +100,29 @@ def _tell_near(near: Sequence[str] | None) -> None:
 @target_options
 @click.pass_obj
 def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
-    """Show what is stored for KEY: its head, grants, presences and waiters, with their versions.
+    """Show the records that are stored for KEY.
 
-    For reports of trouble. To find out who holds a key, use explain. Nothing is changed by looking.
+    They are its head, grants, presences and waiters, with their versions: for bug reports. To find out who holds a key,
+    use explain. It changes nothing.
     """
-    records, near = asyncio.run(_read(target, key_of(words, family), limit))
+    key = key_of(words, family)
+
+    async def read(space: sf.Space) -> tuple[list[dict[str, Any]], Sequence[str] | None]:
+        address, near = await _find(space, key)
+        return await stored_records(space, address, limit=limit), near
+
+    records, near = target.ask(read, looks=True)
     if as_json:
         print_json({"records": records})
         return
     for record in records:
-        _print(record)
+        expiry = "" if record["expires_at"] is None else f", expires at {record['expires_at']}"
+        title = f"{record['record']} {record['parts']}, version {record['version']}{expiry}"
+        click.echo(click.style(title, bold=True))
+        click.echo("  " + msgspec.json.encode(record["value"]).decode())
     if not records:
         click.echo("nothing is stored: it is not held, and nothing waits for it")
         _tell_near(near)
-
-
-async def _read(target: Target, key: Key | str, limit: int) -> tuple[list[dict[str, Any]], Sequence[str] | None]:
-    async with target.opened(looks=True) as space:
-        address, near = await _find(space, key)
-        return await stored_records(space, address, limit=limit), near
-
-
-def _print(record: dict[str, Any]) -> None:
-    version, expires_at = record["version"], record["expires_at"]
-    expiry = "" if expires_at is None else f", expires at {expires_at}"
-    click.echo(click.style(f"{record['record']} {record['parts']}, version {version}{expiry}", bold=True))
-    click.echo("  " + msgspec.json.encode(record["value"]).decode())
 
 
 # --- ``standfast locks list``: which keys are held or waited for ---------------------------------------------------
@@ -126,8 +134,17 @@ def _print(record: dict[str, Any]) -> None:
 @target_options
 @click.pass_obj
 def list_locks(target: Target, limit: int, *, as_json: bool) -> None:
-    """List the keys that are held or waited for. Nothing is changed by looking."""
-    found = asyncio.run(_read_lines(target, limit + 1))
+    """List the keys that are held or waited for. It changes nothing."""
+
+    async def read(space: sf.Space) -> list[LineSummary]:
+        found: list[LineSummary] = []
+        async for line in space.lines():
+            found.append(line)
+            if len(found) > limit:
+                break
+        return found
+
+    found = target.ask(read, looks=True)
     listed, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"lines": [line.as_json() for line in listed], "more": more})
@@ -137,16 +154,6 @@ def list_locks(target: Target, limit: int, *, as_json: bool) -> None:
             click.echo(f"and more; list them with --limit {limit * 10}")
     else:
         click.echo("no key is held or waited for")
-
-
-async def _read_lines(target: Target, most: int) -> list[LineSummary]:
-    found: list[LineSummary] = []
-    async with target.opened(looks=True) as space:
-        async for line in space.lines():
-            found.append(line)
-            if len(found) == most:
-                break
-    return found
 
 
 def _row(line: LineSummary) -> tuple[str, ...]:
@@ -162,18 +169,18 @@ def _row(line: LineSummary) -> tuple[str, ...]:
 @key_arguments
 @click.option("--entry", metavar="ID", help="The holder with this entry; see explain.")
 @click.option("--holder", metavar="OWNER", help="The holder with this owner; see explain.")
-@click.option("--all", "everybody", is_flag=True, help="All who hold it.")
+@click.option("--all", "all_holders", is_flag=True, help="All holders.")
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
 def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Release KEY by force: its holder no longer holds it, and the next in line does.
+    """Evict the holder of KEY by force. The next in line holds it then.
 
-    The fence moves on: what the former holder still writes with its own is refused. If its process lives, its body is
-    cancelled. Without --entry, --holder or --all there must be just one holder.
+    The fence moves on: what the former holder still writes with its fence is refused. If its process is alive, its code
+    is cancelled. Without --entry, --holder or --all there must be exactly one holder.
     """
-    asyncio.run(_release(target, key_of(words, family), options))
+    carried_out(_release(target, key_of(words, family), options))
 
 
 async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> None:
@@ -188,7 +195,15 @@ async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> N
         confirm(f"Release {one_line(told.key)} by force, held by {owners}?", yes=options["yes"])
         lock = space.mutex(key)
         released = [holder for holder in chosen if await lock.force_release(holder.entry)]
-    _report(told.key, released, as_json=options["as_json"])
+    name = one_line(told.key)
+    if options["as_json"]:
+        facts = [{"entry": each.entry, "owner": each.owner, "fence": each.fence} for each in released]
+        print_json({"key": told.key, "released": facts})
+    else:
+        for each in released:
+            click.echo(f"released {name}: {one_line(each.owner)} no longer holds it; fence {each.fence} is void")
+    if not released:
+        end(f"no holder was released from {name}: its holder left meanwhile", NOT_THERE)
 
 
 def _refuse_ended_elsewhere(address: tuple[str, ...], name: str) -> None:
@@ -203,7 +218,7 @@ def _refuse_ended_elsewhere(address: tuple[str, ...], name: str) -> None:
 
 
 def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHolder]:
-    entry, owner, everybody = options["entry"], options["holder"], options["everybody"]
+    entry, owner, all_holders = options["entry"], options["holder"], options["all_holders"]
     chosen = [
         holder
         for holder in told.holders
@@ -214,22 +229,10 @@ def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHol
         named: str = entry or owner or ""
         who = f"{one_line(named)} does not hold" if named else "there is no holder of"
         end(f"{who} {one_line(told.key)}", NOT_THERE, advice)
-    if len(chosen) > 1 and not everybody:
+    if len(chosen) > 1 and not all_holders:
         entries = ", ".join(holder.entry for holder in chosen[:10])
         raise click.UsageError(f"There are {len(chosen)} holders; choose with --entry ID, or take --all: {entries}")
     return chosen
-
-
-def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> None:
-    if as_json:
-        facts = [{"entry": each.entry, "owner": each.owner, "fence": each.fence} for each in released]
-        print_json({"key": key, "released": facts})
-    for holder in released if not as_json else ():
-        click.echo(
-            f"released {one_line(key)}: {one_line(holder.owner)} no longer holds it; fence {holder.fence} is void"
-        )
-    if not released:
-        end(f"no holder was released from {one_line(key)}: its holder left meanwhile", NOT_THERE)
 
 
 # --- ``standfast locks withdraw``: cancel a waiter -----------------------------------------------------------------
@@ -245,13 +248,13 @@ def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> 
 def withdraw_waiter(
     target: Target, words: tuple[str, ...], family: str | None, entry: str, *, yes: bool, as_json: bool
 ) -> None:
-    """Take a waiter out of the line of KEY. One that holds it by now keeps it: use release for that.
+    """Cancel a waiter in the line of KEY. A waiter that holds the key by now keeps it: use release.
 
-    If its process lives, it is told with WithdrawnError and does not come back by itself.
+    If its process is alive, it gets WithdrawnError, and does not enter the line again by itself.
     """
     key = key_of(words, family)
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
-    if not asyncio.run(_withdraw(target, key, entry)):
+    if not target.ask(lambda space: space.mutex(key).withdraw(entry)):
         advice = "See who does with: standfast locks explain. To evict a holder: standfast locks release"
         end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:
@@ -260,17 +263,12 @@ def withdraw_waiter(
         click.echo(f"withdrawn from {one_line(str(key))}: {one_line(entry)} no longer waits")
 
 
-async def _withdraw(target: Target, key: Key | str, entry: str) -> bool:
-    async with target.opened() as space:
-        return await space.mutex(key).withdraw(entry)
-
-
 # --- ``standfast locks``: look at locks, and operate on them -------------------------------------------------------
 
 
 @click.group()
 def locks() -> None:
-    """Look at locks, and operate on them."""
+    """List and explain locks, evict holders and cancel waiters."""
 
 
 for _command in (list_locks, inspect_lock, explain_lock, release_lock, withdraw_waiter):

@@ -13,12 +13,10 @@ from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import (
     as_data,
     ask_engine,
-    masked,
     run_argument,
     runs,
     shown,
     status_words,
-    talking,
 )
 from standfast.cli.target import (
     LENGTH,
@@ -33,10 +31,12 @@ from standfast.cli.target import (
 )
 from standfast.cli.worker import ENGINE
 from standfast.locks.inspect import counted, one_line
+from standfast.redaction import mask_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    import standfast as sf
     from standfast.workflows.queries import RunInfo
 
 
@@ -63,7 +63,7 @@ def _talk_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _answer(run_id: str, name: str, answer: object, *, as_json: bool) -> None:
     if as_json:
-        print_json({"run": run_id, "name": name, "answer": masked(msgspec.to_builtins(answer))})
+        print_json({"run": run_id, "name": name, "answer": mask_data(msgspec.to_builtins(answer))})
     else:
         click.echo(shown(msgspec.to_builtins(answer), sys.maxsize))
 
@@ -74,14 +74,16 @@ def _answer(run_id: str, name: str, answer: object, *, as_json: bool) -> None:
 @click.command("update")
 @_talk_arguments
 @click.option("--timeout", type=LENGTH, default="30s", show_default=True, help="How long to wait for the answer.")
-@click.option("--id", "update_id", metavar="ID", help="Sent again with the same id, it is the same update.")
+@click.option(
+    "--id", "update_id", metavar="ID", help="An update that is sent again with the same id is the same update."
+)
 @json_option
 @target_options
 @click.pass_obj
 def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Ask RUN to change something, by the handler NAME of its ctx.on_update, and print its answer.
+    """Ask RUN to change something, and print the answer. NAME is a handler of its ctx.on_update.
 
-    A worker that has its code answers. Without one there is no answer in time; it may still be done later.
+    A worker that has its code answers. Without one there is no answer in time, but the update may still be done later.
     """
     values, given = _values(words, as_text=options["text"]), {each: options[each] for each in ("timeout", "update_id")}
     answer = ask_engine(target, lambda engine: engine.update(run_id, name, *values, **given))
@@ -90,37 +92,38 @@ def update_run(target: Target, /, run_id: str, name: str, words: tuple[str, ...]
 
 @click.command("query")
 @_talk_arguments
-@click.option("--engine", "engine_name", metavar="MODULE:ENGINE", required=True, help="Where the code of the run is.")
+@click.option(
+    "--engine", "engine_name", metavar="MODULE:ENGINE", required=True, help="The engine that has the code of the run."
+)
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @json_option
 @click.pass_context
 def query_run(context: click.Context, /, run_id: str, name: str, words: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Ask RUN something, by the handler NAME of its ctx.on_query, and print its answer. Nothing is recorded.
+    """Ask RUN something, and print the answer. NAME is a handler of its ctx.on_query. Nothing is recorded.
 
     Its history is replayed here, so its code is needed: name the engine that has it, as for a worker. It works for runs
-    that are driven elsewhere, and for those that have ended.
+    that are executed elsewhere, and for runs that have ended.
     """
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     found = load(options["engine_name"], options["app_dir"], ENGINE)
     values = _values(words, as_text=options["text"])
-    answer = carried_out(_query(found, options["engine_name"], run_id, name, values))
-    _answer(run_id, name, answer, as_json=options["as_json"])
 
+    async def query() -> object:
+        engine = await made(found, options["engine_name"], ENGINE)
+        await engine.open(drive=False)
+        try:
+            answer: object = await engine.query(run_id, name, *values)
+            return answer
+        finally:
+            await engine.aclose()
 
-async def _query(found: object, engine_name: str, run_id: str, name: str, values: list[Any]) -> object:
-    engine = await made(found, engine_name, ENGINE)
-    await engine.open(drive=False)
-    try:
-        answer: object = await engine.query(run_id, name, *values)
-        return answer
-    finally:
-        await engine.aclose()
+    _answer(run_id, name, carried_out(query()), as_json=options["as_json"])
 
 
 # --- ``standfast runs restart``, ``fork`` and ``resume`` -----------------------------------------------------------
 
-_new_id = click.option("--id", "new_id", metavar="ID", help="The new run's id.")
+_new_id = click.option("--id", "new_id", metavar="ID", help="The id of the new run.")
 
 
 @click.command("restart")
@@ -130,16 +133,9 @@ _new_id = click.option("--id", "new_id", metavar="ID", help="The new run's id.")
 @target_options
 @click.pass_obj
 def restart_run(target: Target, run_id: str, new_id: str | None, *, as_json: bool) -> None:
-    """Start a new run with the input of RUN, from its beginning. RUN is left as it is. Its code is not needed here."""
-    _report_start(
-        carried_out(_restart(target, run_id, new_id)), f"with the input of {one_line(run_id)}", as_json=as_json
-    )
-
-
-async def _restart(target: Target, run_id: str, new_id: str | None) -> tuple[RunInfo, bool]:
-    async with talking(target) as engine:
-        run = await engine.restart(run_id, id=new_id)
-        return await run.info(), run.is_new
+    """Start a new run with the input of RUN, from the beginning. RUN stays as it is. Its code is not needed here."""
+    words = f"with the input of {one_line(run_id)}"
+    _start(target, lambda engine: engine.restart(run_id, id=new_id), words, as_json=as_json)
 
 
 @click.command("fork")
@@ -150,23 +146,23 @@ async def _restart(target: Target, run_id: str, new_id: str | None) -> tuple[Run
 @target_options
 @click.pass_obj
 def fork_run(target: Target, run_id: str, step: str, new_id: str | None, *, as_json: bool) -> None:
-    """Start a new run that goes on from STEP of RUN, which is left as it is.
+    """Start a new run that resumes from STEP of RUN. RUN stays as it is.
 
-    What RUN had recorded before the step is not done again; the step and everything after it are. Steps have the names
+    What RUN recorded before the step is not executed again; the step and everything after it are. Steps have the names
     that show prints: charge, charge#2, g1.0/charge.
     """
     words = f"from {one_line(step)} of {one_line(run_id)}"
-    _report_start(carried_out(_fork(target, run_id, step, new_id)), words, as_json=as_json)
+    _start(target, lambda engine: engine.fork(run_id, step, id=new_id), words, as_json=as_json)
 
 
-async def _fork(target: Target, run_id: str, step: str, new_id: str | None) -> tuple[RunInfo, bool]:
-    async with talking(target) as engine:
-        run = await engine.fork(run_id, step, id=new_id)
+def _start(target: Target, start: Callable[[sf.Engine], Awaitable[sf.Run[Any]]], words: str, *, as_json: bool) -> None:
+    """Start a run after another one, and print it; ``words`` say what it begins with."""
+
+    async def started(engine: sf.Engine) -> tuple[RunInfo, bool]:
+        run = await start(engine)
         return await run.info(), run.is_new
 
-
-def _report_start(started: tuple[RunInfo, bool], words: str, *, as_json: bool) -> None:
-    info, is_new = started
+    info, is_new = ask_engine(target, started)
     if as_json:
         print_json({"run": as_data(info), "is_new": is_new})
     elif is_new:
@@ -181,9 +177,9 @@ def _report_start(started: tuple[RunInfo, bool], words: str, *, as_json: bool) -
 @target_options
 @click.pass_obj
 def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
-    """Let workers look at RUN now, and say how it is.
+    """Let workers check RUN now, and print its status.
 
-    They do this by themselves; this does it at once.
+    Workers check by themselves from time to time; this makes it happen at once.
     """
     info = ask_engine(target, lambda engine: engine.resume(run_id))
     if as_json:
@@ -204,10 +200,10 @@ def resume_run(target: Target, run_id: str, *, as_json: bool) -> None:
 @target_options
 @click.pass_obj
 def erase_tenant(target: Target, name: str, *, yes: bool, as_json: bool) -> None:
-    """Delete everything that TENANT has in the namespace: runs, states, locks, idempotency keys. It cannot be undone.
+    """Delete everything of TENANT in the namespace. It deletes runs, states, locks and keys, and cannot be undone.
 
-    Runs that have not ended are cancelled by force first. Stop what works for the tenant before: what is written
-    meanwhile may remain.
+    Unfinished runs are cancelled by force first. Before this, stop the programs that work for the tenant: what they
+    write meanwhile may remain.
     """
     if "tenant" in target.said and target.tenant != name:
         raise click.UsageError(f"--tenant says {target.tenant!r}, and the argument {name!r}; say the same twice.")

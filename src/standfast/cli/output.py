@@ -42,18 +42,18 @@ def log_options(command: F) -> F:
     level = click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
-        help="The least that is logged to stderr.  [default: info with --log-format, else as the program says]",
+        help="The lowest level that is logged.  [default: info with --log-format, else as the program says]",
     )
     style = click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
-        help="Write all logs of the process to stderr in this format; json is one object a line.",
+        help="Write all logs of the process to stderr in this format; json writes one object a line.",
     )
     return style(level(command))
 
 
 def configure_log(log_format: LogFormat | None, log_level: str | None) -> bool:
-    """Configure the logs as the options say; return False if none was given, and the program's own word stands."""
+    """Configure the logs as the options say; return False if none was given: then the program configures them."""
     if log_format is None and log_level is None:
         return False
     configure(log_format or "text", log_level or "info", step_fields)
@@ -100,26 +100,21 @@ def fitted(widths: Sequence[int], width: int | None) -> list[int]:
 
 
 def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    shown = (_cut(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True))
+    shown: list[str] = []
+    for cell, width in zip(cells, widths, strict=True):
+        cut = cell if len(cell) <= width else cell[: max(0, width - 1)] + ELLIPSIS
+        shown.append(cut.ljust(width))
     return "  ".join(shown).rstrip()
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: max(0, width - 1)] + ELLIPSIS
 
 
 def print_explanation(text: str) -> None:
     """Print an explanation, with what matters most in colour."""
     head, *rest = text.splitlines()
     click.echo(click.style(head, bold=True))
+    colours = {"  dead:": "red", "holding:": "green", "waiting,": "yellow"}
     for line in rest:
-        click.echo(click.style(line, fg=_colour(line)))
-
-
-def _colour(line: str) -> str | None:
-    if line.startswith("  dead:"):
-        return "red"
-    return "green" if line.startswith("holding:") else "yellow" if line.startswith("waiting,") else None
+        colour = next((colour for start, colour in colours.items() if line.startswith(start)), None)
+        click.echo(click.style(line, fg=colour))
 
 
 # --- how a command shares the terminal with us, so that what is typed there works as usual -------------------------
@@ -211,9 +206,6 @@ def described(told: Explanation, owner: str) -> str:
         return ""
     place = f"{len(told.waiters):,} or more" if own is None else f"{own.place:,}"
     estimate = "" if own is None or own.estimate is None else f", likely {length(own.estimate)} more"
-    holders = ", ".join(_holder(one_line(each.owner), each.note) for each in told.holders[:3]) or "no one yet"
-    return f"waiting for {one_line(told.key)}: {place} in front, held by {holders}{estimate}"
-
-
-def _holder(owner: str, note: str) -> str:
-    return f"{owner} ({one_line(note)})" if note else owner
+    holders = [one_line(each.owner) + (f" ({one_line(each.note)})" if each.note else "") for each in told.holders[:3]]
+    held = ", ".join(holders) or "no one yet"
+    return f"waiting for {one_line(told.key)}: {place} in front, held by {held}{estimate}"

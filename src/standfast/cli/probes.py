@@ -24,7 +24,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def listen_option(command: F) -> F:
     """Let a command take ``--listen``."""
-    text = "Answer /metrics, /health/live, /health/ready and /scale there; without HOST on this machine only."
+    text = "Answer /metrics, /health/live, /health/ready and /scale there; without HOST, on this machine only."
     return click.option("--listen", metavar="[HOST:]PORT", default="", help=text)(command)
 
 

@@ -8,13 +8,12 @@ import click
 import msgspec
 
 from standfast.cli.output import json_option, print_json, print_table
-from standfast.cli.runs import masked, shown, talking
+from standfast.cli.runs import ask_engine, shown
 from standfast.cli.target import (
     MOMENT,
     MOST_COMPLETED,
     NOT_THERE,
     Target,
-    carried_out,
     completing,
     confirm,
     end,
@@ -32,11 +31,12 @@ from standfast.flows.request_list import (
     read_request,
 )
 from standfast.locks.inspect import length, moment, one_line
-from standfast.redaction import mask_text
+from standfast.redaction import mask_data, mask_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import standfast as sf
     from standfast.flows.request import RequestInfo
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -52,29 +52,33 @@ def _argument(command: F) -> F:
 
 
 def _of(command: F) -> F:
-    text = "Whose requests: the tenant of the users who sent them."
+    text = "The tenant of the users who sent the requests."
     return click.option("--of", "sender", metavar="TENANT", default="default", show_default=True, help=text)(command)
 
 
 @click.command("list")
-@click.option("--status", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
-@click.option("--verdict", type=click.Choice(VERDICTS), help="Only those about which this was decided when they came.")
+@click.option("--status", multiple=True, type=click.Choice(STATUSES), help="Only this status; may be repeated.")
+@click.option("--verdict", type=click.Choice(VERDICTS), help="Only requests with this verdict on arrival.")
 @click.option("--flow", metavar="NAME", help="Only requests of this flow.")
 @click.option("--action", metavar="NAME", help="Only requests of this action.")
-@click.option("--user", metavar="NAME", help="Only those that this user has sent.")
-@click.option("--received-after", type=MOMENT, metavar="MOMENT", help="Only those that came at this moment or later.")
-@click.option("--received-before", type=MOMENT, metavar="MOMENT", help="Only those before, or so long ago: '2 hours'.")
+@click.option("--user", metavar="NAME", help="Only requests of this user.")
+@click.option(
+    "--received-after", type=MOMENT, metavar="MOMENT", help="Only requests that came at this moment or later."
+)
+@click.option(
+    "--received-before", type=MOMENT, metavar="MOMENT", help="Only requests that came before; '2 hours' is 2 hours ago."
+)
 @_of
-@click.option("--count", "counting", is_flag=True, help="Only say how many there are, up to 1,000.")
+@click.option("--count", "counting", is_flag=True, help="Only print how many there are, up to 1,000.")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="How many to list.")
-@click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
+@click.option("--after", metavar="PLACE", help="Continue after a page, with the value that it printed.")
 @json_option
 @target_options
 @click.pass_obj
 def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List requests, the newest first, while they wait and run and for an hour after their end.
+    """List requests, newest first. These are all that wait or run, and those that ended in the last hour.
 
-    One that runs in the process of its caller, and needs no turn, leaves no record and is not listed.
+    A request that runs in the process of its caller, and need not wait, leaves no record and is not listed.
     """
     if counting:
         filters = {name: value for name, value in options.items() if name not in ("limit", "after")}
@@ -100,7 +104,7 @@ def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, 
 def _data(info: RequestInfo) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins({name: getattr(info, name) for name in info.__struct_fields__})
     waited = seconds_between(info.received_at, info.started_at) if info.started_at else None
-    return told | {"waited": waited, "result": masked(info.result), "error": mask_text(info.error)}
+    return told | {"waited": waited, "result": mask_data(info.result), "error": mask_text(info.error)}
 
 
 def _row(info: RequestInfo) -> tuple[str, ...]:
@@ -129,7 +133,7 @@ def _status(info: RequestInfo) -> str:
 @target_options
 @click.pass_obj
 def show_request(target: Target, request_id: str, sender: str, *, as_json: bool) -> None:
-    """Show how REQUEST is: since when, by whom, what came of it. Nothing is changed by looking."""
+    """Show REQUEST: its user, its times, its status and its result. It changes nothing."""
     info = target.ask(lambda space: read_request(space, sender, request_id), looks=True)
     if as_json:
         print_json({"request": _data(info)})
@@ -154,32 +158,34 @@ def show_request(target: Target, request_id: str, sender: str, *, as_json: bool)
 @click.command("cancel")
 @_argument
 @_of
-@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@click.option(
+    "--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why, for the record."
+)
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
 def stop_request(target: Target, request_id: str, sender: str, reason: str, *, yes: bool, as_json: bool) -> None:
-    """Ask REQUEST to stop, wherever it waits or runs. It returns when that is written."""
-    confirm(f"Cancel the request {one_line(request_id)}?", yes=yes)
-    before, after = carried_out(_cancel(target, sender, request_id, reason))
+    """Ask REQUEST to stop, whether it waits or runs. The command returns when that is recorded."""
+    name = one_line(request_id)
+    confirm(f"Cancel the request {name}?", yes=yes)
+
+    async def cancel(engine: sf.Engine) -> tuple[RequestInfo, RequestInfo]:
+        before = await read_request(engine.space, sender, request_id)
+        return before, await cancel_request(engine, sender, request_id, reason)
+
+    before, after = ask_engine(target, cancel)
     if before.has_ended:
-        end(f"the request {one_line(request_id)} has ended already: {_status(before)}", NOT_THERE)
+        end(f"the request {name} has ended already: {_status(before)}", NOT_THERE)
     if as_json:
         print_json({"request": _data(after)})
     else:
-        click.echo(f"{one_line(request_id)} is asked to stop: {one_line(reason)}")
-
-
-async def _cancel(target: Target, sender: str, request_id: str, reason: str) -> tuple[RequestInfo, RequestInfo]:
-    async with talking(target) as engine:
-        before = await read_request(engine.space, sender, request_id)
-        return before, await cancel_request(engine, sender, request_id, reason)
+        click.echo(f"{name} is asked to stop: {one_line(reason)}")
 
 
 @click.group()
 def requests() -> None:
-    """Look at the requests of an application, and ask them to stop."""
+    """List the requests of an application, and cancel them."""
 
 
 for _command in (show_list, show_request, stop_request):

@@ -71,7 +71,7 @@ PASSED_ON: Final = (
 """The signals that are meant for the command."""
 
 FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
-"""Those that a terminal sends to everybody in the foreground."""
+"""The signals that a terminal sends to every process in the foreground."""
 
 
 @final
@@ -133,15 +133,12 @@ class Child:
                 continue
             if self._is_ending:  # what is left of its group, while no other can have its number
                 self.send(signal.SIGKILL)
-            self._reap()
-
-    def _reap(self) -> None:
-        _, status = os.waitpid(self._process.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        self._process.returncode = code
-        self._foreground.take_back()
-        self._loop.remove_signal_handler(signal.SIGCHLD)
-        self.ended.set_result(code if code >= 0 else SIGNALLED - code)
+            _, status = os.waitpid(self._process.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            self._process.returncode = code
+            self._foreground.take_back()
+            self._loop.remove_signal_handler(signal.SIGCHLD)
+            self.ended.set_result(code if code >= 0 else SIGNALLED - code)
 
     def _stop_too(self) -> None:
         """Stop with it, as a shell expects of a job, and go on with it if the lock is still held by then."""
@@ -198,7 +195,7 @@ async def run_job(target: Target, job: Job) -> int:
 
 @contextlib.asynccontextmanager
 async def _told_of(space: sf.Space, key: Key | str) -> AsyncGenerator[Callable[[], object]]:
-    """Tell a terminal about the wait, until what is yielded is called."""
+    """Tell a terminal about the wait, until the yielded function is called."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -229,12 +226,12 @@ async def _run_under(hold: Hold, job: Job, signals: _ForwardedSignals) -> int:
 
 
 SAID_AFTER: Final = 1.0
-"""Seconds after which a command that goes on after a signal is told of."""
+"""Seconds after which a command that goes on after a signal is mentioned."""
 
 
 @final
 class _ForwardedSignals:
-    """What is sent to us: it ends the wait for the lock, and later is the command's."""
+    """Signals that are sent to us: before the command runs they end the wait for the lock, then they are passed on."""
 
     def __init__(self) -> None:
         self.heard: int | None = None
@@ -260,7 +257,7 @@ class _ForwardedSignals:
 
     @staticmethod
     def _say(child: Child, number: int) -> None:
-        """Say what is waited for, if the command did not end at once."""
+        """Say what we wait for, if the command did not end at once."""
         if not child.ended.done():
             name = signal.Signals(number).name
             click.echo(
@@ -278,32 +275,35 @@ class _ForwardedSignals:
     "--lock", "words", metavar="KEY", multiple=True, required=True, help="The key.", shell_complete=complete_key
 )
 @family_option
-@click.option("--timeout", type=LENGTH, help="Wait at most so long, such as 10s.")
-@click.option("--no-wait", is_flag=True, help="Do not wait at all.")
-@click.option("--lease", type=LENGTH, help="How long others wait for us if we are not heard of any more [30s].")
-@click.option("--max-hold", type=LENGTH, help="Take the lock away, and end the command, after so long.")
-@click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time to end after SIGTERM, if lost.")
+@click.option("--timeout", type=LENGTH, help="Wait at most this long, such as 10s.")
+@click.option("--no-wait", is_flag=True, help="Do not wait.")
+@click.option("--lease", type=LENGTH, help="How long others wait after this process has gone silent.  [default: 30s]")
+@click.option("--max-hold", type=LENGTH, help="Give up the lock, and end the command, after this long.")
+@click.option(
+    "--grace", type=LENGTH, default="10s", show_default=True, help="Time to end after SIGTERM, if the lock is lost."
+)
 @click.option("--permits", type=click.IntRange(1), help="Use a semaphore with this number of permits.")
 @click.option("--weight", type=click.IntRange(1), default=1, show_default=True, help="How many permits to take.")
-@click.option("--mode", metavar="MODE", help="Use a lock with modes, and hold it in this one.")
-@click.option("--modes", metavar="A,B", default="read", show_default=True, help="The modes that are shared.")
-@click.option("--alone", metavar="A,B", default="write", show_default=True, help="The modes that are not.")
-@click.option("--note", metavar="TEXT", help="A few words for people who look at the line [the name of the command].")
+@click.option("--mode", metavar="MODE", help="Use a lock with modes, and hold it in this mode.")
+@click.option("--modes", metavar="A,B", default="read", show_default=True, help="The shared modes.")
+@click.option("--alone", metavar="A,B", default="write", show_default=True, help="The exclusive modes.")
+@click.option(
+    "--note", metavar="TEXT", help="A note for people who look at the line.  [default: the name of the command]"
+)
 @target_options
 @click.argument("command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Run COMMAND while holding a durable lock, and exit with its exit code.
+    """Run COMMAND while holding a durable lock.
 
-    Signals are passed on, the lease is kept, and if the lock is lost the command is ended. It finds STANDFAST_KEY and
-    STANDFAST_FENCE in its environment.
+    It exits with the exit code of the command. Signals are passed on, and the lease is renewed. If the lock is lost,
+    the command is ended. Its environment has STANDFAST_KEY and STANDFAST_FENCE.
 
     \b
     standfast run --lock nightly-report --timeout 10m -- ./report --full
     """  # noqa: D301 -- click keeps the lines after a backspace as they are
     command: tuple[str, ...] = options["command"]
-    _refuse_unusable(options)
-    _refuse_blank(words)
+    _refuse_unusable(words, options)
     _find(command[0])
     key = key_of(words, family)
     try:
@@ -318,18 +318,14 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
     context.exit(code)
 
 
-def _refuse_unusable(options: dict[str, Any]) -> None:
+def _refuse_unusable(words: tuple[str, ...], options: dict[str, Any]) -> None:
     if options["permits"] and options["mode"]:
         raise click.UsageError("--permits makes a semaphore and --mode a lock with modes; choose one.")
     if options["no_wait"] and options["timeout"] is not None:
         raise click.UsageError("--no-wait does not wait at all, so --timeout means nothing; choose one.")
     if options["weight"] > 1 and not options["permits"]:
         raise click.UsageError("--weight takes several permits; say how many there are with --permits.")
-
-
-def _refuse_blank(words: tuple[str, ...]) -> None:
-    """Refuse a key that is empty, as of a variable that is not set: all scripts with that mistake would share it."""
-    for word in words:
+    for word in words:  # an unset variable gives an empty key, and all scripts with that mistake would share it
         if not word.strip() or "\n" in word or "\r" in word:
             raise click.UsageError("The key of --lock is empty, blank or more than a line; is a variable not set?")
 
@@ -344,7 +340,11 @@ def _find(name: str) -> None:
 
 
 def _holding(key: Key | str, options: dict[str, Any]) -> Callable[[sf.Space], Holding]:
-    chosen: HoldOptions = {"on_lost": "tell", "note": _note(options)}
+    note: str | None = options["note"]
+    if note is None:  # the name of the command, without its arguments: there may be secrets among them
+        file: str = options["command"][0].rpartition("/")[2]
+        note = "".join(each for each in file if each.isprintable())[:LONGEST_NOTE]
+    chosen: HoldOptions = {"on_lost": "tell", "note": note}
     for name in ("timeout", "lease", "max_hold"):
         if options[name] is not None:
             chosen[name] = options[name]
@@ -360,15 +360,6 @@ def _holding(key: Key | str, options: dict[str, Any]) -> Callable[[sf.Space], Ho
         return (mutex.try_hold if options["no_wait"] else mutex.hold)(**chosen)
 
     return holding
-
-
-def _note(options: dict[str, Any]) -> str:
-    """Return what is said about the hold. Not the arguments of the command: there may be secrets among them."""
-    note: str | None = options["note"]
-    if note is not None:
-        return note
-    name: str = options["command"][0].rpartition("/")[2]
-    return "".join(each for each in name if each.isprintable())[:LONGEST_NOTE]
 
 
 def _names(text: str) -> tuple[str, ...]:

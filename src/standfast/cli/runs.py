@@ -20,26 +20,17 @@ from standfast.cli.target import (
     MOMENT,
     MOST_COMPLETED,
     NOT_COMPLETED,
-    NOT_THERE,
-    NOT_TYPED,
     Target,
     carried_out,
     completing,
-    fail,
     key_of,
     target_options,
 )
 from standfast.clock import MICROSECONDS
-from standfast.errors import (
-    DeclarationError,
-    InvalidArgumentError,
-    RunNotFoundError,
-    UnknownWorkflowError,
-    WrongArgumentsError,
-)
+from standfast.errors import RunNotFoundError
 from standfast.locks.inspect import length, moment, one_line
 from standfast.locks.run_locks import RunLockInfo
-from standfast.redaction import MASK, mask_text
+from standfast.redaction import mask_data, mask_text
 from standfast.workflows.catalog import list_declared
 from standfast.workflows.failures import failure_lines
 from standfast.workflows.queries import HistoryEntry, RunInfo, read_history
@@ -57,11 +48,10 @@ if TYPE_CHECKING:
     from standfast.workflows.run_index import RunCount
 
 
-# --- runs and their histories as people and programs read them: values as JSON, without secrets, and of bounded
-# length ---
+# --- runs and their histories as text and as JSON, without secrets -------------------------------------------------
 
 LONGEST: Final = 300
-"""How many characters of a value are shown to people; programs get all."""
+"""How many characters of a value are printed as text; JSON has all."""
 
 COLOURS: Final = {
     "completed": "green",
@@ -73,33 +63,15 @@ COLOURS: Final = {
 }
 
 
-def masked(value: object) -> object:
-    """Return JSON-shaped data with what looks like a secret in it replaced."""
-    match value:
-        case str():
-            return mask_text(value)
-        case list() | tuple():
-            return [masked(item) for item in cast("list[object]", value)]
-        case dict():
-            items = cast("dict[str, object]", value).items()
-            return {key: MASK if _is_secret(key) else masked(item) for key, item in items}
-        case _:
-            return value
-
-
-def _is_secret(name: str) -> bool:
-    return mask_text(f"{name}=x").endswith(f"={MASK}")
-
-
 def shown(value: object, longest: int = LONGEST) -> str:
     """Return a value as one line of JSON, not too long."""
-    text = one_line(msgspec.json.encode(masked(value)).decode())
+    text = one_line(msgspec.json.encode(mask_data(value)).decode())
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters; --json shows all)"
 
 
 def as_data(told: RunInfo | HistoryEntry) -> dict[str, Any]:
     """Return how a run is, or a line of its history, as JSON-shaped data."""
-    return {name: masked(value) for name, value in asdict(told).items()} | {"failure": failure_data(told.failure)}
+    return {name: mask_data(value) for name, value in asdict(told).items()} | {"failure": failure_data(told.failure)}
 
 
 def failure_data(failure: Failure | None) -> dict[str, Any] | None:
@@ -189,18 +161,24 @@ MOST_WORDS: Final = 100
 """How many characters say how a run is in a list."""
 
 
+def moment_options(command: F) -> F:
+    """Let a command choose runs by when they were started and when they ended."""
+    for name, text in (
+        ("ended-before", "Only runs that ended before this moment."),
+        ("ended-after", "Only runs that ended at this moment or later."),
+        ("started-before", "Only runs that were started before this moment."),
+        ("started-after", "Only runs that were started at this moment or later; '2 hours' is 2 hours ago."),
+    ):
+        command = click.option(f"--{name}", type=MOMENT, metavar="MOMENT", help=text)(command)
+    return command
+
+
 def filter_options(command: F) -> F:
     """Let a command choose runs, as :meth:`standfast.Engine.list` does."""
-    times = ("started-after", "started-before", "ended-after", "ended-before")
-    for name in reversed(times):
-        verb, _, side = name.partition("-")
-        words = "then or later" if side == "after" else "before"
-        told = f"Only runs that {'were started' if verb == 'started' else 'ended'} {words}; 1 hour is an hour ago."
-        command = click.option(f"--{name}", type=MOMENT, metavar="TIME", help=told)(command)
-    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(command)
+    command = click.option("--tag", metavar="TAG", help="Only runs with this tag.")(moment_options(command))
     command = click.option("--parent", metavar="RUN", help="Only the children of this run.")(command)
     statuses = click.Choice(STATUSES)
-    command = click.option("--status", multiple=True, type=statuses, help="Only these; may be repeated.")(command)
+    command = click.option("--status", multiple=True, type=statuses, help="Only this status; may be repeated.")(command)
     return click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")(command)
 
 
@@ -213,17 +191,22 @@ def filters_in(options: dict[str, Any]) -> RunFilters:
 @click.command("list")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many to list.")
-@click.option("--after", metavar="PLACE", help="Go on where the page before ended, as it says.")
-@click.option("--newest-first/--oldest-first", default=True, help="Begin with what has changed last, or first.")
+@click.option("--after", metavar="PLACE", help="Continue after a page, with the value that it printed.")
+@click.option("--newest-first/--oldest-first", default=True, help="Begin with the latest change, or with the earliest.")
 @json_option
 @target_options
 @click.pass_obj
 def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """List runs in the order of the time since when each is as it is, the newest first, and count them.
+    """List and count runs, the last changed first.
 
-    Asked for by their start, they are in the order of that.
+    With --started-after or --started-before they are listed by their start.
     """
-    page, count = carried_out(_read(target, options))
+    filters, place = filters_in(options), {name: options[name] for name in ("limit", "after", "newest_first")}
+
+    async def read(engine: sf.Engine) -> tuple[Page, RunCount]:
+        return await engine.list(**place, **filters), await engine.count(**filters)
+
+    page, count = ask_engine(target, read, looks=True)
     if as_json:
         print_json({"runs": [as_data(run) for run in page.runs], "next": page.next, "count": asdict(count)})
     elif page.runs:
@@ -235,17 +218,11 @@ def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # n
         click.echo(f"there are no such runs{go_on}")
 
 
-async def _read(target: Target, options: dict[str, Any]) -> tuple[Page, RunCount]:
-    filters, place = filters_in(options), {name: options[name] for name in ("limit", "after", "newest_first")}
-    async with talking(target, looks=True) as engine:
-        return await engine.list(**place, **filters), await engine.count(**filters)
-
-
 def _row(run: RunInfo) -> tuple[str, ...]:
     name = f"{run.workflow}@{run.version}" if run.version else run.workflow
     took = length(run.seconds) if run.has_ended else ""
     words = status_words(run)
-    if run.failure is not None:  # why, in a few words; ``runs show`` has all of it
+    if run.failure is not None and not (run.status == "cancelled" and run.cancel):  # ``runs show`` has all of it
         kind = run.failure.type.rpartition(".")[2]
         words = f"{words}: {one_line(kind)}: {one_line(mask_text(run.failure.message))}"[:MOST_WORDS]
     return one_line(run.id), one_line(name), moment(run.started_at), took, words
@@ -254,7 +231,7 @@ def _row(run: RunInfo) -> tuple[str, ...]:
 # --- ``standfast runs show``: everything about one run -------------------------------------------------------------
 
 MOST_LINES: Final = 1_000
-"""How many lines of locks are looked through for what a run holds."""
+"""How many lines of locks are searched for what a run holds."""
 
 MOST_CHILDREN: Final = 100
 
@@ -286,28 +263,49 @@ class Shown(Struct, frozen=True):
 
 @click.command("show")
 @run_argument
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Lines of history, the last ones.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=50,
+    show_default=True,
+    help="The most entries of its history; the latest are shown.",
+)
 @json_option
 @target_options
 @click.pass_obj
 def show_run(target: Target, run_id: str, limit: int, *, as_json: bool) -> None:
-    """Show everything about RUN: how it is, what it waits for, holds and has done. Nothing is changed by looking."""
-    told = carried_out(_read_run(target, run_id))
-    if as_json:
-        print_json(_data(told, limit))
-        return
-    click.echo(coloured(told.run.status, f"{one_line(run_id)}: {status_words(told.run)}"))
-    for line in _lines(told, limit):
-        click.echo(line)
+    """Show everything about RUN. It shows its status, its waits, its locks and its history, and changes nothing."""
 
-
-async def _read_run(target: Target, run_id: str) -> Shown:
-    async with talking(target, looks=True) as engine:
+    async def read(engine: sf.Engine) -> Shown:
         run, history = await engine.get(run_id), await engine.history(run_id)
         holds, queues = await _places(engine.space, run_id)
         lock = await engine.space.run_locks.get(run.workflow, run_id)
         children, timeline = await _children(engine, history), await engine.timeline(run_id)
         return Shown(run, history, holds, queues, children, lock, timeline)
+
+    told = ask_engine(target, read, looks=True)
+    last = told.history[-limit:] if limit else ()
+    if as_json:
+        print_json(
+            {
+                "run": as_data(told.run),
+                "history": [as_data(entry) for entry in last],
+                "more": len(told.history) > limit,
+                "holds": told.holds,
+                "queues": told.queues,
+                "children": [as_data(child) for child in told.children],
+                "lock": told.lock,
+                "timeline": mask_data(to_builtins(told.timeline)),
+            }
+        )
+        return
+    click.echo(coloured(told.run.status, f"{one_line(run_id)}: {status_words(told.run)}"))
+    for line in _lines(told):
+        click.echo(line)
+    number = "1 entry" if len(told.history) == 1 else f"{len(told.history):,} entries"
+    click.echo(f"history:  {number}" + (f", the last {len(last)} of them" if len(last) < len(told.history) else ""))
+    for entry in last:
+        click.echo(history_line(entry, told.run.started_at))
 
 
 async def _places(space: sf.Space, run_id: str) -> tuple[list[Place], list[Place]]:
@@ -340,26 +338,15 @@ async def _children(engine: sf.Engine, history: tuple[HistoryEntry, ...]) -> lis
     return found
 
 
-def _data(told: Shown, limit: int) -> dict[str, Any]:
-    entries = told.history[-limit:] if limit else ()
-    return {
-        "run": as_data(told.run),
-        "history": [as_data(entry) for entry in entries],
-        "more": len(told.history) > limit,
-        "holds": told.holds,
-        "queues": told.queues,
-        "children": [as_data(child) for child in told.children],
-        "lock": told.lock,
-        "timeline": masked(to_builtins(told.timeline)),
-    }
-
-
-def _lines(told: Shown, limit: int) -> Iterator[str]:
+def _lines(told: Shown) -> Iterator[str]:
+    """Yield everything about a run but its status and its history."""
     run = told.run
     name = f"{run.workflow}@{run.version}" if run.version else run.workflow
+    driven = f"driven by worker {one_line(run.owner)}" if run.owner else "not driven now"
+    deaths = f"; workers that died with it in a row: {run.deaths}" if run.deaths else ""
     yield f"workflow: {one_line(name)}"
     yield f"started:  {moment(run.started_at)}, last changed {length(run.seconds)} later"
-    yield f"taken up: {'once' if run.claims == 1 else f'{run.claims} times'}, {_owner(run)}"
+    yield f"taken up: {'once' if run.claims == 1 else f'{run.claims} times'}, {driven}{deaths}"
     if told.lock is not None and not told.lock.worker:
         yield f"run lock: held by {one_line(told.lock.holder)} until {moment(told.lock.expires_at)}"
     for title, value in (("input:   ", run.input), ("progress:", run.progress), ("result:  ", run.result)):
@@ -376,12 +363,6 @@ def _lines(told: Shown, limit: int) -> Iterator[str]:
         first, *others = timeline_lines(told.timeline, width=terminal_width() or WIDEST)
         yield f"timeline: {first}"
         yield from (one_line(mask_text(line)) for line in others)
-    yield from _history(told, limit)
-
-
-def _owner(run: RunInfo) -> str:
-    deaths = f"; workers that died with it in a row: {run.deaths}" if run.deaths else ""
-    return (f"driven by worker {one_line(run.owner)}" if run.owner else "not driven now") + deaths
 
 
 def _belongings(told: Shown) -> Iterator[str]:
@@ -393,18 +374,10 @@ def _belongings(told: Shown) -> Iterator[str]:
         yield f"child:    {one_line(child.id)}: {status_words(child)}"
 
 
-def _history(told: Shown, limit: int) -> Iterator[str]:
-    entries = told.history[-limit:] if limit else ()
-    left_out = len(told.history) - len(entries)
-    number = "1 entry" if len(told.history) == 1 else f"{len(told.history):,} entries"
-    yield f"history:  {number}" + (f", the last {len(entries)} of them" if left_out else "")
-    yield from (history_line(entry, told.run.started_at) for entry in entries)
-
-
 # --- ``standfast runs tail``: follow a run until it has ended ------------------------------------------------------
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks, if nothing tells earlier."""
+"""Seconds between two looks if no notification comes earlier."""
 
 
 @click.command("tail")
@@ -413,7 +386,7 @@ LOOK_EVERY = 1.0
 @target_options
 @click.pass_context
 def tail_run(context: click.Context, run_id: str, *, as_json: bool) -> None:
-    """Print what RUN has done and what it does, until it has ended.
+    """Print what RUN has done and what it does, until it ends.
 
     Exits with 0 if it completed and with 5 if it ended otherwise. With --json, one JSON document a line.
     """
@@ -438,18 +411,14 @@ async def follow(target: Target, run_id: str, *, as_json: bool) -> RunInfo:
 
 
 async def _tell_history(space: sf.Space, run: RunInfo, number: int, *, as_json: bool) -> int:
-    """Print what is new in a history; return how many entries that were."""
+    """Print what is new in a history; return the number of its entries."""
     entries = await read_history(space, run.id, first=number)
     for entry in entries:
-        _tell_entry(run, entry, as_json=as_json)
+        if as_json:
+            click.echo(msgspec.json.encode({"entry": as_data(entry)}).decode())
+        else:
+            click.echo(history_line(entry, run.started_at))
     return len(entries)
-
-
-def _tell_entry(run: RunInfo, entry: HistoryEntry, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode({"entry": as_data(entry)}).decode())
-    else:
-        click.echo(history_line(entry, run.started_at))
 
 
 def _tell_status(run: RunInfo, *, as_json: bool) -> None:
@@ -471,26 +440,24 @@ def _tell_status(run: RunInfo, *, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("value", metavar="[JSON]", default="null")
 @click.option("--text", is_flag=True, help="The value is plain text, not JSON.")
-@click.option("--id", "signal_id", metavar="ID", help="Sent again with the same id, it is the same signal.")
+@click.option(
+    "--id", "signal_id", metavar="ID", help="A signal that is sent again with the same id is the same signal."
+)
 @json_option
 @target_options
 @click.pass_obj
 def signal_run(target: Target, /, run_id: str, name: str, value: str, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Send the signal NAME to RUN, with a value if there is one. It waits until the run takes it."""
-    sent = value if options["text"] else _parsed(value)
+    """Send the signal NAME to RUN, with a value if one is given. The signal waits until the run takes it."""
+    try:
+        sent: object = value if options["text"] else msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        raise click.UsageError(f"The value is not JSON: {value!r:.80}. Plain text needs --text.") from None
     is_new = ask_engine(target, lambda engine: engine.signal(run_id, name, sent, signal_id=options["signal_id"]))
     if options["as_json"]:
         print_json({"run": run_id, "signal": name, "is_new": is_new})
     else:
         words = "is sent to" if is_new else "was sent before to"
         click.echo(f"{one_line(name)} {words} {one_line(run_id)}")
-
-
-def _parsed(value: str) -> object:
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        raise click.UsageError(f"The value is not JSON: {value!r:.80}. Plain text needs --text.") from None
 
 
 # --- ``standfast runs start``: start a run by the name of its workflow, without its code ---------------------------
@@ -516,31 +483,42 @@ class Options(TypedDict):
     "given",
     metavar="JSON",
     default="{}",
-    help="The arguments: an object by name, or an array by place; - reads it from stdin.",
+    help="The arguments: an object by name, or an array by position; - reads them from stdin.",
 )
-@click.option("--id", "run_id", metavar="ID", help="The run's id; the same start with the same id is the same run.")
-@click.option("--key", metavar="TEXT", help="An idempotency key: like an id, for a run whose id does not matter.")
-@click.option("--delay", type=LENGTH, default="0s", help='How long to wait before it begins, like "5 minutes".')
-@click.option("--tag", "tags", metavar="WORD", multiple=True, help="A word to find it by; may be repeated.")
-@click.option("--unknown", is_flag=True, help="Start it also if no worker has had such a workflow yet.")
+@click.option(
+    "--id", "run_id", metavar="ID", help="The id of the run; the same start with the same id is the same run."
+)
+@click.option("--key", metavar="TEXT", help="An idempotency key: works like an id, where the id does not matter.")
+@click.option("--delay", type=LENGTH, default="0s", help='How long to wait before it begins, such as "5 minutes".')
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="A tag to find it by; may be repeated.")
+@click.option("--unknown", is_flag=True, help="Start it even if no worker has had this workflow yet.")
 @click.option("--wait", is_flag=True, help="Follow the run until it has ended, as tail does.")
 @json_option
 @target_options
 @click.pass_context
 def start_run(context: click.Context, /, name: str, **options: Unpack[Options]) -> None:
-    """Start a run of the workflow NAME. It is durable when the command returns, and a worker takes it up.
+    """Start a run of the workflow NAME. It is durable when the command returns, and a worker executes it.
 
     Workers tell the store which workflows they have, so the code is not needed here. With --wait, exits with 0 if the
     run completed and with 5 if it ended otherwise.
     """
     target = context.ensure_object(Target)
     arguments = _parsed_input(sys.stdin.read() if options["given"] == "-" else options["given"])
-    try:
-        info, is_new = asyncio.run(_start(target, name, arguments, options))
-    except UnknownWorkflowError as problem:
-        fail(problem, NOT_THERE)
-    except (WrongArgumentsError, DeclarationError, InvalidArgumentError) as problem:
-        fail(problem, NOT_TYPED)
+
+    async def start(engine: sf.Engine) -> tuple[RunInfo, bool]:
+        run = await engine.start(
+            name,
+            *(arguments if isinstance(arguments, list) else ()),
+            kwargs=arguments if isinstance(arguments, dict) else None,
+            id=options["run_id"],
+            idempotency_key=options["key"],
+            delay=options["delay"],
+            tags=options["tags"],
+            unknown="start" if options["unknown"] else "raise",
+        )
+        return await run.info(), run.is_new
+
+    info, is_new = ask_engine(target, start)
     _report_start(target, info, is_new=is_new, options=options)
     if options["wait"]:
         ended = asyncio.run(follow(target, info.id, as_json=options["as_json"]))
@@ -555,23 +533,6 @@ def _parsed_input(text: str) -> dict[str, Any] | list[Any]:
         raise click.UsageError(problem) from None
     except msgspec.DecodeError as problem:
         raise click.UsageError(f"The input is not JSON ({problem}): {text!r:.80}") from None
-
-
-async def _start(
-    target: Target, name: str, arguments: dict[str, Any] | list[Any], options: Options
-) -> tuple[RunInfo, bool]:
-    async with talking(target) as engine:
-        run = await engine.start(
-            name,
-            *(arguments if isinstance(arguments, list) else ()),
-            kwargs=arguments if isinstance(arguments, dict) else None,
-            id=options["run_id"],
-            idempotency_key=options["key"],
-            delay=options["delay"],
-            tags=options["tags"],
-            unknown="start" if options["unknown"] else "raise",
-        )
-        return await run.info(), run.is_new
 
 
 def _report_start(target: Target, info: RunInfo, *, is_new: bool, options: Options) -> None:
@@ -594,7 +555,7 @@ def _report_start(target: Target, info: RunInfo, *, is_new: bool, options: Optio
 
 @click.group()
 def runs() -> None:
-    """Look at the runs of workflows, and talk to them."""
+    """Start, list, follow and change runs of workflows."""
 
 
 for _command in (start_run, list_runs, show_run, tail_run, signal_run):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -14,7 +14,6 @@ from standfast.cli.target import (
     MOST_COMPLETED,
     NOT_THERE,
     Target,
-    carried_out,
     completing,
     confirm,
     end,
@@ -26,14 +25,17 @@ from standfast.locks.inspect import counted, length, moment, one_line
 from standfast.workflows.schedules.spec import OVERLAPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    import standfast as sf
     from standfast.clock import Instant
-    from standfast.workflows.schedules.schedules import ScheduleInfo, Tick
+    from standfast.workflows.schedules.schedules import ScheduleInfo, Schedules
+
+T = TypeVar("T")
 
 SHOWN_TICKS = 10
-"""How many ticks of a backfill are shown to people; programs get all."""
+"""How many ticks of a backfill are printed as text; JSON has all."""
 
 
 async def _names(target: Target) -> list[str]:
@@ -57,8 +59,8 @@ def _argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @target_options
 @click.pass_obj
 def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
-    """List the schedules: when they fire, in words, when they do so next, and whether they are late."""
-    found, now = carried_out(_read(target))
+    """List the schedules: when they fire, and if they are late."""
+    found, now = _ask(target, lambda schedules: schedules.list(), looks=True)
     listed = found[:limit]
     if as_json:
         print_json({"schedules": [_data(each, now) for each in listed], "more": len(found) > limit})
@@ -71,10 +73,13 @@ def list_schedules(target: Target, limit: int, *, as_json: bool) -> None:
         click.echo("there are no schedules")
 
 
-async def _read(target: Target) -> tuple[tuple[ScheduleInfo, ...], Instant]:
-    async with talking(target, looks=True) as engine:
-        found = await engine.schedules.list()
-        return found, engine.runtime.now()
+def _ask(target: Target, work: Callable[[Schedules], Awaitable[T]], *, looks: bool = False) -> tuple[T, Instant]:
+    """Ask the schedules of the store for something; return the answer and the time by the store."""
+
+    async def ask(engine: sf.Engine) -> tuple[T, Instant]:
+        return await work(engine.schedules), engine.runtime.now()
+
+    return ask_engine(target, ask, looks=looks)
 
 
 def _data(info: ScheduleInfo, now: Instant) -> dict[str, Any]:
@@ -106,13 +111,19 @@ def _state(info: ScheduleInfo, now: Instant) -> str:
 
 @click.command("show")
 @_argument
-@click.option("--ticks", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many ticks to come.")
+@click.option(
+    "--ticks", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many of the next ticks to show."
+)
 @json_option
 @target_options
 @click.pass_obj
 def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool) -> None:
-    """Show everything about SCHEDULE: when it fires, its next ticks, what it started, and what went wrong."""
-    info, upcoming, now = carried_out(_show(target, schedule_id, ticks))
+    """Show everything about SCHEDULE. It shows the next ticks, what was started, and what went wrong."""
+
+    async def read(schedules: Schedules) -> tuple[ScheduleInfo, tuple[Instant, ...]]:
+        return await schedules.get(schedule_id), await schedules.next_ticks(schedule_id, ticks)
+
+    (info, upcoming), now = _ask(target, read, looks=True)
     if as_json:
         print_json({"schedule": _data(info, now), "next": upcoming})
         return
@@ -135,30 +146,19 @@ def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool
         click.echo(f"{title if not number else ' ' * len(title)}{moment(tick)}")
 
 
-async def _show(target: Target, schedule_id: str, ticks: int) -> tuple[ScheduleInfo, tuple[Instant, ...], Instant]:
-    async with talking(target, looks=True) as engine:
-        info = await engine.schedules.get(schedule_id)
-        return info, await engine.schedules.next_ticks(schedule_id, ticks), engine.runtime.now()
-
-
 # --- ``standfast schedules pause``, ``resume`` and ``trigger`` -----------------------------------------------------
 
 
 @click.command("pause")
 @_argument
-@click.option("--note", metavar="TEXT", default="", help="Why; it is shown with the schedule.")
+@click.option("--note", metavar="TEXT", default="", help="Why; shown with the schedule.")
 @json_option
 @target_options
 @click.pass_obj
 def pause_schedule(target: Target, schedule_id: str, note: str, *, as_json: bool) -> None:
-    """Let SCHEDULE fire no longer, until it is resumed. Runs that wait for their turn are cancelled; others go on."""
-    info, now = carried_out(_pause(target, schedule_id, note))
+    """Stop SCHEDULE from firing until it is resumed. Runs that wait for their turn are cancelled; others go on."""
+    info, now = _ask(target, lambda schedules: schedules.pause(schedule_id, note))
     _report(info, now, f"{one_line(schedule_id)} is paused", as_json=as_json)
-
-
-async def _pause(target: Target, schedule_id: str, note: str) -> tuple[ScheduleInfo, Instant]:
-    async with talking(target) as engine:
-        return await engine.schedules.pause(schedule_id, note), engine.runtime.now()
 
 
 @click.command("resume")
@@ -167,15 +167,10 @@ async def _pause(target: Target, schedule_id: str, note: str) -> tuple[ScheduleI
 @target_options
 @click.pass_obj
 def resume_schedule(target: Target, schedule_id: str, *, as_json: bool) -> None:
-    """Let a paused SCHEDULE fire again, from its next tick on. Ticks in the pause are not made up for: see backfill."""
-    info, now = carried_out(_resume(target, schedule_id))
+    """Let a paused SCHEDULE fire again, from its next tick on. For ticks that passed meanwhile, see backfill."""
+    info, now = _ask(target, lambda schedules: schedules.resume(schedule_id))
     following = "" if info.next_at is None else f", next at {moment(info.next_at)}"
     _report(info, now, f"{one_line(schedule_id)} fires again{following}", as_json=as_json)
-
-
-async def _resume(target: Target, schedule_id: str) -> tuple[ScheduleInfo, Instant]:
-    async with talking(target) as engine:
-        return await engine.schedules.resume(schedule_id), engine.runtime.now()
 
 
 def _report(info: ScheduleInfo, now: Instant, words: str, *, as_json: bool) -> None:
@@ -186,7 +181,7 @@ def _report(info: ScheduleInfo, now: Instant, words: str, *, as_json: bool) -> N
 
 
 _overlap = click.option(
-    "--overlap", type=click.Choice(OVERLAPS), help="What to do while a run is unfinished, if not what is the rule."
+    "--overlap", type=click.Choice(OVERLAPS), help="What to do while a run is unfinished, instead of the default."
 )
 
 
@@ -197,7 +192,7 @@ _overlap = click.option(
 @target_options
 @click.pass_obj
 def trigger_schedule(target: Target, schedule_id: str, overlap: Any, *, as_json: bool) -> None:  # noqa: ANN401 -- one of the choices
-    """Start a run of SCHEDULE now, whatever the time is, and also if it is paused. Its code is not needed here."""
+    """Start a run of SCHEDULE now, even if it is paused. Its code is not needed here."""
     run_id = ask_engine(target, lambda engine: engine.schedules.trigger(schedule_id, overlap=overlap)).id
     if as_json:
         print_json({"schedule": schedule_id, "run": run_id})
@@ -211,22 +206,29 @@ def trigger_schedule(target: Target, schedule_id: str, overlap: Any, *, as_json:
 @click.command("backfill")
 @_argument
 @click.option("--from", "start", type=MOMENT, required=True, help="The first moment, or how long ago: '2 hours'.")
-@click.option("--to", "stop", type=MOMENT, default="0s", help="The moment after the last; now if not given.")
+@click.option("--to", "stop", type=MOMENT, default="0s", help="The moment after the last.  [default: now]")
 @_overlap
-@click.option("--dry-run", is_flag=True, help="Only say which ticks would be made up for.")
+@click.option("--dry-run", is_flag=True, help="Only print the ticks that would be made up for.")
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
 def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop: datetime, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    """Start the runs of the ticks of SCHEDULE in a stretch of the past, the oldest first.
+    """Start the runs of past ticks of SCHEDULE, oldest first.
 
-    A tick that has had its run does not get another one. By default they wait for each other.
+    A tick that has had its run does not get another one. By default the runs wait for each other.
     """
     ticks = ask_engine(target, lambda engine: engine.schedules.ticks(schedule_id, start, stop))
     missing = [tick for tick in ticks if not tick.is_started]
+    if options["dry_run"] and options["as_json"]:
+        print_json({"schedule": schedule_id, "ticks": msgspec.to_builtins(ticks), "dry_run": True})
+        return
     if options["dry_run"]:
-        _tell_ticks(schedule_id, ticks, missing, as_json=options["as_json"])
+        click.echo(f"{len(missing):,} of {len(ticks):,} ticks would be made up for; nothing was done")
+        for tick in missing[:SHOWN_TICKS]:
+            click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
+        if len(missing) > SHOWN_TICKS:
+            click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
         return
     if not missing:
         end(f"no tick of {one_line(schedule_id)} is to be made up for: {len(ticks):,} have had their run", NOT_THERE)
@@ -240,23 +242,12 @@ def backfill_schedule(target: Target, /, schedule_id: str, start: datetime, stop
         click.echo(f"started {counted(len(started), 'run')} of {one_line(schedule_id)}")
 
 
-def _tell_ticks(schedule_id: str, ticks: tuple[Tick, ...], missing: list[Tick], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"schedule": schedule_id, "ticks": msgspec.to_builtins(ticks), "dry_run": True})
-        return
-    click.echo(f"{len(missing):,} of {len(ticks):,} ticks would be made up for; nothing was done")
-    for tick in missing[:SHOWN_TICKS]:
-        click.echo(f"  {moment(tick.nominal_at)}  {one_line(tick.run)}")
-    if len(missing) > SHOWN_TICKS:
-        click.echo(f"  and {len(missing) - SHOWN_TICKS:,} more")
-
-
 # --- ``standfast schedules`` ---------------------------------------------------------------------------------------
 
 
 @click.group()
 def schedules() -> None:
-    """Look at schedules, pause and resume them, start their runs now, and make up for missed ticks."""
+    """List, pause, resume, trigger and backfill schedules."""
 
 
 for _command in (

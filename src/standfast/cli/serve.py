@@ -17,8 +17,6 @@ from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.request import Principal
 
 if TYPE_CHECKING:
-    import contextlib
-    import socket
     from collections.abc import Callable
 
     from standfast.web.app import App
@@ -32,7 +30,7 @@ HOST, PORT = "127.0.0.1", 8_000
 
 
 def _app() -> Wanted[App]:
-    """Return what is to be found; it needs what is not installed with Standfast alone."""
+    """Return the application that is wanted; its class needs an extra."""
     try:
         from standfast.web.app import App  # noqa: PLC0415 -- comes with an extra
     except ModuleNotFoundError as problem:
@@ -48,40 +46,40 @@ def _limit(name: str, default: str | int | None, words: str) -> Callable[[Any], 
 
 @click.command()
 @click.argument("name", metavar="MODULE:APP")
-@click.option("--host", metavar="ADDRESS", help=f"Where to listen.  [default: {HOST}]")
-@click.option("--port", metavar="NUMBER", type=int, help=f"Where to listen; 0 for any.  [default: {PORT}]")
+@click.option("--host", metavar="ADDRESS", help=f"The address to listen at.  [default: {HOST}]")
+@click.option("--port", metavar="NUMBER", type=int, help=f"The port to listen on; 0 for any.  [default: {PORT}]")
 @click.option("--uds", metavar="FILE", default="", help="Listen at a unix socket that only its owner can open.")
 @click.option(
     "--trust-proxy",
     "proxies",
     metavar="ADDRESS",
     multiple=True,
-    help="A proxy, or a network of them, that says where requests come from; unix for one at --uds. May be repeated.",
+    help="A proxy, or a network of them, that may say where requests come from; unix: at --uds. May be repeated.",
 )
-@_limit("--header-bytes", 32_768, "Bytes of the headers of one request.")
-@_limit("--headers", 100, "How many headers one request has.")
-@_limit("--header-time", "10s", "Time for headers to arrive.")
-@_limit("--body-time", "60s", "Time for a body to arrive, at any address.")
-@_limit("--body-rate", 500, "Bytes of a body that arrive in a second, on average.")
-@_limit("--body-grace", "5s", "Time before that is looked at.")
-@_limit("--idle", "75s", "Time that a connection may be open between two requests.")
-@_limit("--connections", 2_000, "How many connections are open.")
-@_limit("--connections-per-address", None, "How many of them from one address.  [default: half of them]")
+@_limit("--header-bytes", 32_768, "The most bytes of headers in one request.")
+@_limit("--headers", 100, "The most headers in one request.")
+@_limit("--header-time", "10s", "Time for the headers to arrive.")
+@_limit("--body-time", "60s", "Time for a body to arrive, whatever the address.")
+@_limit("--body-rate", 500, "The fewest bytes of a body that must arrive in a second, on average.")
+@_limit("--body-grace", "5s", "Time before --body-rate is checked.")
+@_limit("--idle", "75s", "Time that a connection may stay open between two requests.")
+@_limit("--connections", 2_000, "The most open connections.")
+@_limit("--connections-per-address", None, "The most of them from one address.  [default: half of them]")
 @listen_option
-@click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time for requests to end.")
+@click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time for requests to end when stopped.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
-@click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
+@click.option("--quiet", is_flag=True, help="Print nothing but why it failed.")
 @log_options
 @click.pass_context
 def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> None:  # noqa: ANN401 -- click hands over texts and numbers
-    """Serve an application until a signal says to stop.
+    """Serve an application until a signal stops it.
 
-    MODULE:APP names an sf.App, or a function that returns one; without :APP it is called app. SIGTERM or SIGINT takes
-    no more requests and lets those under way end; a second one ends it at once, and others go on with its runs when
-    they notice.
+    MODULE:APP names an sf.App, or a function that returns one; the default for APP is app. After SIGTERM or SIGINT it
+    takes no more requests and lets those under way end. A second signal ends it at once; other processes resume its
+    runs when they notice.
 
-    An application without authentication is served on this machine only, and to callers with its token: it is shown
-    on the terminal, or is what STANDFAST_TOKEN says. At --uds the file decides, and no token is needed.
+    An application without authentication is served on this machine only, to callers that have its token. The token is
+    shown on the terminal, or set by STANDFAST_TOKEN. At --uds the mode of the file decides, and no token is needed.
 
     \b
     standfast serve shop.web:app --port 8080
@@ -101,7 +99,7 @@ def serve(context: click.Context, /, name: str, app_dir: str, **given: Any) -> N
 
 
 def _edge(given: dict[str, Any]) -> Edge:
-    """Return what the options say about what is taken from anybody."""
+    """Return the limits of connections that the options give, and the proxies that are trusted."""
     from standfast.cli.http_server import connections, descriptors  # noqa: PLC0415 -- comes with an extra
     from standfast.web.edge import Edge, EdgeLimits  # noqa: PLC0415 -- for this command only
 
@@ -120,22 +118,18 @@ def _edge(given: dict[str, Any]) -> Edge:
 
 
 async def _run_server(found: object, name: str, given: dict[str, Any], edge: Edge, grace: float) -> int:
-    from standfast.cli.http_server import run  # noqa: PLC0415 -- comes with an extra
+    from standfast.cli.http_server import on_file, on_port, run  # noqa: PLC0415 -- comes with an extra
 
     app = await made(found, name, _app())
     token = "" if app.is_guarded else _token(app, name, given, is_needed=not edge.is_private)
-    with _listening(app, given) as listener:
+    if given["uds"]:
+        place = on_file(given["uds"])
+    else:
+        port = PORT if given["port"] is None else given["port"]
+        place = on_port(given["host"] or HOST, port, app.limits.patience)
+    with place as listener:
         more: dict[str, Any] = {"has_log": given["has_log"], "place": listen_at(given["listen"])}
         return await run(app, name, listener, edge, grace, shows=token, quiet=given["quiet"], **more)
-
-
-def _listening(app: App, given: dict[str, Any]) -> contextlib.AbstractContextManager[socket.socket]:
-    from standfast.cli.http_server import on_file, on_port  # noqa: PLC0415 -- comes with an extra
-
-    if given["uds"]:
-        return on_file(given["uds"])
-    port = PORT if given["port"] is None else given["port"]
-    return on_port(given["host"] or HOST, port, app.limits.patience)
 
 
 def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> str:
@@ -143,8 +137,10 @@ def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> st
 
     It is shown on a terminal only: what is printed elsewhere is kept, in a journal or a file that others read.
     """
+    from standfast.web.asgi import is_loopback  # noqa: PLC0415 -- for this command only
+
     host = given["host"] or HOST
-    if is_needed and not _is_this_machine(host):
+    if is_needed and not is_loopback(host):
         advice = "Give the app authenticate=..., for instance sf.web.BearerTokens({...}), or leave --host at 127.0.0.1."
         end(f"without authentication, {name} is served on this machine only, not on {host}", NOT_LOADED, advice)
     if known := os.environ.get(TOKEN, ""):
@@ -161,28 +157,24 @@ def _token(app: App, name: str, given: dict[str, Any], *, is_needed: bool) -> st
     return app.token
 
 
-def _is_this_machine(host: str) -> bool:
-    from standfast.web.asgi import is_loopback  # noqa: PLC0415 -- for this command only
-
-    return is_loopback(host)
-
-
 # --- ``standfast mcp``: offer the tools of an application over stdin and stdout ------------------------------------
 
 
 @click.command()
 @click.argument("name", metavar="MODULE:APP")
-@click.option("--as", "user", metavar="USER", default="", help="Who calls the tools; without a name by default.")
-@click.option("--role", "roles", metavar="ROLE", multiple=True, help="A role that the user has; may be given again.")
-@click.option("--list", "is_list", is_flag=True, help="Say which tools there are and what they collide by, and end.")
+@click.option(
+    "--as", "user", metavar="USER", default="", help="The user who calls the tools; by default one without a name."
+)
+@click.option("--role", "roles", metavar="ROLE", multiple=True, help="A role of the user; may be repeated.")
+@click.option("--list", "is_list", is_flag=True, help="List the tools and what they collide by, and exit.")
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.pass_context
 def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], app_dir: str, *, is_list: bool) -> None:
-    """Offer the tools of an application to the program that starts this one.
+    """Serve the tools of an application over stdin and stdout.
 
-    It speaks the Model Context Protocol over stdin and stdout, until stdin ends. MODULE:APP names an sf.App with tools,
-    or a function that returns one. Its user is trusted: there are no credentials. Tools are called for the
-    tenant of --tenant.
+    It speaks the Model Context Protocol to the program that starts it, until stdin ends. MODULE:APP names an sf.App
+    with tools, or a function that returns one. The user is trusted: there are no credentials. --tenant names the tenant
+    that tools are called for.
 
     \b
     standfast mcp shop.web:app --as ada --role clerk

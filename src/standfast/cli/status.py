@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from standfast.cli.output import json_option, print_json
-from standfast.cli.runs import talking
+from standfast.cli.runs import ask_engine
 from standfast.cli.target import FAILED, LENGTH, NEEDS_A_PERSON, Target, fail, target_options
 from standfast.errors import StoreError
 from standfast.locks.inspect import counted, length, moment, one_line
@@ -30,10 +29,10 @@ UNFINISHED = ("pending", "running", "suspended", "quarantined")
 
 
 def threshold_options(command: F) -> F:
-    """Let a command take from when on something needs a person."""
-    text = "How long a line may be waited for."
+    """Let a command take ``--lately`` and ``--patience``: from when on something needs a person."""
+    text = "How long a wait in a line may last."
     command = click.option("--patience", type=LENGTH, default="10 minutes", show_default=True, help=text)(command)
-    text = "How long ago a failure still counts."
+    text = "How old a failure may be that still counts."
     return click.option("--lately", type=LENGTH, default="1 day", show_default=True, help=text)(command)
 
 
@@ -44,13 +43,13 @@ def threshold_options(command: F) -> F:
 @target_options
 @click.pass_context
 def status(context: click.Context, lately: Duration, patience: Duration, *, check: bool, as_json: bool) -> None:
-    """Show the store, the workers, the runs, and what needs a person. Nothing is changed by looking.
+    """Show the store, the workers, the runs, and what needs a person. It changes nothing.
 
-    Exits with 0 if nothing needs a person, with 6 if something does, and with 1 if the store cannot be asked.
+    Exits with 0 if nothing needs a person, with 6 if something does, and with 1 if the store does not answer.
     """
     target = context.ensure_object(Target)
     try:
-        seen = asyncio.run(_read(target, lately, patience))
+        seen = ask_engine(target, lambda engine: look(engine, target, lately, patience), looks=True)
     except StoreError as problem:
         if not as_json:
             fail(problem)
@@ -64,11 +63,6 @@ def status(context: click.Context, lately: Duration, patience: Duration, *, chec
         for line in screen(seen, target):
             click.echo(line)
     context.exit(NEEDS_A_PERSON if seen.concerns else 0)
-
-
-async def _read(target: Target, lately: Duration, patience: Duration) -> Overview:
-    async with talking(target, looks=True) as engine:
-        return await look(engine, target, lately, patience)
 
 
 async def look(engine: sf.Engine, target: Target, lately: Duration, patience: Duration) -> Overview:
@@ -94,25 +88,26 @@ def check_line(seen: Overview) -> str:
 
 def screen(seen: Overview, target: Target) -> Iterator[str]:
     """Yield the lines of one screen."""
-    yield f"store:    {_store(seen)}"
+    store = seen.store
+    size = "" if store.size is None else f", {megabytes(store.size)}"
+    records = "" if store.records is None else f", about {counted(store.records, 'record')}"
+    address = f" at {one_line(store.address)}" if store.address else ""
+    yield f"store:    {store.backend}{address}, answers in {store.round_trip * 1000:.3g} ms{size}{records}"
     yield f"place:    namespace {one_line(seen.namespace)}, tenant {one_line(seen.tenant)}, at {moment(seen.at)}"
     yield f"workers:  {_workers(seen)}"
     yield f"runs:     {_runs(seen, UNFINISHED)}; {seen.ready} ready for a worker"
     yield f"ended:    {_runs(seen, ('completed', 'failed', 'timed_out', 'cancelled'))}; {seen.ended} in the last minute"
-    yield from _waits(seen)
+    if seen.lines:
+        first = seen.lines[0]
+        among = ", of those looked at" if seen.more_lines else ""
+        longest = f"{one_line(first.key)}: {length(first.waited or 0.0)}, {first.waiting:,} waiting{among}"
+        yield f"waits:    the longest is for {longest}"
     if not seen.concerns:
         yield click.style("nothing needs a person", fg="green")
         return
     yield click.style("needs a person:", fg="red", bold=True)
     for concern in seen.concerns:
         yield from concern_lines(concern, target)
-
-
-def _store(seen: Overview) -> str:
-    size = "" if seen.store.size is None else f", {megabytes(seen.store.size)}"
-    records = "" if seen.store.records is None else f", about {counted(seen.store.records, 'record')}"
-    address = f" at {one_line(seen.store.address)}" if seen.store.address else ""
-    return f"{seen.store.backend}{address}, answers in {seen.store.round_trip * 1000:.3g} ms{size}{records}"
 
 
 def megabytes(size: int) -> str:
@@ -136,16 +131,6 @@ def _workers(seen: Overview) -> str:
 
 def _runs(seen: Overview, statuses: tuple[str, ...]) -> str:
     return ", ".join(f"{seen.runs[status]} {status.replace('_', ' ')}" for status in statuses)
-
-
-def _waits(seen: Overview) -> Iterator[str]:
-    if seen.lines:
-        first = seen.lines[0]
-        among = "" if not seen.more_lines else ", of those looked at"
-        yield (
-            f"waits:    the longest is for {one_line(first.key)}: {length(first.waited or 0.0)}, "
-            f"{first.waiting:,} waiting{among}"
-        )
 
 
 def concern_lines(concern: Concern, target: Target) -> Iterator[str]:

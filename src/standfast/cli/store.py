@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 @store_option
 @click.pass_obj
 def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
-    """Take every process for gone that the store knows of, in all namespaces and tenants.
+    """Void what processes hold, after a backup was restored.
 
-    For a store that was restored from a backup, before anything is started on it: what was held when the
-    backup was made is held no longer, and the next holder gets a higher fence. Runs are taken up by new workers.
+    Every process that the store knows of counts as gone, in all namespaces and tenants. Run it on a store that was
+    restored from a backup, before any program is started on it. What was held when the backup was made is held no
+    longer, and the next holder gets a higher fence. New workers resume the runs.
     """
     confirm("Every process that uses this store loses what it holds. Go on?", yes=yes)
     fenced = target.ask_store(lambda store: fence_store(store, actor=target.actor))
@@ -51,17 +52,20 @@ def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
 
 
 @click.command("accept-loss")
-@click.option("--seen", metavar="FENCE", type=click.IntRange(0), default=0, help="The highest fence known elsewhere.")
+@click.option(
+    "--seen", metavar="FENCE", type=click.IntRange(0), default=0, help="The highest fence that is known elsewhere."
+)
 @yes_option
 @json_option
 @store_option
 @click.pass_obj
 def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -> None:
-    """Go on with what a store has after it lost commits that it had acknowledged, in all namespaces and tenants.
+    """Continue after a store has lost commits that it acknowledged.
 
-    For a store whose processes ended with StoreRewoundError: a replica took over that lacked the last commits.
-    Every fence from now on is higher than any that was given out, the lost ones included, and every process that
-    the store knows of is taken for gone. Look first at what was lost; then run this, and start the processes anew.
+    For a store whose processes ended with StoreRewoundError: a replica without the last commits took over. Every fence
+    from now on is higher than any that was given out, the lost ones included, and every process that the store knows
+    of counts as gone, in all namespaces and tenants. First find out what was lost. Then run this, and start the
+    processes again.
 
     \b
     standfast accept-loss --store postgresql://db/app --yes
@@ -75,7 +79,7 @@ def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -
         click.echo(f"fenced {fenced.presences:,} processes, {fenced.workers:,} of them workers; start them anew")
 
 
-# --- files that a store is exported to and imported from, and how far that is --------------------------------------
+# --- files that a store is exported to and imported from, and the progress of that ---------------------------------
 
 PIPE: Final = "-"
 
@@ -134,7 +138,7 @@ def existing_file(name: str) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def telling(verb: str) -> Generator[Callable[..., None]]:
-    """Tell a terminal how many records were moved; yields what is called with the number so far, and of all."""
+    """Tell a terminal how many records were moved; yields a function that takes the number so far, and that of all."""
     is_shown = sys.stderr.isatty()
     has_told = False
 
@@ -157,36 +161,42 @@ def telling(verb: str) -> Generator[Callable[..., None]]:
 
 @click.command("export")
 @click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
-@click.option("--namespace", "namespaces", metavar="NAME", multiple=True, help="Only this one; may be repeated [all].")
+@click.option(
+    "--namespace",
+    "namespaces",
+    metavar="NAME",
+    multiple=True,
+    help="Only this namespace; may be repeated.  [default: all]",
+)
 @yes_option
 @json_option
 @store_option
 @click.pass_obj
 def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
-    """Write everything in the store to FILE, all namespaces and tenants; '-' is stdout.
+    """Write everything in the store to FILE. That is all namespaces and tenants; '-' is stdout.
 
-    From then on the store takes no writes, by anybody: programs that use it are told that it was moved. Import the file
-    into another store, and let them open that one. To go on with this one after all, there is 'standfast thaw'.
+    From then on the store refuses all writes, and programs that use it are told that it was moved. Import the file into
+    another store, and let the programs open that one. To keep using this store instead, run 'standfast thaw'.
 
-    Processes do not move: what they held falls, and their runs are taken up by others.
+    Processes do not move: what they held is released, and other workers resume their runs.
 
-    With --namespace the whole store is frozen all the same. Thaw it when that namespace is no longer used here.
+    With --namespace the whole store is frozen, too. Thaw it once that namespace is no longer used here.
     """
     confirm("This store takes no writes from then on. Export it?", yes=yes)
     if not namespaces and "namespace" in target.said and target.namespace != "default":
         namespaces = (target.namespace,)  # said in front of the command
-    footer = asyncio.run(_export(target, file, namespaces))
+
+    async def export() -> ExportFooter:
+        async with target.opened_store() as store:
+            with telling("exported") as tell:
+                return await export_store(store, new_file(file), tell, namespaces=namespaces, actor=target.actor)
+
+    footer = asyncio.run(export())
     if as_json and file != PIPE:
         facts = {"records": footer.records, "highest_version": footer.highest, "sha256": footer.sha256}
         print_json({"file": file, **facts})
     else:
         click.echo(f"exported {footer.records:,} records; the store takes no more writes", err=file == PIPE)
-
-
-async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> ExportFooter:
-    async with target.opened_store() as store:
-        with telling("exported") as tell:
-            return await export_store(store, new_file(file), tell, namespaces=namespaces, actor=target.actor)
 
 
 # --- ``standfast import``: everything in a file, into an empty store -----------------------------------------------
@@ -198,23 +208,23 @@ async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> Exp
 @store_option
 @click.pass_obj
 def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
-    """Write everything in FILE into the store, which must be empty; '-' is stdin.
+    """Import FILE into the store, which must be empty; '-' is stdin.
 
-    Nothing is written unless the file is whole. Until all of it is there, the store takes no other writes. If this is
-    interrupted, repeat it with the same file.
+    Nothing is written unless the file is complete. Until all of it is imported, the store refuses other writes. If this
+    is interrupted, run it again with the same file.
     """
-    footer = asyncio.run(_import(target, file))
+
+    async def write() -> ExportFooter:
+        with existing_file(file) as source:
+            async with target.opened_store(create=True) as store:
+                with telling("imported") as tell:
+                    return await import_store(store, source, file, tell, actor=target.actor)
+
+    footer = asyncio.run(write())
     if as_json:
         print_json({"file": file, "records": footer.records, "highest_version": footer.highest})
     else:
         click.echo(f"imported {footer.records:,} records; the store is in use from now on")
-
-
-async def _import(target: Target, file: str) -> ExportFooter:
-    with existing_file(file) as source:
-        async with target.opened_store(create=True) as store:
-            with telling("imported") as tell:
-                return await import_store(store, source, file, tell, actor=target.actor)
 
 
 # --- ``standfast thaw``: let a store take writes again that was exported, or not imported to the end ---------------
@@ -231,9 +241,9 @@ _REASONS = {
 @store_option
 @click.pass_obj
 def thaw(target: Target, /, *, yes: bool, as_json: bool) -> None:
-    """Let a store take writes again that was exported.
+    """Let an exported store take writes again.
 
-    Do that only if no other store goes on in its place.
+    Do this only if no other store is used in its place.
     """
     reason = target.ask_store(lambda store: store.transfer().frozen())
     if reason == OPEN:

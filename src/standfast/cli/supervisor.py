@@ -301,11 +301,6 @@ class Supervisor:
         for worker in self._workers:
             worker.send(signal.SIGKILL if len(self._heard) > 2 else number)  # noqa: PLR2004 -- the third
 
-    def _stop(self) -> None:
-        self._stopping.set()
-        for worker in self._workers:
-            worker.send(signal.SIGTERM)
-
     async def _keep(self, worker: WorkerProcess) -> None:
         """Keep one worker running until it is to stop."""
         while not self._stopping.is_set():
@@ -317,7 +312,9 @@ class Supervisor:
             if not worker.was_ready:
                 self._failed = _exit_code(code) or FAILED
                 self._tell_end(worker, code, "it could not start, so all others are stopped")
-                self._stop()
+                self._stopping.set()
+                for other in self._workers:
+                    other.send(signal.SIGTERM)
                 return
             pause = worker.next_pause()
             self._tell_end(worker, code, f"it is started again in {pause:g} s", pause=pause)

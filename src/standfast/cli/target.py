@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 def yes_option(command: F) -> F:
     """Let a command take ``--yes``."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -94,7 +94,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script for a shell that completes options, commands and keys.
+    """Print a script for completion in a shell. It completes options, commands and keys.
 
     \b
     bash:  eval "$(standfast completion bash)"        in ~/.bashrc
@@ -109,7 +109,7 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(scripts.source_template % scripts.source_vars())
 
 
-# --- how commands end: exit codes, and errors as people read them --------------------------------------------------
+# --- how commands end: exit codes, and errors as text --------------------------------------------------------------
 
 FAILED: Final = 1
 """The store refused or failed."""
@@ -168,13 +168,13 @@ def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
 
 
 def reason_of(problem: OSError | OverflowError) -> str:
-    """Return what the system said, without numbers and places that the message has itself."""
+    """Return what the system said, without the numbers and places that our message has."""
     known = problem.errno if isinstance(problem, OSError) else None
     return os.strerror(known) if known is not None and known > 0 else str(problem)
 
 
 def carried_out(work: Coroutine[Any, Any, T]) -> T:
-    """Do it. What is not there or has ended has an exit code of its own, and so has what was asked for wrongly."""
+    """Run it to its end. What is not there or has ended has an exit code of its own, and so has a wrong argument."""
     try:
         return asyncio.run(work)
     except _NOT_THERE as problem:
@@ -205,11 +205,11 @@ _ADVICE: Final[dict[type[StandfastError], str]] = {
     WorkflowConcurrencyLimitExceededError: "Nothing was started. See what is unfinished with: standfast limits show",
     WrongArgumentsError: "Nothing was started. --input has the arguments: an object by name, or an array by place.",
 }
-"""What to do next at a command line, where the documentation of an error speaks of code."""
+"""What to do next at a command line, for errors whose documentation speaks of code."""
 
 
 def advice_of(problem: StandfastError) -> str:
-    """Return what to do next: what is said of commands, or the documentation of the error without its markup."""
+    """Return what to do next: the advice for commands, else the documentation of the error without its markup."""
     if (said := _ADVICE.get(type(problem))) is not None:
         return said
     text = inspect.getdoc(type(problem)) or ""
@@ -223,17 +223,17 @@ def advice_of(problem: StandfastError) -> str:
 # --- the engine or application that is named on the command line ---------------------------------------------------
 
 FRAMES = 5
-"""How many lines of a traceback are shown: the last ones, where the trouble is."""
+"""How many lines of a traceback are shown: the last ones."""
 
 _PACKAGE: Final = os.path.join(os.path.dirname(sf.__file__), "")  # noqa: PTH118, PTH120 -- compared with plain text
 
 
 @final
 class Wanted(Generic[T]):
-    """What is to be found.
+    """The kind of object that a command wants.
 
     Args:
-        noun: What it is called, and what its attribute is called if nothing else is said: ``"engine"``.
+        noun: What it is called, and the attribute that holds it by default: ``"engine"``.
         kind: Its class.
         where: How to name it: ``"shop.flows:engine"``.
         how: How to make one: ``"sf.Engine(url, workflows=[...])"``.
@@ -256,7 +256,10 @@ def load(name: str, folder: str, wanted: Wanted[T]) -> object:
     module = _module(module_name, folder)
     found = getattr(module, attribute, None)
     if found is None:
-        _not_found(module, module_name, attribute, wanted)
+        there = sorted(key for key, value in vars(module).items() if isinstance(value, wanted.kind))
+        make = f"Make one there: {wanted.noun} = {wanted.how}"
+        advice = f"Did you mean {module_name}:{there[0]}?" if there else make
+        end(f"the module {module_name} has no {attribute}", NOT_LOADED, advice)
     return found
 
 
@@ -273,12 +276,6 @@ def _module(name: str, folder: str) -> ModuleType:
         _refuse(f"the module {name} cannot be imported", problem)
     except Exception as problem:  # noqa: BLE001 -- the user's module may raise anything
         _refuse(f"the module {name} cannot be imported", problem)
-
-
-def _not_found(module: ModuleType, name: str, attribute: str, wanted: Wanted[T]) -> NoReturn:
-    there = sorted(key for key, value in vars(module).items() if isinstance(value, wanted.kind))
-    make = f"Make one there: {wanted.noun} = {wanted.how}"
-    end(f"the module {name} has no {attribute}", NOT_LOADED, f"Did you mean {name}:{there[0]}?" if there else make)
 
 
 def settle_in() -> None:
@@ -299,17 +296,14 @@ async def made(found: object, name: str, wanted: Wanted[T]) -> T:
         except Exception as problem:  # noqa: BLE001 -- the user's function may raise anything
             _refuse(f"{name}() made no {wanted.noun}", problem)
     if not isinstance(found, wanted.kind):
+        is_what = "None" if found is None else f"of type {type(found).__name__}"
         advice = f"It must be an sf.{wanted.kind.__name__}, or a function without arguments that returns one."
-        end(f"{name} is no {wanted.noun} but {_described(found)}", NOT_LOADED, advice)
+        end(f"{name} is no {wanted.noun} but {is_what}", NOT_LOADED, advice)
     return found
 
 
-def _described(found: object) -> str:
-    return f"of type {type(found).__name__}" if found is not None else "None"
-
-
 def _refuse(message: str, problem: BaseException) -> NoReturn:
-    """End with an exception of the user's own code: what it says, and where. What Standfast did below is left out."""
+    """End with an exception of the user's own code: its message and place, without the frames of Standfast."""
     says = str(problem) if isinstance(problem, StandfastError) else "".join(traceback.format_exception_only(problem))
     frames = traceback.extract_tb(problem.__traceback__)
     own = [each for each in frames if "importlib" not in each.filename and not each.filename.startswith(_PACKAGE)]
@@ -325,7 +319,7 @@ TENANT_VARIABLE: Final = "STANDFAST_TENANT"
 
 @final
 class Target:
-    """What the options say, before or after the name of a command; what they do not say, the environment does."""
+    """The store, namespace and tenant that options name, before or after the command, or else the environment."""
 
     def __init__(self) -> None:
         self.store = ""
@@ -333,7 +327,7 @@ class Target:
         self.tenant = os.environ.get(TENANT_VARIABLE) or "default"
         self.actor_name = ""
         self.said: set[str] = set()
-        """What was said by an option, and not by the environment."""
+        """The names that were given by an option, and not by the environment."""
 
     @property
     def actor(self) -> Actor:
@@ -359,7 +353,7 @@ class Target:
         return mask_url(self._url())
 
     def is_there(self) -> bool:
-        """Return True if there is a store, as far as that can be known without making one."""
+        """Return True if there is a store, as far as that is known without making one."""
         file = file_of(self._url())
         return file is None or (os.path.exists(file) and os.path.getsize(file) > 0)  # noqa: PTH110, PTH202 -- plain text, as the store has it
 
@@ -422,7 +416,7 @@ class Target:
 
 
 def _warn(event: Event) -> None:
-    """Tell people what they should know and no exit code says."""
+    """Warn about permits that disagree, which no exit code says."""
     if isinstance(event, PermitsDisagree):
         words = f"{one_line(event.key)} is in use with {event.stored} permits; they count, and not {event.asked}"
         click.echo(f"standfast: {words}", err=True)
@@ -437,18 +431,18 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
 
 def target_options(command: F) -> F:
     """Let a command take ``--store``, ``--namespace`` and ``--tenant``."""
-    command = _option("tenant", "NAME", f"Whose locks and runs; or set {TENANT_VARIABLE}; else 'default'.")(command)
-    command = _option("namespace", "NAME", f"In which namespace; or set {NAMESPACE_VARIABLE}; else 'default'.")(command)
+    command = _option("tenant", "NAME", f"The tenant; or set {TENANT_VARIABLE}.  [default: default]")(command)
+    command = _option("namespace", "NAME", f"The namespace; or set {NAMESPACE_VARIABLE}.  [default: default]")(command)
     return store_option(command)
 
 
 def store_option(command: F) -> F:
     """Let a command take ``--store`` and ``--as`` alone: it works on all namespaces and tenants."""
-    text = "Who you are, for the audit; by default the user of this machine."
+    text = "Your name, for the audit.  [default: the user of this machine]"
     command = click.option("--as", "actor_name", metavar="NAME", help=text, callback=_remember, expose_value=False)(
         command
     )
-    return _option("store", "URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}.")(command)
+    return _option("store", "URL", f"The store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}.")(command)
 
 
 def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
@@ -465,7 +459,7 @@ class LengthType(click.ParamType[Duration]):
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
-        """Return what was typed, once it is certain that it is one."""
+        """Return what was typed, once it is known to be a length of time."""
         if not isinstance(value, str):
             return cast("Duration", value)
         if fault := fault_in(value):
@@ -521,7 +515,7 @@ def key_of(words: Sequence[str], family: str | None) -> Key | str:
 
 def family_option(command: F) -> F:
     """Let a command take ``--family``."""
-    text = "The family of the key; the words are its parts then."
+    text = "The family of the key; the words of the key are then its parts."
     return click.option("--family", metavar="NAME", help=text)(command)
 
 
@@ -529,7 +523,7 @@ Completer: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[Com
 
 
 def completing(names: Callable[[Target], Coroutine[Any, Any, Iterable[str]]]) -> Completer:
-    """Return what completes an argument with names that are read from the store; with nothing if it cannot be asked."""
+    """Return a completer of names that are read from the store; it finds none if the store cannot be asked."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         del parameter

@@ -13,7 +13,7 @@ import click
 from standfast.cli.output import json_option, print_json
 from standfast.cli.runs import COLOURS, talking
 from standfast.cli.status import UNFINISHED, as_data, command_of, look, threshold_options
-from standfast.cli.target import NOT_LOADED, Target, end, target_options
+from standfast.cli.target import NOT_LOADED, Target, carried_out, end, target_options
 from standfast.errors import StoreError
 from standfast.locks.inspect import length, moment, one_line
 from standfast.redaction import mask_text
@@ -47,15 +47,15 @@ QUITS: Final = (b"q", b"Q", b"\x03")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one screen, and end.")
+@click.option("--once", is_flag=True, help="Print one screen, and exit.")
 @threshold_options
 @json_option
 @target_options
 @click.pass_obj
 def top(target: Target, lately: Duration, patience: Duration, *, once: bool, as_json: bool) -> None:
-    """Show workers, runs, lines and what needs a person, live. q or Ctrl-C ends it. Nothing is changed by looking.
+    """Show workers, runs, lines and problems, live. Quit with q or Ctrl-C. It changes nothing.
 
-    It is drawn again when something happens, at most twice a second. With --json it prints one document, as status.
+    The screen is updated when something happens, at most twice a second. --json prints one document, as status does.
     """
     try:
         from rich.console import Console  # noqa: PLC0415 -- comes with an extra
@@ -69,7 +69,7 @@ def top(target: Target, lately: Duration, patience: Duration, *, once: bool, as_
     if not once and not as_json and not (console.is_terminal and sys.stdin.isatty()):
         raise click.UsageError("There is no terminal to draw on; --once prints one screen.")
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(target, (lately, patience), console, once=once, as_json=as_json))
+        carried_out(_run(target, (lately, patience), console, once=once, as_json=as_json))
 
 
 async def _run(

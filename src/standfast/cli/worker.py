@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from standfast.cli.output import configure_log, json_option, log_options, print_json, print_table
 from standfast.cli.probes import listen_at, listen_option, listening, watch
-from standfast.cli.runs import talking
+from standfast.cli.runs import ask_engine
 from standfast.cli.supervisor import Supervisor, command_of, join_supervisor, supervised_place
 from standfast.cli.target import (
     LENGTH,
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from standfast.workflows.worker import Worker
 
 
-# --- driving an engine until a signal says to stop -----------------------------------------------------------------
+# --- executing the runs of an engine until a signal stops it -------------------------------------------------------
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STATUS_EVERY: Final = 0.5
-"""Seconds between two looks at how it goes, on a terminal."""
+"""Seconds between two updates of the status line on a terminal."""
 
 
 async def serve(engine: Engine, telling: Telling, grace: float, place: tuple[str, int] | str | None = None) -> int:
-    """Drive runs until a signal comes, hand them back, and return the exit code to end with."""
+    """Execute runs until a signal comes, hand them back, and return the exit code to end with."""
     signals, place = _StopSignals(), supervised_place() or place
     if engine.worker is not None:
         end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
@@ -96,13 +96,13 @@ async def _until_stopped(worker: Worker, signals: _StopSignals) -> None:
     ends: set[asyncio.Future[Any]] = {joined, signals.first}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if joined.done():
-        await joined  # it ends by itself only with an error that it cannot go on after: let it be seen
+        await joined  # it ends by itself only with an error that it cannot go on after: raise that
     joined.cancel()
 
 
 @contextlib.asynccontextmanager
 async def _status(engine: Engine, telling: Telling) -> AsyncGenerator[None]:
-    """Show on a terminal how it goes."""
+    """Show the progress on a terminal."""
     if not telling.is_live:
         yield
         return
@@ -122,7 +122,7 @@ async def _status(engine: Engine, telling: Telling) -> AsyncGenerator[None]:
 
 @final
 class _StopSignals:
-    """What is sent to us: the first stops the worker, the second lets it wait for no step, the third ends us."""
+    """Signals that are sent to us: the first stops the worker, the second waits for no step, the third ends us."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class _StopSignals:
         return SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0
 
 
-# --- what a worker says about its work: lines for people, lines of JSON for programs, and a status on a terminal ---
+# --- what a worker prints about its work: lines of text or of JSON, and a status line on a terminal ----------------
 
 Style: TypeAlias = Literal["text", "json", "quiet"]
 CLEAR: Final = "\r\x1b[K"
@@ -167,11 +167,11 @@ LOUD: Final = frozenset({"warning", "error"})
 
 @final
 class Telling:
-    """A hook that counts what happens and tells of it.
+    """A hook that counts what happens and prints it.
 
     Args:
-        style: How it tells.
-        writes_log: Whether it tells of warnings and errors too, because no log was asked for.
+        style: How it prints.
+        writes_log: Whether it prints warnings and errors too, because no log was asked for.
     """
 
     def __init__(self, style: Style, *, writes_log: bool = True) -> None:
@@ -182,8 +182,11 @@ class Telling:
         self.is_live: Final = style == "text" and writes_log and sys.stderr.isatty()
 
     def __call__(self, event: Event, /) -> None:
-        """Count an event, and tell of it if it is worth that."""
-        self._count(event)
+        """Count an event, and print it as JSON, or as text if it is a warning or an error."""
+        if isinstance(event, StepRecorded):
+            self._counts["steps"] += 1
+        elif isinstance(event, RunMoved):
+            self._counts["handed back" if event.status == "running" and not event.fence else event.status] += 1
         if self._style == "json":
             click.echo(as_json({"event": event_name(type(event)), **_facts(event)}))
         elif not self.writes_log:
@@ -192,12 +195,6 @@ class Telling:
             self._line(f"{waiting_line(event)}. Ctrl-C once more waits for nothing", event.level, err=True)
         elif event.level in LOUD and self._style == "text":
             self._line(as_logfmt({"event": event_name(type(event)), **_facts(event)}), event.level)
-
-    def _count(self, event: Event) -> None:
-        if isinstance(event, StepRecorded):
-            self._counts["steps"] += 1
-        elif isinstance(event, RunMoved):
-            self._counts["handed back" if event.status == "running" and not event.fence else event.status] += 1
 
     def started(self, engine: Engine) -> None:
         """Tell that the worker drives runs now."""
@@ -241,7 +238,7 @@ class Telling:
             self._line("stopped: " + self._summary(done))
 
     def show_status(self, loaded: int) -> None:
-        """Show on a terminal how it goes, in one line that is written over."""
+        """Show the progress on a terminal, in one line that is written over."""
         done = {name: self._counts[name] for name in ("steps", *sorted(ENDED))}
         status = f"{loaded:,} in memory, {self._summary(done)}"
         if status != self._shown:
@@ -270,7 +267,7 @@ def _facts(event: Event) -> dict[str, Any]:
     return {name: mask_text(value) if isinstance(value, str) else value for name, value in asdict(event).items()}
 
 
-# --- ``standfast worker``: drive the runs of an engine -------------------------------------------------------------
+# --- ``standfast worker``: execute the runs of an engine -----------------------------------------------------------
 
 ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows=[...])")
 
@@ -280,8 +277,14 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows
 @click.option("--grace", type=LENGTH, default="10s", show_default=True, help="Time for steps to end when stopped.")
 @listen_option
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many, a core each.")
-@click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="How many processes; each uses a core.",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but why it failed.")
 @log_options
 @json_option
 @click.pass_context
@@ -298,11 +301,11 @@ def worker(  # noqa: PLR0913 -- the options of the command
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Drive the runs of an engine until a signal says to stop.
+    """Execute the runs of an engine until a signal stops it.
 
-    MODULE:ENGINE names an sf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
-    SIGINT hands every run back, so that others go on with it at once; a second one waits for no step. With --processes
-    a supervisor starts that number of them, and starts one again that has died; a signal to it stops all.
+    MODULE:ENGINE names an sf.Engine, or a function that returns one; the default for ENGINE is engine. After SIGTERM or
+    SIGINT it hands every run back, so that other workers resume it at once; a second signal waits for no step. With
+    --processes a supervisor starts that many workers and restarts one that dies; a signal to it stops all.
 
     \b
     standfast worker shop.flows:engine --grace 30s --listen 9464
@@ -313,25 +316,19 @@ def worker(  # noqa: PLR0913 -- the options of the command
     limit = seconds(grace)
     place = listen_at(listen)
     if processes > 1:
-        supervised = _supervise(command_of(context), processes, place, as_json=as_json, quiet=quiet)
-        context.exit(asyncio.run(supervised))
+        supervisor = Supervisor(command_of(context), processes, place, as_json=as_json, quiet=quiet)
+        context.exit(asyncio.run(supervisor.run()))
     found = load(name, app_dir, ENGINE)
     has_log = configure_log(log_format, log_level)
     telling = Telling("json" if as_json else "quiet" if quiet else "text", writes_log=not has_log)
-    context.exit(asyncio.run(_run(found, name, telling, limit, place)))
+
+    async def drive() -> int:
+        return await serve(await made(found, name, ENGINE), telling, limit, place)
+
+    context.exit(asyncio.run(drive()))
 
 
-async def _supervise(
-    command: list[str], processes: int, place: tuple[str, int] | None, *, as_json: bool, quiet: bool
-) -> int:
-    return await Supervisor(command, processes, place, as_json=as_json, quiet=quiet).run()
-
-
-async def _run(found: object, name: str, telling: Telling, grace: float, place: tuple[str, int] | None) -> int:
-    return await serve(await made(found, name, ENGINE), telling, grace, place)
-
-
-# --- ``standfast workers``: which processes drive runs -------------------------------------------------------------
+# --- ``standfast workers``: which processes execute runs -----------------------------------------------------------
 
 
 @click.command()
@@ -340,11 +337,11 @@ async def _run(found: object, name: str, telling: Telling, grace: float, place: 
 @target_options
 @click.pass_obj
 def workers(target: Target, limit: int, *, as_json: bool) -> None:
-    """List the processes that drive runs: where they run, since when, what they do, and which workflows they have.
+    """List the workers. It shows where they run, since when, what they execute, and their workflows.
 
-    One that died is listed until another worker has taken over its runs. Nothing is changed by looking.
+    A worker that died is listed until another one has taken over its runs. It changes nothing.
     """
-    found = asyncio.run(_read_workers(target, limit))
+    found = ask_engine(target, lambda engine: engine.workers(limit=limit), looks=True)
     if as_json:
         print_json({"workers": msgspec.to_builtins(found)})
     elif found:
@@ -352,11 +349,6 @@ def workers(target: Target, limit: int, *, as_json: bool) -> None:
         print_table(titles, [_worker_row(each) for each in found])
     else:
         click.echo("no worker is here: nothing is driven. Start one with: standfast worker MODULE:ENGINE")
-
-
-async def _read_workers(target: Target, limit: int) -> tuple[WorkerInfo, ...]:
-    async with talking(target, looks=True) as engine:
-        return await engine.workers(limit=limit)
 
 
 def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:

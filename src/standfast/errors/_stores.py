@@ -26,7 +26,10 @@ class InvalidUrlError(StandfastError, ValueError):
 
 
 class MissingExtraError(StandfastError, ImportError):
-    """The driver for a store, or what a feature needs, is not installed. The message is the command to type."""
+    """The driver for a store, or what a feature or a schedule needs, is not installed here.
+
+    The message is the command to type. Nothing was written; a schedule goes on where its time zone is known.
+    """
 
     scheme: str
     package: str
@@ -49,7 +52,10 @@ class StoreError(StandfastError):
 
 
 class StoreClosedError(StoreError):
-    """The store was closed. Open a new one."""
+    """The store is not open in this process: it was closed, or opened before a fork. Open a new one here.
+
+    What the parent of a forked child holds stays the parent's.
+    """
 
 
 class StoreBusyError(StoreError):
@@ -86,21 +92,9 @@ class StoreUnavailableError(StoreError):
 class UnsuitableStoreError(StoreError):
     """The store cannot be used as it was asked for: it lacks a guarantee, refuses the user, or is not empty.
 
-    Nothing was written. The message says what to change: the URL, the server, or what was asked for.
+    Or another library opens its file in this process, which would silently drop its locks. Nothing was written. The
+    message says what to change: the URL, the server, or what was asked for.
     """
-
-
-class UnsuitableConnectionError(StandfastError, ValueError):
-    """A connection of yours cannot take records of the store along in its transaction. Nothing was written over it.
-
-    The message says what to do: begin a transaction on it, connect it to the database of the store, or pass another one.
-    Roll back what you have begun.
-    """
-
-    masks = (("connection", mask_url), ("problem", mask_text))
-    connection: str
-    problem: str
-    template = "the connection cannot be used ({connection}): {problem}"
 
 
 class StoreMovedError(StoreError):
@@ -121,17 +115,6 @@ class StoreRewoundError(StoreError):
 
 class WorkTimeoutError(StoreError, TimeoutError):
     """Work inside a store's transaction took too long, so all of it was undone. Do less in it, or allow more time."""
-
-
-class ForeignHandleError(StoreError):
-    """Another library has the store's file open in this process, which would silently drop its locks.
-
-    Standfast's file is its own: give your data another file, or go through ``commit_with``.
-    """
-
-
-class ForkedError(StoreError):
-    """A store opened before a fork was used after it. Open a new one in the child."""
 
 
 class AttemptClosedError(StoreError):

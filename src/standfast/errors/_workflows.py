@@ -313,17 +313,6 @@ class LimitKeyError(WorkflowError):
     template = "the key of a limit of {workflow!r} cannot be told: {problem}"
 
 
-class UnknownZoneError(WorkflowError, LookupError):
-    """This machine does not know a time zone that a stored schedule is in. The schedule is untouched.
-
-    Install the time zones here (``pip install tzdata``, or the system's package ``tzdata``), or leave the schedule to
-    machines that have them.
-    """
-
-    zone: str
-    template = "this machine knows no time zone {zone!r}; install tzdata, or write a name like Europe/Berlin"
-
-
 class ScheduleExistsError(WorkflowError):
     """There is a schedule with that id, and it is as it was.
 

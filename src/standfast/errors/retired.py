@@ -17,7 +17,7 @@ from standfast.errors._flows import (
 )
 from standfast.errors._locks import LockMismatchError
 from standfast.errors._root import ArgumentTypeError, DeclarationError, InvalidArgumentError, UsageError
-from standfast.errors._stores import UnsuitableStoreError
+from standfast.errors._stores import MissingExtraError, StoreClosedError, UnsuitableStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from standfast.errors._root import StandfastError
 
 RETIRED: Final[Mapping[str, type[StandfastError]]] = {
+    "ForeignHandleError": UnsuitableStoreError,
+    "ForkedError": StoreClosedError,
+    "UnknownZoneError": MissingExtraError,
+    "UnsuitableConnectionError": InvalidArgumentError,
     "AccessTokenError": AuthenticationError,
     "InsufficientScopeError": ForbiddenError,
     "InvalidArrivalError": InvalidInputError,

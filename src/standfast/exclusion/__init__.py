@@ -71,7 +71,9 @@ class Exclusion:
 
     def __init__(self, *, hooks: Iterable[Hook] = (), clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._table = Table(LockOrder(Hooks(hooks), clock).check, _steady(clock))
+        # In seconds, never backwards; the system's is called directly, on every hold.
+        steady = monotonic if clock is SYSTEM_CLOCK else lambda: clock.elapsed() / MICROSECONDS
+        self._table = Table(LockOrder(Hooks(hooks), clock).check, steady)
 
     def hold(self, key: Key, mode: str | None = None, timeout: Duration | None = None) -> Hold:
         """Hold ``key`` for the length of an ``async with`` block, or of each call of a function that this decorates.
@@ -161,11 +163,6 @@ class Exclusion:
 
     def __repr__(self) -> str:
         return f"<Exclusion with {len(self._table.entries)} keys in use>"
-
-
-def _steady(clock: Clock) -> Callable[[], float]:
-    """Return a clock in seconds that never goes backwards; the system's is called directly, on every hold."""
-    return monotonic if clock is SYSTEM_CLOCK else lambda: clock.elapsed() / MICROSECONDS
 
 
 # --- what ``hold`` returns: the path that every acquisition takes --------------------------------------------------
@@ -294,7 +291,10 @@ def key_state(key: Key, place: TaskEntry | KeyLine | None, when: Callable[[float
         return KeyState(key, (), ())
     if isinstance(place, KeyLine):
         holders = tuple(_holder(entry, when) for entry in place.holders())
-        waiters = tuple(_waiter(entry, number, when) for number, entry in enumerate(place.waiters, 1))
+        waiters = tuple(
+            KeyWaiter(entry.task.get_name(), entry.mode, when(entry.at), number, entry.site)
+            for number, entry in enumerate(place.waiters, 1)
+        )
         return KeyState(key, holders, waiters)
     return KeyState(key, (_holder(place, when),), ())
 
@@ -306,7 +306,3 @@ def wall_time(now: float, wall: Instant) -> Callable[[float], Instant]:
 
 def _holder(entry: TaskEntry, when: Callable[[float], Instant]) -> KeyHolder:
     return KeyHolder(entry.task.get_name(), entry.mode, when(entry.at), entry.site)
-
-
-def _waiter(entry: TaskEntry, place: int, when: Callable[[float], Instant]) -> KeyWaiter:
-    return KeyWaiter(entry.task.get_name(), entry.mode, when(entry.at), place, entry.site)

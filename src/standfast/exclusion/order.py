@@ -83,21 +83,21 @@ class LockOrder:
         it is not noted.
         """
         for entry in held:
-            mark = _mark(entry, wanted)
+            first, then = entry.key.family, wanted.key.family
+            # One pair of places. Code is compared by identity: by value would be slow.
+            mark = first, then, id(entry.code), entry.offset, id(wanted.code), wanted.offset
             if mark in self._seen:
                 continue  # these two places are known: in order, or reported
-            if wanted.key.family in families_before(entry.key.family):
+            if then in families_before(first):
                 raise LockOrderError(str(entry.key), entry.site, str(wanted.key), wanted.site)
-            if wanted.timeout != NEVER_WAITS:
-                self._note(mark, entry, wanted)
-
-    def _note(self, mark: Mark, held: TaskEntry, wanted: TaskEntry) -> None:
-        first, then, nesting = held.key.family, wanted.key.family, Nesting.of(held, wanted)
-        if first is then:
-            self._note_keys(mark, nesting, held, wanted)
-        else:
-            remember(self._seen, mark, nesting)
-            self._note_families(nesting, held, wanted)
+            if wanted.timeout == NEVER_WAITS:
+                continue
+            nesting = Nesting.of(entry, wanted)
+            if first is then:
+                self._note_keys(mark, nesting, entry, wanted)
+            else:
+                remember(self._seen, mark, nesting)
+                self._note_families(nesting, entry, wanted)
 
     def _note_families(self, nesting: Nesting, held: TaskEntry, wanted: TaskEntry) -> None:
         first, then = held.key.family, wanted.key.family
@@ -147,11 +147,6 @@ class LockOrder:
             self._hooks.emit(event)
         else:
             warn(event)
-
-
-def _mark(held: TaskEntry, wanted: TaskEntry) -> Mark:
-    """Return what tells one pair of places from another. Code is compared by identity: by value would be slow."""
-    return held.key.family, wanted.key.family, id(held.code), held.offset, id(wanted.code), wanted.offset
 
 
 @cache

@@ -372,8 +372,8 @@ class Table:
             )
         entry.alone = entry.line = None
         held = self.held.pop(entry.task)
-        if held is not entry:
-            self._forget(entry, held)
+        if held is not entry and isinstance(held, list) and (rest := [each for each in held if each is not entry]):
+            self.held[entry.task] = rest
         if line is None:
             del self.entries[entry.key.encoded]
             return
@@ -441,12 +441,6 @@ class Table:
             held.alone = False
             self.held[entry.task] = [held, entry]
 
-    def _forget(self, entry: TaskEntry, held: TaskEntry | list[TaskEntry]) -> None:
-        """Put back what its task holds beside ``entry``."""
-        others = [other for other in held if other is not entry] if isinstance(held, list) else []
-        if others:
-            self.held[entry.task] = others
-
     def _refuse_cycle(self, entry: TaskEntry) -> None:
         """Refuse a wait that could never end, because the holders of the key wait for the task that asks."""
         trail: list[list[TaskEntry]] = [[holder] for holder in self.holders_of(entry.key)]
@@ -456,17 +450,10 @@ class Table:
             holder = path[-1]
             if holder.task is entry.task:
                 raise WaitCycleError(str(entry.key), entry.site, _described(path))
-            waiting = None if holder.task in seen else self._waiting(holder.task)
+            waiting = None if holder.task in seen else self.stuck.get(holder.task)
             seen.add(holder.task)
-            if waiting is not None:
+            if waiting is not None and not waiting.future.done():
                 trail.extend([*path, further] for further in self.holders_of(waiting.key))
-
-    def _waiting(self, task: Task) -> TaskEntry | None:
-        """Return what ``task`` waits for without end, if it still does."""
-        entry = self.stuck.get(task)
-        if entry is None:
-            return None
-        return None if entry.future.done() else entry
 
     # --- the loop that it belongs to ----------------------------------------------------------------------------
 

@@ -252,11 +252,14 @@ class SharedPermits:
                 self.give_back(coming.result())
             elif coming.cancelled():
                 self._waiters.left()
-            self._stand_less()
+            spare = max(0, len(self._standing) - self._waiters.count)  # the newest places are left first
+            for task in list(reversed(self._standing))[:spare]:
+                self._stands_no_longer(task)
+                task.cancel()
             raise
 
     def give_back(self, permit: Permit) -> None:
-        """Leave the line, whichever caller is cancelled meanwhile."""
+        """Leave the line, also if the caller is cancelled meanwhile."""
         self._held -= 1
         if permit is not None:
             self._own(permit.__aexit__(None, None, None), self._leaving)
@@ -294,12 +297,6 @@ class SharedPermits:
             self.give_back(holding)
         else:
             coming.set_result(holding)
-
-    def _stand_less(self) -> None:
-        """Leave the places that are not needed any more, the newest first."""
-        for task in list(reversed(self._standing))[: max(0, len(self._standing) - self._waiters.count)]:
-            self._stands_no_longer(task)
-            task.cancel()
 
     def _stands_no_longer(self, task: asyncio.Task[Any] | None) -> None:
         """Note at once that a place is not needed: else another one would be left in its stead."""
@@ -347,19 +344,19 @@ class LimitSlot(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[bool, tuple[str, ...]]:
-        """Narrow limits are taken before those of everybody."""
+        """Narrow limits are taken before those that all requests share."""
         return self.limit.key == "none", self.address
 
 
 def limit_slots_of(task: Task) -> tuple[LimitSlot, ...]:
     """Return the limits that a request needs room at, in the order in which it is taken."""
-    found = [_slot(task, each) for each in task.action.limits if isinstance(each, ActionLimit)]
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.order))
-
-
-def _slot(task: Task, limit: ActionLimit) -> LimitSlot | None:
-    part = partition_of(limit.key, task.arrival, task.inputs.values)
-    return None if part is None else _slot_at(task.name, limit, part)
+    found: list[LimitSlot] = []
+    for limit in task.action.limits:
+        if isinstance(limit, ActionLimit):
+            part = partition_of(limit.key, task.arrival, task.inputs.values)
+            if part is not None:
+                found.append(_slot_at(task.name, limit, part))
+    return tuple(sorted(found, key=lambda each: each.order))
 
 
 def _slot_at(name: str, limit: ActionLimit, part: tuple[str, ...]) -> LimitSlot:

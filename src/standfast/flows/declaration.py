@@ -242,7 +242,7 @@ class ActionOptions(TypedDict, total=False):
             ``"continue"``. By default it is cancelled, unless it is durable or shared with others.
         idempotency_window: For how long an idempotency key is remembered after the request has ended; by default an
             hour.
-        roles: Who may call it: principals with any of these roles. By default everybody who may call the app.
+        roles: Who may call it: principals with any of these roles. By default all that may call the app.
         description: What it does, for people and for language models; by default the function's docstring.
     """
 
@@ -357,7 +357,12 @@ def settled(where: str, policy: Policy, options: ActionOptions) -> ActionSetting
     """Return the options of an action that hold; refuse those that cannot be meant together."""
     if unknown := sorted(set(options) - set(KNOWN)):
         raise DeclarationError(where, f"there is no option {', '.join(unknown)}; there are {', '.join(KNOWN)}")
-    durable = _durable(where, policy, options.get("durable"))
+    said = options.get("durable")
+    if said is not None and type(said) is not bool:
+        raise DeclarationError(where, f"durable is {said!r:.60}; it must be True or False")
+    if said is False:
+        check_trait(where, policy, "not durable", "durable=False")
+    durable = bool(said) or policy.collects
     limits = checked_limits(where, options.get("limits", ()))
     check_limits(where, policy, limits)
     interrupted = options.get("interrupted", "retry")
@@ -386,14 +391,6 @@ def _priority(
     except InvalidInputError as error:
         raise DeclarationError(where, str(error)) from None
     return given
-
-
-def _durable(where: str, policy: Policy, given: bool | None) -> bool:  # noqa: FBT001 -- what the user wrote
-    if given is not None and type(given) is not bool:
-        raise DeclarationError(where, f"durable is {given!r:.60}; it must be True or False")
-    if given is False:
-        check_trait(where, policy, "not durable", "durable=False")
-    return bool(given) or policy.collects
 
 
 def _on_disconnect(where: str, given: OnDisconnect | None, policy: Policy, *, durable: bool) -> OnDisconnect:

@@ -445,7 +445,7 @@ class DispatcherLifecycle:
     # --- closing -------------------------------------------------------------------------------------------------
 
     async def let_end(self, grace: float) -> None:
-        """Let the requests end that run here; those that take longer are told to stop, and end interrupted."""
+        """Wait for the requests that run here. Those that take longer are stopped, and end as interrupted."""
         if self._server is not None:
             await _let_end(self._server, grace)
 
@@ -464,15 +464,12 @@ class DispatcherLifecycle:
                 last_first.push_async_callback(self._stop_serving, server)
             if engine is not None and engine.worker is not None:  # what drives durable requests needs the arbiter
                 last_first.push_async_callback(engine.worker.stop, grace)
-            await self._stop_admitting(server, grace)
-
-    async def _stop_admitting(self, server: RequestServer | None, grace: float) -> None:
-        sweeping, self._sweeping = self._sweeping, None
-        if sweeping is not None:
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
-        if server is not None:
-            await _let_end(server, grace)
+            sweeping, self._sweeping = self._sweeping, None
+            if sweeping is not None:
+                sweeping.cancel()
+                await asyncio.gather(sweeping, return_exceptions=True)
+            if server is not None:
+                await _let_end(server, grace)
 
     async def _stop_serving(self, server: RequestServer) -> None:
         self._server = None
@@ -574,7 +571,7 @@ class Dispatcher:
             self._admits = None
 
     async def let_end(self, *, grace: Duration = GRACE) -> None:
-        """Let the requests end whose callers wait, before it is closed: so they are told how their requests ended.
+        """Wait for the requests whose callers wait, before it is closed, so that each caller gets its result.
 
         Args:
             grace: How long they get. Then they are cancelled, and end ``interrupted``.
@@ -702,8 +699,12 @@ class Dispatcher:
             action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
         address = None if action.policy.key == "none" else address_of(action.policy, arrival, inputs.values)
-        if arrival.chain or CHAIN.get():
-            chain = _chain_of(self._serving(), arrival)
+        own = CHAIN.get()
+        if arrival.chain or own:  # the keys of callers that wait for it, as its transport and this process know them
+            chain: tuple[Address, ...] = ()
+            if arrival.attended:
+                given = tuple(map(self._serving().chains.known, arrival.chain))
+                chain = tuple(dict.fromkeys((*given, *own))) if own else given
             if address is not None and address in chain and not action.policy.collects:
                 raise WaitsForItselfError(label_of(address))
             arrival = structs.replace(arrival, chain=chain)
@@ -767,12 +768,3 @@ class Dispatcher:
             RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         await (await self.find(principal, request_id)).cancel(reason)
-
-
-def _chain_of(server: RequestServer, arrival: Call) -> tuple[Address, ...]:
-    """Return the keys of callers that wait for a request, as its transport and this process know them."""
-    own = CHAIN.get()
-    if not arrival.attended:
-        return ()
-    given = tuple(map(server.chains.known, arrival.chain)) if arrival.chain else ()
-    return tuple(dict.fromkeys((*given, *own))) if own else given

@@ -141,7 +141,7 @@ class DurableCommits:
             await self._let_keys_go(record.keep)
 
     def kept(self, size: int) -> None:
-        """Take note that a number of bytes more are kept of its tenant."""
+        """Count bytes that are kept of its tenant."""
         self._server.tenants.storage.add(self.keys.tenant, size)
 
     async def lose(self, record: RequestRecord) -> None:
@@ -223,7 +223,11 @@ def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -
     step = Step[..., Any](perform, "run", StepOptions(retry=action.retry, semantics=semantics))
 
     async def run(ctx: Context, call: StoredCall | None = None) -> None:
-        calls = [call] if call is not None else await _events(ctx)
+        calls = [] if call is None else [call]
+        if call is None:  # it is what was collected
+            while (event := await ctx.wait_signal(EVENT, timeout=0, default=None)) is not None:
+                calls.append(msgspec.convert(event, StoredCall))
+            calls = in_order(calls)
         await ctx.step(step, ctx, calls)
 
     def standings(packed: bytes) -> tuple[Standing, ...]:
@@ -244,14 +248,6 @@ def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -
         standings=standings,
         on_tick=on_tick,
     )
-
-
-async def _events(ctx: Context) -> list[StoredCall]:
-    """Return what was collected."""
-    calls: list[StoredCall] = []
-    while (event := await ctx.wait_signal(EVENT, timeout=0, default=None)) is not None:
-        calls.append(msgspec.convert(event, StoredCall))
-    return in_order(calls)
 
 
 @final
@@ -362,7 +358,9 @@ class DurableExecution:
         return None
 
     async def _fail(self, journal: EventJournal, record: RequestRecord, problem: BaseException) -> BaseException:
-        if self._is_final(problem):
+        retry = self._action.retry
+        again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)  # as the engine decides it
+        if not again or isinstance(problem, EncodeError):
             await journal.flush()
             failure = describe(problem, self._server.known)
             await self._outcomes.finish(ended(record, "failed", self._server.now(), failure=failure), ())
@@ -380,12 +378,6 @@ class DurableExecution:
             return tuple(own(msgspec.json.encode(call.inputs)) for call in self._calls)
         superseded = () if self._outcomes.turn is None else self._outcomes.turn.superseded
         return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
-
-    def _is_final(self, problem: BaseException) -> bool:
-        """Return True if the step is not tried again; as the engine decides it."""
-        retry = self._action.retry
-        again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
-        return not again or isinstance(problem, EncodeError)
 
     async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
         """Write down why it has no turn, or has lost it. Its run has nothing more to do."""

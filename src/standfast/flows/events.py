@@ -167,7 +167,8 @@ class EventJournal:
         self.last += 1
         self._pending.append((self._keys.event(self.last), record))
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+            task = asyncio.get_running_loop().create_task(self._write())
+            self._writing = None if task.done() else task  # an eager task may be over by now
 
     async def flush(self) -> None:
         """Wait until everything is written that was told so far; raise if it cannot be."""

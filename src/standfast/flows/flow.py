@@ -139,20 +139,12 @@ def schedule_of(
     if on_overlap not in _OVERLAPS:
         raise DeclarationError(where, f"on_overlap is {on_overlap!r:.60}; it must be one of {', '.join(_OVERLAPS)}")
     check_id("the session", session)
-    call = _call(action, where, inputs or {}, principal, session)
-    return Schedule(workflow_name(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
-
-
-def _call(
-    action: Action[..., Any], where: str, inputs: Mapping[str, Any], principal: Principal, session: str
-) -> StoredCall:
-    """Return what each tick asks for; refuse what could only fail."""
-    try:
+    try:  # each tick could only fail
         action.check_roles(principal.roles)
-        packed = action.read(inputs).packed
+        packed = action.read(inputs or {}).packed
     except (ForbiddenError, InvalidInputError) as problem:
         raise DeclarationError(where, str(problem)) from None
-    return StoredCall(
+    call = StoredCall(
         flow=action.flow,
         action=action.name,
         tenant=principal.tenant,
@@ -162,6 +154,7 @@ def _call(
         session=session,
         transport="schedule",
     )
+    return Schedule(workflow_name(action), call, id=schedule_id, paused=paused, overlap=_OVERLAPS[on_overlap], **when)
 
 
 def known_schedules(schedules: Iterable[Schedule], workflows: Container[object]) -> tuple[Schedule, ...]:
@@ -214,7 +207,7 @@ class Action(Generic[P, R]):
         interrupted: What happens to a request whose server dies while it runs.
         on_disconnect: What happens to a request whose caller goes away.
         idempotency_window: For how many seconds an idempotency key is remembered after the request has ended.
-        roles: Who may call it: principals with any of these; everybody if there are none.
+        roles: Who may call it: principals with any of these; all if there are none.
         limits: How many of its requests run at a time, and come in a while.
         rates: Those of them that say how many come.
         has_room_limits: Whether there are others.
@@ -465,19 +458,14 @@ class Flow:
     def _declare(self, function: Callable[..., Any], options: ActionOptions) -> Action[..., Any]:
         name = options.get("name")
         name = name if name is not None else str(getattr(function, "__name__", type(function).__name__))
-        where = self._place_for(name)
+        where = f"flow {self.kind!r}, action {checked_name(f'flow {self.kind!r}, action', name)!r}"
+        if name in self._actions:
+            raise DeclarationError(where, "there is an action of that name already; give one of them another name=")
         own = options.get("concurrency")
         policy = self.policy if own is None else as_policy(own, where)
         action: Action[..., Any] = Action(function, ActionPlace(self.kind, name, where), policy, options)
         self._actions[name] = action
         return action
-
-    def _place_for(self, name: str) -> str:
-        """Return how errors call an action; refuse a name that cannot be one, or is taken."""
-        where = f"flow {self.kind!r}, action {checked_name(f'flow {self.kind!r}, action', name)!r}"
-        if name in self._actions:
-            raise DeclarationError(where, "there is an action of that name already; give one of them another name=")
-        return where
 
     def __repr__(self) -> str:
         return f"<flow {self.kind}: {', '.join(self._actions) or 'no actions'}>"

@@ -44,7 +44,7 @@ from standfast.flows.view import (
 from standfast.log_hook import as_logfmt
 from standfast.stores.protocol import Decision, Put
 from standfast.workflows.messages import cancel as cancel_run
-from standfast.workflows.records import ITEMS, InboxItem, RunKeys
+from standfast.workflows.records import ITEMS, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -213,7 +213,7 @@ class Handle:
         action says so; see ``on_disconnect``.
 
         Args:
-            timeout: How long to wait at most. The request goes on whether or not anybody waits.
+            timeout: How long to wait at most. The request goes on whether or not a caller waits.
 
         Raises:
             RequestFailedError: The action raised; that is the ``__cause__``.
@@ -250,8 +250,12 @@ class Handle:
         self._check_chain()
         try:
             record = await (self._ended() if timeout is None else self._ended_within(timeout))
-        except asyncio.CancelledError:
-            self._abandon()
+        except asyncio.CancelledError:  # the caller has gone away
+            if self._on_disconnect == "cancel" and not self.record.has_ended:
+                if self._attended is not None:
+                    self._attended.stop(GONE, CALLER)
+                else:
+                    self.abandon()
             raise
         if record.status == "completed":
             return record
@@ -304,15 +308,6 @@ class Handle:
             await settle(self._server.space, self.keys, view)
         self._known = StoredRequest(self.keys, view.record)
         return view.record
-
-    def _abandon(self) -> None:
-        """The caller has gone away."""
-        if self._on_disconnect != "cancel" or self.record.has_ended:
-            return
-        if self._attended is not None:
-            self._attended.stop(GONE, CALLER)
-        else:
-            self.abandon()
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -437,9 +432,12 @@ class Visibility:
             return "own"
         if record.session and await self._owners.has(principal, record.session):
             return "own"
-        if sees_all(principal) or await self._shares(principal, handle):
+        if sees_all(principal):
             return "contents"
-        return "status"
+        if handle.unstored is not None:
+            return "contents" if principal.user in (handle.unstored.sharers or ()) else "status"
+        key = handle.keys.sharer(principal.user)
+        return "status" if (await self._scope.read(key)).get(key) is None else "contents"
 
     async def share(self, principal: Principal, handle: Handle) -> None:
         """Note that a principal shares the run of a request: from now on it may follow it by its id."""
@@ -456,12 +454,6 @@ class Visibility:
 
         await self._scope.update([key], decide)
 
-    async def _shares(self, principal: Principal, handle: Handle) -> bool:
-        if handle.unstored is not None:
-            return principal.user in (handle.unstored.sharers or ())
-        key = handle.keys.sharer(principal.user)
-        return (await self._scope.read(key)).get(key) is not None
-
 
 async def is_shared(scope: Scope, handle: Handle) -> bool:
     """Return True if another user than the one who sent a request shares its run, or is in the burst that it began."""
@@ -472,14 +464,11 @@ async def is_shared(scope: Scope, handle: Handle) -> bool:
     start, end = RunKeys(scope, handle.id).inbox()
     while handle.record.policy in COLLECTED:  # who has just come may not have been noted yet
         page = await scope.scan(start, end, limit=PAGE)
-        items = (ITEMS.decode(each.value) for each in page.records.values())
-        if any(_user_of(item) != handle.record.user for item in items):
+        calls = (ITEMS.decode(each.value).value for each in page.records.values())
+        users = (msgspec.json.decode(b"{}" if call is UNSET else call, type=_By).user for call in calls)
+        if any(user != handle.record.user for user in users):
             return True
         if page.more is None:
             break
         start = page.more
     return False
-
-
-def _user_of(item: InboxItem) -> str:
-    return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user

@@ -456,7 +456,12 @@ class Request(Struct, frozen=True, eq=False):
         Raises:
             InvalidInputError: The name is not printable, too long or the dispatcher's own.
         """
-        self._backend.emit(_checked_event_name(name), event)
+        if not isinstance(name, str) or not _EVENT_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidInputError(f"event {name!a:.100}", "a name must be 1 to 50 letters, digits, or any of _ . -")
+        if name.startswith(OWN_EVENTS):
+            problem = f"names that begin with {OWN_EVENTS!r} are told by the dispatcher"
+            raise InvalidInputError(f"event {name!r}", problem)
+        self._backend.emit(name, event)
 
     async def start(
         self,
@@ -492,14 +497,6 @@ class Request(Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         return f"<request {self.id} of {self.flow}.{self.action}>"
-
-
-def _checked_event_name(name: str) -> str:
-    if not isinstance(name, str) or not _EVENT_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidInputError(f"event {name!a:.100}", "a name must be 1 to 50 letters, digits, or any of _ . -")
-    if name.startswith(OWN_EVENTS):
-        raise InvalidInputError(f"event {name!r}", f"names that begin with {OWN_EVENTS!r} are told by the dispatcher")
-    return name
 
 
 # --- from a request to its key: which line it stands in, and how that is called ------------------------------------

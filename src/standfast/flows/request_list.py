@@ -307,30 +307,27 @@ async def index_existing(scope: Scope, *, pause: float = PAUSE, again: bool = Fa
     """Index the requests that a store had before it had an index; see :meth:`IndexMarker.index_existing`."""
 
     async def index(key: RecordKey) -> bool:
-        return await _index(scope, RequestKeys(scope, *key.parts[-2:]))
+        """List one request if it is not listed.
+
+        Its record is written again in the same commit, unchanged: what moves the request at this moment looks again.
+        """
+        keys = RequestKeys(scope, *key.parts[-2:])
+        for _ in range(TRIES):
+            stored = (await scope.read(keys.record)).get(keys.record)
+            if stored is None:
+                return False
+            record = REQUESTS.decode(stored.value)
+            listed, value = keys.listed(record), listed_value(record)
+            there = await scope.read(*listed)
+            missing = [Put(each, value, expires_at=stored.expires_at) for each in listed if not there.version(each)]
+            if not missing:
+                return False
+            same = Put(keys.record, stored.value, stored.version, expires_at=stored.expires_at)
+            if not isinstance(await scope.commit(same, *missing), Conflict):
+                return True
+        return False
 
     return await _marker(scope).index_existing(index, pause=pause, again=again)
-
-
-async def _index(scope: Scope, keys: RequestKeys) -> bool:
-    """List one request if it is not listed.
-
-    Its record is written again in the same commit, unchanged: whatever moves the request at this moment looks again.
-    """
-    for _ in range(TRIES):
-        stored = (await scope.read(keys.record)).get(keys.record)
-        if stored is None:
-            return False
-        record = REQUESTS.decode(stored.value)
-        listed, value = keys.listed(record), listed_value(record)
-        there = await scope.read(*listed)
-        missing = [Put(key, value, expires_at=stored.expires_at) for key in listed if not there.version(key)]
-        if not missing:
-            return False
-        same = Put(keys.record, stored.value, stored.version, expires_at=stored.expires_at)
-        if not isinstance(await scope.commit(same, *missing), Conflict):
-            return True
-    return False
 
 
 UNSEEN: Final = ("cancelled", "failed")

@@ -24,7 +24,6 @@ from standfast.workflows.records import Started
 from standfast.workflows.start import start
 
 if TYPE_CHECKING:
-    from standfast.clock import Instant
     from standfast.flows.flow import Action
     from standfast.flows.server import RequestServer
     from standfast.flows.task import Task
@@ -99,11 +98,10 @@ def _task(action: Action[..., Any], asked: Start) -> Task:
     """Return the request of a tick."""
     call = msgspec.json.decode(asked.packed, type=RunInput).call
     assert call is not None  # noqa: S101 -- that is what schedules of actions are made with
-    tick = {"id": asked.schedule, "nominalAt": None if asked.nominal_at is None else _shown(asked.nominal_at)}
+    nominal_at = None
+    if asked.nominal_at is not None:
+        nominal_at = f"{(_EPOCH + timedelta(microseconds=asked.nominal_at)).replace(tzinfo=None).isoformat()}Z"
+    tick = {"id": asked.schedule, "nominalAt": nominal_at}
     call = structs.replace(call, metadata={"schedule": tick}, idempotency_key=asked.run_id)
     task = task_of(action, call, asked.run_id)
     return structs.replace(task, address=address_of(action.policy, task.arrival, task.inputs.values))
-
-
-def _shown(at: Instant) -> str:
-    return f"{(_EPOCH + timedelta(microseconds=at)).replace(tzinfo=None).isoformat()}Z"

@@ -138,7 +138,7 @@ LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
 PATIENCE: Final = 5.0
-"""Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
+"""Seconds that requests have at the end which do not stop when they are asked to. Then they are abandoned."""
 
 
 @final
@@ -297,7 +297,7 @@ class RequestServer:
     # --- the store -----------------------------------------------------------------------------------------------
 
     async def update(self, extra_changes: ExtraChanges[int]) -> Mapping[RecordKey, int]:
-        """Commit changes, whichever request has its turn."""
+        """Commit changes that depend on no turn."""
 
         def decide(seen: Snapshot) -> Decision[None]:
             return Decision(None, tuple(extra_changes.decide(0, seen)))
@@ -357,7 +357,7 @@ class RequestServer:
     # --- the requests that run here --------------------------------------------------------------------------------
 
     def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something to its end, whichever caller is cancelled meanwhile."""
+        """Run something to its end, also if its caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -373,7 +373,7 @@ class RequestServer:
         return entered
 
     def gone(self, attended: InlineRequest) -> None:
-        """Take note that a request has ended, and keep it in mind if nothing else does."""
+        """Note that a request has ended; if it is not in the store, it is kept in memory for a while."""
         del self.requests[attended.id]
         if self.tells and attended.is_entered:
             self.tell_ended(attended.id, attended.action, attended.shown())
@@ -409,7 +409,7 @@ class RequestServer:
         return self.space.key("server", server)
 
     async def listen(self) -> None:
-        """Hear from now on what other servers want of this one."""
+        """Listen from now on for what other servers ask of this one."""
         if self._listening is None:
             watch = self.space.watch(self._mailbox(self.name))
             await watch.__aenter__()

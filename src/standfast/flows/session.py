@@ -33,7 +33,7 @@ class SetField(Struct, frozen=True):
 
 
 class IncrementField(Struct, frozen=True):
-    """The field, a number or missing, becomes so much larger."""
+    """A number is added to the field, which is a number or missing."""
 
     field: str
     by: int | float
@@ -85,7 +85,10 @@ def _value_after(operation: SetField | IncrementField | AppendToField | UpdateFi
         case IncrementField():
             return _sum(operation, value)
         case AppendToField():
-            return _longer(operation, value)
+            if value is not None and not isinstance(value, list):
+                problem = f"is a {_word(value)} and cannot be appended to; it must be a list"
+                raise SessionStateError(operation.field, problem)
+            return [*(value or ()), *operation.items]
         case UpdateField():
             try:
                 made = operation.function(deepcopy(value))
@@ -106,14 +109,6 @@ def _sum(operation: IncrementField, value: JsonValue) -> int | float:
     if isinstance(total, float) and not isfinite(total):
         raise SessionStateError(operation.field, "would get too large to be a number")
     return total
-
-
-def _longer(operation: AppendToField, value: JsonValue) -> list[JsonValue]:
-    if value is None:
-        return [*operation.items]
-    if not isinstance(value, list):
-        raise SessionStateError(operation.field, f"is a {_word(value)} and cannot be appended to; it must be a list")
-    return [*value, *operation.items]
 
 
 def _word(value: JsonValue) -> str:
@@ -186,7 +181,7 @@ class Session:
         self._stage(SetField(checked_field(field), checked_value(field, value)))
 
     def increment(self, field: str, by: float = 1) -> None:
-        """Stage that the field, a number or missing, becomes so much larger. Concurrent increments all count."""
+        """Stage that a number is added to the field, which is a number or missing. Concurrent increments all count."""
         if type(by) not in (int, float) or not isfinite(by):
             raise SessionStateError(field, f"cannot be incremented by {by!r:.60}; it must be a number")
         self._stage(IncrementField(checked_field(field), by))

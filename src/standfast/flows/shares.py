@@ -29,7 +29,7 @@ def sharer_of(user: str, transport: str) -> str:
 
 
 def is_spent(own: int, left: int) -> bool:
-    """Return True if one who has ``own`` places gets no more while ``left`` are free for everybody."""
+    """Return True if a sharer with ``own`` places gets no more while ``left`` are free for all."""
     return left <= 0 or (own > 0 and own >= left)
 
 

@@ -120,7 +120,7 @@ class Storage:
         self.add(tenant, size)
 
     def add(self, tenant: str, size: int) -> None:
-        """Take note that a number of bytes more are there by now, or fewer."""
+        """Count bytes that were written; a negative size counts bytes that are gone."""
         if self._most is None:
             return
         known = self._of(tenant)

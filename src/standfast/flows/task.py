@@ -188,7 +188,12 @@ class DispatcherBackend(Struct, eq=False):
         if task is None:
             once = self._call_once(key, as_step(function).signature.result, lambda: function(*args, **kwargs))
             task = known[key] = asyncio.get_running_loop().create_task(once)
-            task.add_done_callback(lambda done: _forget(known, key, done))
+
+            def forget(done: asyncio.Task[Any]) -> None:
+                if done.cancelled() or done.exception() is not None:  # a call that failed may be made again
+                    known.pop(key, None)
+
+            task.add_done_callback(forget)
         return await asyncio.shield(task)
 
     async def _call_once(self, key: str, typed: Typed[Any], call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 -- whatever it returns
@@ -211,12 +216,6 @@ class DispatcherBackend(Struct, eq=False):
             if winner is not None:  # another worker runs this request by now
                 return typed.unpack(ONCES.decode(winner.value).result)
         return restored
-
-
-def _forget(known: dict[str, asyncio.Task[Any]], key: str, task: asyncio.Task[Any]) -> None:
-    """Let a call that failed be made again."""
-    if task.cancelled() or task.exception() is not None:
-        known.pop(key, None)
 
 
 # --- A request that was checked, and is to be run ------------------------------------------------------------------
@@ -402,16 +401,12 @@ async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) 
     for each in superseded:
         packed = each.packed
         if packed is None:
-            packed = await _packed_of(scope, RequestKeys(scope, task.arrival.tenant, each.id).record)
+            key = RequestKeys(scope, task.arrival.tenant, each.id).record
+            stored = (await scope.read(key)).get(key)
+            record = None if stored is None else REQUESTS.decode(stored.value)
+            # One that is completed had ended well before it was to stop.
+            if record is not None and record.inputs is not UNSET and record.status != "completed":
+                packed = bytes(record.inputs)
         if packed is not None:
             found.append(task.action.read(packed))
     return found
-
-
-async def _packed_of(scope: Scope, key: RecordKey) -> bytes | None:
-    """Return what a request brought by its record; None: that has none, or it had ended well before it was to stop."""
-    found = (await scope.read(key)).get(key)
-    if found is None:
-        return None
-    record = REQUESTS.decode(found.value)
-    return None if record.inputs is UNSET or record.status == "completed" else bytes(record.inputs)

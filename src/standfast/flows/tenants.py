@@ -220,22 +220,17 @@ class Owners:
             if found is None:
                 return Decision(new, (Put(key, OWNERS.encode_own(new), expires_at=later(seen.at, self._kept)),))
             owner = OWNERS.decode(found.value)
-            if not may_use(owner) or not self._is_to_be_renewed(found, seen):
+            due_at = later(seen.at, self._kept * (1 - RENEWED))
+            if not may_use(owner) or (found.expires_at is not None and found.expires_at >= due_at):
                 return Decision(owner)
-            there = [each for each in (found, seen.get(state)) if each is not None]
-            return Decision(owner, tuple([self._renewed(each, seen) for each in there]))
+            there, until = [each for each in (found, seen.get(state)) if each is not None], later(seen.at, self._kept)
+            return Decision(owner, tuple([Put(each.key, each.value, each.version, expires_at=until) for each in there]))
 
         owner = (await self._scope.update([key, state], decide)).answer
         self._known[tenant, session] = owner, asyncio.get_running_loop().time() + self._kept * RENEWED
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return owner
-
-    def _is_to_be_renewed(self, record: Record, seen: Snapshot) -> bool:
-        return record.expires_at is None or record.expires_at < later(seen.at, self._kept * (1 - RENEWED))
-
-    def _renewed(self, record: Record, seen: Snapshot) -> Put:
-        return Put(record.key, record.value, record.version, expires_at=later(seen.at, self._kept))
 
     def _key(self, tenant: str, session: str) -> RecordKey:
         return self._scope.key("owner", tenant, session)
@@ -299,11 +294,13 @@ class Quarantine:
         most = self._most
         if most is None:
             return
-        known = self._of(tenant)
-        is_full, age = (
-            is_spent(known.numbers[sharer], most - known.numbers.total()),
-            asyncio.get_running_loop().time() - known.at,
-        )
+        known = self._tenants.get(tenant)
+        if known is None:
+            if len(self._tenants) >= REMEMBERED:
+                self._tenants.popitem(last=False)
+            known = self._tenants[tenant] = _TenantDeaths()
+        is_full = is_spent(known.numbers[sharer], most - known.numbers.total())
+        age = asyncio.get_running_loop().time() - known.at
         if age >= (AGAIN if is_full else EVERY):
             counting = known.counting or self._begin_to_count(tenant, known, most)
             if is_full or age == float("inf"):
@@ -313,14 +310,6 @@ class Quarantine:
             raise TooManyQuarantinedError("durable requests of the tenant", most, SAID)
         if is_spent(own, most - total):
             raise TooManyQuarantinedError("durable requests of this user", own, SAID)
-
-    def _of(self, tenant: str) -> _TenantDeaths:
-        known = self._tenants.get(tenant)
-        if known is None:
-            if len(self._tenants) >= REMEMBERED:
-                self._tenants.popitem(last=False)
-            known = self._tenants[tenant] = _TenantDeaths()
-        return known
 
     def _begin_to_count(self, tenant: str, known: _TenantDeaths, most: int) -> asyncio.Task[None]:
         """Count in a task of its own, for all who want to know."""
@@ -591,13 +580,17 @@ class Census:
         """
         known = self._tenants.get(tenant)
         if known is None:
-            known = await self._first(tenant)
+            first = _TenantCount()
+            await self._count(first, partial(self._look, tenant))
+            if len(self._tenants) >= REMEMBERED:
+                self._tenants.popitem(last=False)
+            known = self._tenants.setdefault(tenant, first)
         if self._is_full(known, sharer):
             await self._check(tenant, sharer, known)
         known.coming.add(sharer)
 
     def settle(self, tenant: str, sharer: str, *, is_there: bool) -> None:
-        """Hear whether one that was counted is in the store by now, or was not taken on after all."""
+        """Note whether a request that was counted is in the store by now, or was not taken on after all."""
         known = self._tenants.get(tenant)
         if known is None or not known.coming.of(sharer):
             return
@@ -608,13 +601,6 @@ class Census:
 
     def _is_full(self, known: _TenantCount, sharer: str) -> bool:
         return is_spent(known.of(sharer), self._most - known.total)
-
-    async def _first(self, tenant: str) -> _TenantCount:
-        known = _TenantCount()
-        await self._count(known, partial(self._look, tenant))
-        if len(self._tenants) >= REMEMBERED:
-            self._tenants.popitem(last=False)
-        return self._tenants.setdefault(tenant, known)
 
     async def _check(self, tenant: str, sharer: str, known: _TenantCount) -> None:
         """Refuse one too many. However many come at a time, they are counted once for all of them."""
@@ -655,7 +641,7 @@ class Census:
 
 
 async def _result_of(counting: asyncio.Task[None]) -> None:
-    """Wait for a count that goes on whichever caller is cancelled meanwhile."""
+    """Wait for a count, which goes on if the caller is cancelled."""
     await asyncio.wait({counting})
     if counting.cancelled():
         raise ArbiterUnavailableError("this server is closing")

@@ -291,18 +291,16 @@ def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -
         over = ended(record, "cancelled", seen.at, reason="its run was removed")
         return RequestView(over, version, seen.at, is_derived=True)
     life = RUN_STATES.decode(found.value)
+    if life.status == "quarantined":
+        told = structs.replace(record, status="waiting", attempt=life.claims, reason=life.cancel or QUARANTINED)
+        return RequestView(told, version, seen.at, life)
     if not life.has_ended:
-        return RequestView(_unfinished(record, life), version, seen.at, life)
+        status: Status = "running" if life.claims else "waiting"
+        began, reason = life.changed_at if life.claims else Instant(0), life.cancel or ""
+        told = structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=reason)
+        return RequestView(told, version, seen.at, life)
     over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
     return RequestView(over, version, seen.at, life, is_derived=True)
-
-
-def _unfinished(record: RequestRecord, life: RunState) -> RequestRecord:
-    if life.status == "quarantined":
-        return structs.replace(record, status="waiting", attempt=life.claims, reason=life.cancel or QUARANTINED)
-    status: Status = "running" if life.claims else "waiting"
-    began = life.changed_at if life.claims else Instant(0)
-    return structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
 
 
 def _ended_run(record: RequestRecord, life: RunState, header: Header | None) -> RequestRecord:
@@ -330,7 +328,8 @@ def _ended_run(record: RequestRecord, life: RunState, header: Header | None) -> 
 def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOWN) -> StandfastError:
     """Return the exception that tells a caller why a request has no result."""
     cause = None if record.failure is None else restore(record.failure, known)
-    if isinstance(cause, SessionMissingError) or (isinstance(cause, _TELLING) and _is_told(record)):
+    was_stopped = record.status in ("refused", "superseded", "interrupted")
+    if isinstance(cause, SessionMissingError) or (was_stopped and isinstance(cause, _TELLING)):
         return cause
     match record.status:
         case "cancelled":
@@ -345,11 +344,6 @@ def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOW
             problem.__cause__ = cause
             add_trace(problem, "" if record.failure is None else record.failure.trace)
             return problem
-
-
-def _is_told(record: RequestRecord) -> bool:
-    """Return True if what stopped the request says itself how it ended."""
-    return record.status in ("refused", "superseded", "interrupted")
 
 
 def shown_problem(record: RequestRecord) -> str:
@@ -368,7 +362,10 @@ def info_of(request_id: str, record: RequestRecord, explanation: RequestExplanat
     """Return what a record tells, in a form that is safe to show."""
     is_good = record.status == "completed"
     problem = None if is_good or not record.has_ended else problem_of(request_id, record)
-    failure = record.failure
+    error_type = ""
+    if problem is not None:
+        failure = record.failure
+        error_type = type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
     return RequestInfo(
         id=request_id,
         flow=record.flow,
@@ -386,7 +383,7 @@ def info_of(request_id: str, record: RequestRecord, explanation: RequestExplanat
         explanation=explanation,
         result=msgspec.json.decode(record.result) if is_good and record.result is not UNSET else None,
         error="" if problem is None else shown_problem(record),
-        error_type="" if problem is None else _type_of(problem, failure),
+        error_type=error_type,
         error_status=0 if problem is None else getattr(problem, "status", 500),
         by=record.by,
         cancelled_by=record.cancelled_by,
@@ -407,7 +404,3 @@ def status_of(request_id: str, record: RequestRecord) -> RequestInfo:
         started_at=record.started_at,
         ended_at=record.ended_at,
     )
-
-
-def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
-    return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]

@@ -21,6 +21,7 @@ from standfast.errors import (
     StandfastError,
     StoreClosedError,
     TooHeavyError,
+    UsageError,
     WaitCycleError,
     WithdrawnError,
     WouldWaitError,
@@ -70,10 +71,13 @@ def owner_of_task() -> str:
 
 def owner_of(task: asyncio.Task[Any] | None) -> str:
     """Return a name for a task; None: for code that runs in none."""
+    global _process  # noqa: PLW0603 -- found out when it is first needed, and anew in a forked child
     name = None if task is None else _names.get(ref(task))
     if name is None:
+        if not _process:
+            _process = f"{socket.gethostname()[:60]}/{os.getpid()}"
         shown = "" if task is None else task.get_name()[:60]
-        name = f"{_here()}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
+        name = f"{_process}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
         if task is not None:
             _names[ref(task, _forget)] = name
     return name
@@ -81,13 +85,6 @@ def owner_of(task: asyncio.Task[Any] | None) -> str:
 
 def _forget(task: ref[asyncio.Task[Any]]) -> None:
     _names.pop(task, None)
-
-
-def _here() -> str:
-    global _process  # noqa: PLW0603 -- found out when it is first needed, and anew in a forked child
-    if not _process:
-        _process = f"{socket.gethostname()[:60]}/{os.getpid()}"
-    return _process
 
 
 def note_taken(owner: str) -> None:
@@ -173,6 +170,7 @@ def names_of(request: AcquireRequest) -> dict[str, str]:
     return {"key": request.name, "family": request.address[1], "kind": request.spec.kind}
 
 
+@final
 class HeldEntry(Struct, frozen=True, eq=False):
     """A place at the front: an entry that holds, what it hangs on, and the task that waited for it.
 
@@ -207,7 +205,12 @@ def acquire(lines: Lines, request: AcquireRequest) -> Coroutine[Any, Any, HeldEn
 
 async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float) -> HeldEntry:
     if timeout == 0:
-        return await _acquire_at_once(lines, request)
+        try:
+            return await _Acquisition(lines, structs.replace(request, waits=False)).run()
+        except WouldWaitError as busy:
+            if not request.waits:
+                raise
+            raise HoldTimeoutError(request.name, 0.0, busy.holders) from None
     attempt = _Acquisition(lines, request)
     limit = asyncio.timeout(timeout)
     try:
@@ -220,20 +223,18 @@ async def _acquire_in_time(lines: Lines, request: AcquireRequest, timeout: float
         raise HoldTimeoutError(request.name, timeout, await attempt.holders()) from None
 
 
-async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
-    try:
-        return await _Acquisition(lines, structs.replace(request, waits=False)).run()
-    except WouldWaitError as busy:
-        if not request.waits:
-            raise
-        raise HoldTimeoutError(request.name, 0.0, busy.holders) from None
+async def release(lines: Lines, place: HeldEntry, request: AcquireRequest, *, overran: bool = False) -> Left | None:
+    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed.
 
-
-async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Left | None:
-    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
+    Args:
+        lines: Of the process.
+        place: What is held.
+        request: What was asked for.
+        overran: Its ``max_hold`` is over, by the clock of this process.
+    """
     holder = place.turn.holder
     fence = place.turn.fence if holder.ends_at is None else None  # what is over is not given back
-    leave = Leave(place.entry.id, holder.slot, extra_changes=request.on_leave, fence=fence)
+    leave = Leave(place.entry.id, holder.slot, extra_changes=request.on_leave, fence=fence, overran=overran)
     try:
         left = (await place.line.driver.do(leave, request.spec)).answer
     except StandfastError as problem:
@@ -282,30 +283,26 @@ async def _see_left(
     try:
         while True:
             try:
-                hidden = await _out_of_sight(lines, line, leave, await asked)
+                answered = await asked
+                left = answered.answer
+                was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
+                if was_there or answered.sight.line.horizon is None:
+                    return
+                # It may wait far back, out of sight: it was cancelled before it was told its place.
+                waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
             except StandfastError:
                 if lines.is_closing:  # the presence goes, and the entry with it
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if hidden is None:
+                if waiter is None:
                     return
-                leave = structs.replace(leave, ticket=hidden)
+                leave = structs.replace(leave, ticket=waiter.ticket)
             asked = line.driver.ask(leave, request.spec)
     finally:
         if presence is not None:
             lines.heartbeat.leave(presence)
-
-
-async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: Answered) -> int | None:
-    """Return the ticket of one who may still wait far back: it was cancelled before it was told its place."""
-    left = answered.answer
-    was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
-    if was_there or answered.sight.line.horizon is None:
-        return None
-    waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
-    return None if waiter is None else waiter.ticket
 
 
 @final
@@ -333,7 +330,9 @@ class _Acquisition:
         self._lines, self._request = lines, request
         self._line: Final = lines.line(request.address)
         self._id: Final = request.entry_id or lines.new_entry_id()
-        task = self._task = lines.current_task()
+        if asyncio.get_running_loop() is not lines.loop:
+            raise UsageError(repr(lines.scope), "belongs to another event loop", "open it once in each event loop")
+        task = self._task = asyncio.current_task(lines.loop)
         owner = self._owner = request.owner or owner_of(task)
         # One that holds nothing, as far as this process knows, cannot be part of a cycle.
         may_circle = request.waits and request.may_circle and (owner in _held or request.owner is not None)
@@ -347,34 +346,29 @@ class _Acquisition:
 
     async def run(self) -> HeldEntry:
         """Return the place, once it is at the front."""
-        if not self._lines.is_listening:
-            await self._lines.listen()
+        lines, has_looked = self._lines, False
+        if not lines.is_listening:
+            await lines.listen()
         try:
-            return await self._run()
-        except BaseException:
+            while not lines.is_closing:
+                outcome = await self._try_once()
+                if type(outcome) is HeldEntry:
+                    if not lines.is_closing:
+                        self._may_stand = False  # from now on it is the caller's to leave
+                        return outcome
+                    self._withdraw(outcome.presence)  # its block would not be told
+                elif isinstance(outcome, WouldWaitError) and not has_looked:
+                    has_looked = True
+                    if not await lines.reap(self._line):
+                        raise outcome
+                elif outcome is not None:
+                    raise outcome
+                elif await lines.was_cancelled(self._id):
+                    raise WithdrawnError(self._request.name)
+            raise StoreClosedError(repr(lines.scope), "it was closed while a task waited in it")
+        finally:
             if self._may_stand and self._withdrawal is None:  # it failed on the way to asking again
                 self._withdraw(None)
-            raise
-
-    async def _run(self) -> HeldEntry:
-        lines, has_looked = self._lines, False
-        while True:
-            if lines.is_closing:
-                raise StoreClosedError(repr(lines.scope), "it was closed while a task waited in it")
-            outcome = await self._try_once()
-            if type(outcome) is HeldEntry and lines.is_closing:  # its block would not be told
-                self._withdraw(outcome.presence)
-                continue
-            if type(outcome) is HeldEntry:
-                return outcome
-            if isinstance(outcome, WouldWaitError) and not has_looked:
-                has_looked = True
-                if await lines.reap(self._line):
-                    continue
-            if isinstance(outcome, StandfastError):
-                raise outcome
-            if await lines.was_cancelled(self._id):
-                raise WithdrawnError(self._request.name)
 
     async def withdrawn(self) -> None:
         """Wait until nothing of the attempt is left in the line; a while at most, if the store does not answer."""

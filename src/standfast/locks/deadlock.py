@@ -238,15 +238,15 @@ class _LineWaits:
         for start in range(0, len(names), most):
             some = {name: keys.presence(name) for name in names[start : start + most]}
             seen = await self._scope.read(*some.values())
-            present.update(name for name, key in some.items() if self._is_present(seen.get(key)))
+            for name, key in some.items():
+                record = seen.get(key)
+                if record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline):
+                    present.add(name)
         return frozenset(
             entry.id
             for entry in entries
             if not isinstance(entry.anchor, OfPresence) or entry.anchor.presence in present
         )
-
-    def _is_present(self, record: Record | None) -> bool:
-        return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
 
 
 def _stuck(waits: Mapping[str, _LineWait]) -> dict[str, tuple[str, ...]]:

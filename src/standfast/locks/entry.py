@@ -401,8 +401,11 @@ class LineEntries:
         runs in the line, and entries of this process.
         """
         last, here = self.last_seen(address), f"{self._lines.scope.presence_name}."
-        if last is None or not all(name.startswith(here) for name in presences_of(_entries(last))):
-            self._lines.own(self._reap_safely(address))
+        if last is not None:
+            entries = [*(each.entry for each in last.holders), *(each.entry for each in last.waiters)]
+            if all(name.startswith(here) for name in presences_of(entries)):
+                return
+        self._lines.own(self._reap_safely(address))
 
     async def _reap_safely(self, address: tuple[str, ...]) -> None:
         with suppress(StandfastError):  # a server that goes round finds it
@@ -550,10 +553,6 @@ def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunGrant | Waiting | 
         key = line.driver.keys.grant_of(holder)
         return RunGrant(grant.fence, holder.slot, holder.granted_at, holder.ends_at, key)
     return None if waiter is None else Waiting(waiter.ticket, sight.line.place(waiter.ticket))
-
-
-def _entries(line: Line) -> list[Entry]:
-    return [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
 
 
 def _ticket(found: RunGrant | Waiting | None) -> int | None:

@@ -277,7 +277,14 @@ class Heartbeat:
         if (presence := self.try_join(lease)) is not None:
             return presence
         async with self._making.setdefault(lease, asyncio.Lock()):
-            presence = await self._fresh(lease)
+            presence = self._presences.get(lease)
+            # A renewal that took too long may have been answered after all were told that it had failed.
+            if presence is not None and not presence.over and presence.left() < lease / 2:
+                renewed = await presence.renew(self._scope.store)
+                if not renewed or presence.left() <= 0:
+                    self.tell(presence)
+            if presence is None or presence.over:
+                presence = await self._new(lease)
         presence.users += 1
         self._keep(presence)
         return presence
@@ -304,45 +311,28 @@ class Heartbeat:
         """Say that one entry less is anchored to a presence. Without any it is no longer renewed."""
         presence.users -= 1
 
-    async def _fresh(self, lease: float) -> Presence:
-        presence = self._presences.get(lease)
-        if presence is not None and not presence.over:
-            if presence.left() >= lease / 2:
-                return presence
-            # A renewal that took too long may have been answered after all were told that it had failed.
-            if await presence.renew(self._scope.store) and presence.left() > 0:
-                return presence
-            self.tell(presence)
-        return await self._new(lease)
-
     async def _new(self, lease: float) -> Presence:
         store, took = self._scope.store, 0.0
         presence: Presence | None = None
         for _ in range(SLOW_IN_A_ROW):
             if presence is None or presence.left() <= 0:  # by now the first may have lapsed, for good
-                presence = await self._make(lease)
+                self._made = number = self._made + 1  # another lease may be joined meanwhile
+                here = this_process(lease, await visible_token(store))
+                presence = Presence(self._scope, number, here, self._clock, self._report)
             asked_at = self._clock.elapsed()
             await presence.renew(store)
             if presence.left() >= lease / 2:
                 self._presences[lease] = presence
                 return presence
             took = (self._clock.elapsed() - asked_at) / MICROSECONDS
-            self._tell_slow(took, lease)
+            at, name = self._clock.wall(), repr(store)
+            self._hooks.emit(SlowRoundTrip(at=at, store=name, seconds=took, lease=lease))
         if presence is not None:
             await presence.end(store)
         raise LeaseTooShortError(lease, f"{SLOW_IN_A_ROW} round trips to the store in a row took about {took:.3g} s")
 
-    async def _make(self, lease: float) -> Presence:
-        self._made += 1
-        number, lifeline = self._made, await visible_token(self._scope.store)
-        return Presence(self._scope, number, this_process(lease, lifeline), self._clock, self._report)
-
     def _report(self) -> LoopReport | None:
         return None if self.loop_report is None else self.loop_report()
-
-    def _tell_slow(self, took: float, lease: float) -> None:
-        at, store = self._clock.wall(), repr(self._scope.store)
-        self._hooks.emit(SlowRoundTrip(at=at, store=store, seconds=took, lease=lease))
 
     # --- the deadline, on the space's own loop -------------------------------------------------------------------
 
@@ -474,12 +464,15 @@ class _HeartbeatThread:
 
     async def _main(self) -> None:
         self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         store: Store | None = None
         try:
             while not self._stopping:
                 if store is None:
-                    store = await self._connect()
+                    try:
+                        store = await self._heartbeat.open_store()
+                    except StandfastError:
+                        loop.call_later(0.1, self._poke)
                 while store is not None and self._wanted:
                     self._start(self._wanted.pop(), store)
                 await self._changed.wait()
@@ -491,13 +484,6 @@ class _HeartbeatThread:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             if store is not None:
                 await store.aclose()
-
-    async def _connect(self) -> Store | None:
-        try:
-            return await self._heartbeat.open_store()
-        except StandfastError:
-            asyncio.get_running_loop().call_later(0.1, self._poke)
-            return None
 
     def _start(self, presence: Presence, store: Store) -> None:
         running = self._tasks.get(presence)

@@ -189,7 +189,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
             yield f"{one_line(self.key)} is free: it is not held, and none waits for it"
             yield from self._past_lines()
             return
-        yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {self.holding:,} holding, {self._waiting()}"
+        permits = f" of {self.permits} permits{' (set by an operator)' if self.is_pinned else ''}"
+        kind = f"{self.kind}{permits if self.kind == 'semaphore' else ''}"
+        waiting = f"{'up to ' if self.more else ''}{self.waiting:,} waiting"
+        yield f"{one_line(self.key)} is a {kind}: {self.holding:,} holding, {waiting}"
         if self.pace:
             yield f"a hold took {length(self.pace)} lately"
         yield self._newcomer()
@@ -208,14 +211,6 @@ class Explanation(Struct, frozen=True, kw_only=True):
             mode = f", mode {one_line(past.mode)}" if past.mode else ""
             yield f"held before: {one_line(past.owner)}{mode}, {past.end}"
             yield f"  for {length(past.held_for)}, until {moment(past.ended_at)}, fence {past.fence}"
-
-    def _permits(self) -> str:
-        if self.kind != "semaphore":
-            return ""
-        return f" of {self.permits} permits{' (set by an operator)' if self.is_pinned else ''}"
-
-    def _waiting(self) -> str:
-        return f"{'up to ' if self.more else ''}{self.waiting:,} waiting"
 
     def _newcomer(self) -> str:
         if self.estimate is None:
@@ -410,8 +405,20 @@ async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
     start, end = scope.key("line").within()
     while start is not None:
         page = await scope.scan(start, end, limit=PAGE)
-        for found in await lines_at(scope, page.records.values(), page.at):
-            yield _summary(found, page.at)
+        for line in await lines_at(scope, page.records.values(), page.at):
+            oldest = min((holder.granted_at for holder in line.holders), default=None)
+            yield LineSummary(
+                key=line.keys.name,
+                family=line.keys.address[1],
+                parts=line.keys.address[2:],
+                at=page.at,
+                kind=line.head.kind,
+                permits=line.head.rules.permits,
+                is_pinned=line.head.pinned,
+                holders=line.held,
+                waiting=line.waiting,
+                held_for=None if oldest is None else seconds_between(oldest, page.at),
+            )
         start = page.more
 
 
@@ -653,7 +660,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     wanted = [keys.head, keys.past, *grants, *(keys.presence(name) for name in sorted(presences_of(entries)))]
     records, at = await _read_all(scope, wanted)
     held = [keys.head, *grants] if is_mutex(head) else [keys.head]
-    is_whole = all(_version(records, key) == first.version(key) for key in held)
+    is_whole = all((records[key].version if key in records else 0) == first.version(key) for key in held)
     if is_slotted(head):
         head = structs.replace(head, pace=pace_in([records[key] for key in grants if key in records]))
         now = [holder_in(records[key]) if key in records else None for key in grants]
@@ -664,11 +671,6 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     else:
         rest = max(0, head.next_ticket - shown[-1].ticket - 1) if shown else head.next_ticket - head.front
     return _LineRead(at, head, holders, shown, more, rest, records, is_whole)
-
-
-def _version(records: dict[RecordKey, Record], key: RecordKey) -> int:
-    record = records.get(key)
-    return 0 if record is None else record.version
 
 
 async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[RecordKey, Record], Instant]:
@@ -706,22 +708,6 @@ async def waiters_of(
 
 
 # --- telling -----------------------------------------------------------------------------------------------------
-
-
-def _summary(line: FoundLine, at: Instant) -> LineSummary:
-    oldest = min((holder.granted_at for holder in line.holders), default=None)
-    return LineSummary(
-        key=line.keys.name,
-        family=line.keys.address[1],
-        parts=line.keys.address[2:],
-        at=at,
-        kind=line.head.kind,
-        permits=line.head.rules.permits,
-        is_pinned=line.head.pinned,
-        holders=line.held,
-        waiting=line.waiting,
-        held_for=None if oldest is None else seconds_between(oldest, at),
-    )
 
 
 def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
@@ -769,7 +755,7 @@ def _estimates(seen: _LineRead, head: Head, lives: _Liveness, waiters: Sequence[
     living = [lives.is_alive(entry) for entry in waiters]
     standing = [entry for entry, is_alive in zip(waiters, living, strict=True) if is_alive]
     found = forecast(_rules_of_listed(seen, head), holders, (*standing, newcomer(head.rules, head.kind)), head.pace)
-    return list(_spread(found, (*living, True)))
+    return [next(found) if is_alive else None for is_alive in (*living, True)]
 
 
 def _rules_of_listed(seen: _LineRead, head: Head) -> Rules:
@@ -778,11 +764,6 @@ def _rules_of_listed(seen: _LineRead, head: Head) -> Rules:
     if not unlisted or head.rules.permits is None:
         return head.rules
     return structs.replace(head.rules, permits=max(1, head.rules.permits - unlisted))
-
-
-def _spread(found: Iterator[float | None], living: Iterable[bool]) -> Iterator[float | None]:
-    for is_alive in living:
-        yield next(found) if is_alive else None
 
 
 def _for_newcomer(estimate: float | None, head: Head, unseen: int) -> float | None:
@@ -815,13 +796,6 @@ class _Liveness:
             return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
         return not isinstance(entry.anchor, Until) or entry.anchor.at > self._seen.at
 
-    def _lease_left(self, entry: Entry) -> float | None:
-        if not self.is_alive(entry):
-            return None
-        record = self._presence(entry)
-        expires_at = None if record is None else record.expires_at
-        return self.until(entry.anchor.at if isinstance(entry.anchor, Until) else expires_at)
-
     def _fence(self, holder: Holder) -> int | None:
         grant = self._seen.records.get(self._keys.grant_of(holder))
         if grant is None:
@@ -834,11 +808,14 @@ class _Liveness:
         return grant.version if entry == holder.entry.id else None
 
     def holder(self, holder: Holder) -> ExplainedHolder:
+        anchor, record = holder.entry.anchor, self._presence(holder.entry)
+        expires_at = None if record is None else record.expires_at
+        lapses_at = anchor.at if isinstance(anchor, Until) else expires_at
         return ExplainedHolder(
             **self._described(holder.entry),
             since=holder.granted_at,
             held_for=self.since(holder.granted_at),
-            lease_left=self._lease_left(holder.entry),
+            lease_left=self.until(lapses_at) if self.is_alive(holder.entry) else None,
             ends_at=holder.ends_at,
             fence=self._fence(holder),
             slot=None if holder.slot == OUT_OF_SIGHT else holder.slot,

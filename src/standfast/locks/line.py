@@ -218,6 +218,10 @@ class Line(Struct, frozen=True):
         """Return the waiter with that id, if it is in sight."""
         return next((waiter for waiter in self.waiters if waiter.entry.id == entry_id), None)
 
+    def lists(self, entry_id: str) -> bool:
+        """Return True if an entry holds, or waits in sight."""
+        return self.holder(entry_id) is not None or self.waiter(entry_id) is not None
+
     def place(self, ticket: int) -> int:
         """Count those in front of a ticket: 0 is next. Past the horizon it is the most there can be.
 

@@ -48,7 +48,16 @@ from standfast.locks.line_step import (
     decide_step,
     quick_step,
 )
-from standfast.locks.mutex_line import MUTEX, ONE, MutexDriver, holder_in, is_mutex, is_of_mutex
+from standfast.locks.mutex_line import (
+    MUTEX,
+    ONE,
+    MutexDriver,
+    holder_in,
+    is_mutex,
+    is_of_mutex,
+    queued_in,
+    read_ticket,
+)
 from standfast.locks.slot_line import SlotDriver, is_plain
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Conflict, Decided, Record
@@ -159,7 +168,8 @@ class LineDriver:
         gone, tell = (self.dead, self.killed), granted or _ignored
         self.mutex: Final = MutexDriver(scope, keys, clock, gone, seen, tell, self._do_no_mutex)
         self._has_slots: bool | None = None  # None: it was free, or is not known
-        self._slots: Final = SlotDriver(scope, keys.with_slots(), clock, gone, seen, tell, self._note_disagreement)
+        self._slot_keys: Final = keys.with_slots()
+        self._slots: Final = SlotDriver(scope, self._slot_keys, clock, gone, seen, tell, self._note_disagreement)
 
     @property
     def is_idle(self) -> bool:
@@ -209,7 +219,9 @@ class LineDriver:
 
         A caller that is cancelled does not know if the request was answered; it asks to leave.
         """
-        return self.mutex.do(request, spec) if self._is_of_mutex(spec) else self._do_other(request, spec)
+        if spec.kind:  # as in _is_of_mutex: this is called twice for every hold
+            self._is_mutex = self._has_alternatives and spec.kind == MUTEX
+        return self.mutex.do(request, spec) if self._is_mutex else self._do_other(request, spec)
 
     async def _do_no_mutex(self, request: Request, spec: LockSpec) -> Answered:
         """Answer a request on a line that was taken for a mutex, and is of another kind."""
@@ -363,17 +375,14 @@ class LineDriver:
         sight, outcomes = await self._step(requests, spec)
         self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.held)
         while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
-            sight = _followed(sight, await self._look_further(sight, spec, dead))
+            # Find the first that still waits behind all that are gone, and let it move up.
+            start, end = self.keys.tickets_from(sight.line.front)
+            page = await self._scope.scan(start, end, limit=1)
+            first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
+            front = min(first, sight.line.next_ticket)
+            moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
+            sight = _followed(sight, moved)
         return sight, outcomes
-
-    async def _look_further(self, sight: Sight, spec: LockSpec, dead: frozenset[str]) -> Sight:
-        """Find the first that still waits behind all that are gone, and let it move up."""
-        start, end = self.keys.tickets_from(sight.line.front)
-        page = await self._scope.scan(start, end, limit=1)
-        first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
-        front = min(first, sight.line.next_ticket)
-        moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
-        return moved
 
     async def look(self, also: Collection[str] = (), waiting: Mapping[str, int] = _NONE) -> Sight:
         """Read the line; nothing is written, and nothing is waited for but the store.
@@ -417,10 +426,10 @@ class LineDriver:
 
     async def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with a ticket, however far back; None: it does not wait."""
-        if self._is_mutex:
-            return await self.mutex.waiter_at(ticket)
-        if self._has_slots:
-            return await self._slots.waiter_at(ticket)
+        if self._is_mutex or self._has_slots:
+            keys = self.keys if self._is_mutex else self._slot_keys
+            queued = await read_ticket(self._scope, keys, ticket)
+            return None if queued is None else queued_in(keys, queued)
         key = self.keys.ticket(ticket)
         record = (await self._scope.read(key)).get(key)
         return None if record is None else waiter_in(record)
@@ -489,8 +498,10 @@ class LineDriver:
             try:
                 asked = StepInput(self.keys, requests, spec, keys, facts, self._interest, self._scope.presence, limits)
                 decided = await self._scope.update(tuple(keys), partial(decide_step, asked))
-            except asyncio.CancelledError as cancelled:
-                self._learn_from(cancelled, asked_at, keys)
+            except asyncio.CancelledError as cancelled:  # too late, perhaps: then tell the entries that were granted
+                verdict = verdict_of(cancelled)
+                if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
+                    self._finish(verdict, asked_at, keys)
                 raise
             found = decided.answer
             if not found.missing:
@@ -507,12 +518,6 @@ class LineDriver:
             elif len(keys) > self._most:
                 keys = needed = found.missing | self._guess.sure(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
-
-    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant, given: frozenset[RecordKey]) -> None:
-        """Tell the entries that were granted by a step whose caller was cancelled too late."""
-        verdict = verdict_of(cancelled)
-        if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
-            self._finish(verdict, asked_at, given)
 
     def _finish(self, decided: Decided[StepResult], asked_at: Instant, given: frozenset[RecordKey]) -> Sight:
         found, line = decided.answer, decided.answer.line
@@ -878,17 +883,13 @@ class LocalLine:
 
     def _tell_holds(self, sight: Sight, held: Iterable[str]) -> None:
         for presence in [each for each in self.counted if each not in dict(sight.line.unseen_of)]:
-            self._tell_fallen(sight, presence)
+            brought = {holder.entry.id for holder in sight.line.holders if holder.slot == OUT_OF_SIGHT}
+            for entry_id, counted in tuple(self.counted[presence].items()):  # it has fallen, but for those in sight
+                if entry_id not in brought and sight.asked_at >= counted.known_at:
+                    counted.lose(TAKEN_AWAY)
         holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
         for entry_id in held:
             hold = self.holds.get(entry_id)
             # What was asked for before the hold was known of may be older than its grant, and show it still waiting.
             if hold is not None and sight.asked_at >= hold.known_at and holders.get(entry_id) != hold.granted_at:
-                hold.lose(TAKEN_AWAY)
-
-    def _tell_fallen(self, sight: Sight, presence: str) -> None:
-        """Tell the holds of a presence that is not counted any more, but for those in sight."""
-        brought = {holder.entry.id for holder in sight.line.holders if holder.slot == OUT_OF_SIGHT}
-        for entry_id, hold in tuple(self.counted[presence].items()):
-            if entry_id not in brought and sight.asked_at >= hold.known_at:
                 hold.lose(TAKEN_AWAY)

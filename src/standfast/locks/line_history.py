@@ -88,8 +88,9 @@ HISTORIES: Final[Codec[LineHistory]] = Codec(LineHistory, what="the history of a
 def history_change(view: StepView, line: Line, requests: Sequence[Request], at: Instant) -> Iterator[Change]:
     """Return what notes the holds that end in a step, of a line that is ``line`` after it."""
     held = {(each.entry.id, each.granted_at) for each in line.holders}
+    over = [each for each in view.line.holders if (each.entry.id, each.granted_at) not in held]
     ended: list[tuple[Holder, HoldEnd]]
-    ended = [(each, _end_of(each, view, requests, at)) for each in view.line.holders if _id(each) not in held]
+    ended = [(each, _end_of(each, view, requests, at)) for each in over]
     ended = [(each, end) for each, end in ended if end != "released" or view.history]
     if not ended:
         return
@@ -102,10 +103,6 @@ def history_change(view: StepView, line: Line, requests: Sequence[Request], at: 
     yield Put(view.keys.past, HISTORIES.encode_own(LineHistory(tuple(holds), most)), version, later(at, KEPT_FOR))
 
 
-def _id(holder: Holder) -> tuple[str, Instant]:
-    return holder.entry.id, holder.granted_at
-
-
 def _end_of(holder: Holder, view: StepView, requests: Sequence[Request], at: Instant) -> HoldEnd:
     """Return how a hold ended: what is dead or over falls before any request is answered."""
     anchor = holder.entry.anchor
@@ -113,8 +110,10 @@ def _end_of(holder: Holder, view: StepView, requests: Sequence[Request], at: Ins
         return "killed" if anchor.presence in view.facts.killed else "lost"
     if (holder.ends_at is not None and holder.ends_at <= at) or (isinstance(anchor, Until) and anchor.at <= at):
         return "expired"
-    by_force = any(type(each) is Leave and each.by_force and each.entry_id == holder.entry.id for each in requests)
-    return "evicted" if by_force else "released"
+    leaves = [each for each in requests if type(each) is Leave and each.entry_id == holder.entry.id]
+    if any(each.overran for each in leaves):
+        return "expired"
+    return "evicted" if any(each.by_force for each in leaves) else "released"
 
 
 def _past(holder: Holder, end: HoldEnd, fence: int, at: Instant) -> PastHold:

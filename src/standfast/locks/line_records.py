@@ -152,7 +152,8 @@ class Leave(Struct, frozen=True):
 
     ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
     ``marker`` is where it was noted that its owner waits here, and is taken away. ``extra_changes`` are committed
-    together with the answer. With a ``fence`` it holds, unless the grant is at another version.
+    together with the answer. With a ``fence`` it holds, unless the grant is at another version. ``overran``: its
+    process gives it up since its ``max_hold`` is over, which by the store's time may be so a moment later.
     """
 
     entry_id: str
@@ -163,6 +164,7 @@ class Leave(Struct, frozen=True):
     marker: RecordKey | None = None
     extra_changes: ExtraChanges[Answer] | None = None
     fence: int | None = None
+    overran: bool = False
 
 
 class Resize(Struct, frozen=True):
@@ -606,6 +608,14 @@ class LineFacts(Struct, frozen=True):
     killed: frozenset[str] = frozenset()
 
 
+def is_alive(facts: LineFacts, at: Instant, entry: Entry) -> bool:
+    """Return True if an entry's anchor holds at a time, by what is known of presences."""
+    anchor = entry.anchor
+    if isinstance(anchor, OfPresence):
+        return anchor.presence not in facts.dead
+    return not isinstance(anchor, Until) or anchor.at > at
+
+
 class StepView(Protocol):
     """A line as it was read, however its records lie, and the way back from a changed line to changes.
 
@@ -635,24 +645,12 @@ class StepView(Protocol):
         """Return what was read of a key; one that was not read is missing."""
         ...
 
-    def is_alive(self, entry: Entry) -> bool:
-        """Return True if an entry's anchor holds at the time of the snapshot."""
-        ...
-
     def fence_of(self, holder: Holder) -> int:
         """Return the version of a holder's grant as it was read."""
         ...
 
     def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:
         """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
-        ...
-
-    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
-        """Return what tells runs that their place has changed: each record gets another version."""
-        ...
-
-    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake, but for those that are ``told`` by the answer itself."""
         ...
 
 
@@ -701,10 +699,11 @@ class LineView:
         last = self.head.next_ticket
         self._shown: Final = range(min(front, last), min(last, front + WINDOW))
         horizon = self._shown.stop if self._shown.stop < last else None
+        beyond = sorted(ticket for ticket in facts.tickets if ticket >= self._shown.stop)
         line = Line(
             self.head.rules,
             self.head.holders,
-            tuple(self._waiters()),
+            tuple(filter(None, map(self.waiter_at, (*self._shown, *beyond)))),
             last,
             horizon,
             unseen=self.head.unseen,
@@ -721,10 +720,6 @@ class LineView:
         found = [HELD.decode(record.value) for record in records if record is not None]
         self._fallen = tuple([each.entry.id for each in found if has_fallen(each, self.head.unseen_of)])
         return tuple(found)
-
-    def _waiters(self) -> Iterator[Waiter]:
-        beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
-        yield from filter(None, map(self.waiter_at, (*self._shown, *beyond)))
 
     def waiter_at(self, ticket: int) -> Waiter | None:
         """Return the waiter with that ticket; None: it is gone."""
@@ -746,13 +741,6 @@ class LineView:
         if key not in self._given:
             self.missing.add(key)
         return self._snapshot.get(key)
-
-    def is_alive(self, entry: Entry) -> bool:
-        """Return True if an entry's anchor holds at the time of the snapshot."""
-        anchor = entry.anchor
-        if isinstance(anchor, OfPresence):
-            return anchor.presence not in self.facts.dead
-        return not isinstance(anchor, Until) or anchor.at > self._snapshot.at
 
     def fence_of(self, holder: Holder) -> int:
         """Return the version of a holder's grant as it was in the snapshot."""
@@ -800,6 +788,11 @@ class LineView:
         if not pinned and line.is_empty:
             yield from self._delete(self.keys.head)
             return
+        pace, held = old.pace, {_grant_id(holder) for holder in line.holders}
+        for holder in self.line.holders:
+            if _grant_id(holder) not in held:
+                took = (self._snapshot.at - holder.granted_at) / 1_000_000
+                pace = took if not pace else 0.8 * pace + 0.2 * took
         head = Head(
             old.life,
             old.kind,
@@ -808,7 +801,7 @@ class LineView:
             line.front,
             line.next_ticket,
             pinned,
-            self._pace(line),
+            pace,
             self.history,
             reversion,
             kept.unseen,
@@ -817,14 +810,6 @@ class LineView:
         )
         if head != old or not self._is_stored:
             yield self._put(self.keys.head, head_value(head))
-
-    def _pace(self, line: Line) -> float:
-        pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
-        for holder in self.line.holders:
-            if _grant_id(holder) not in held:
-                took = (self._snapshot.at - holder.granted_at) / 1_000_000
-                pace = took if not pace else 0.8 * pace + 0.2 * took
-        return pace
 
     def _put(self, key: RecordKey, value: bytes) -> Put:
         record = self.get(key)
@@ -835,19 +820,10 @@ class LineView:
         if record is not None:
             yield Delete(key, record.version)
 
-    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
-        """Return what tells runs that their place has changed: each record gets another version."""
-        return tuple([self._put(self.keys.ready(run), READY) for run in runs])
 
-    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake: waiters that hold now or were refused, and holders that were evicted."""
-        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
-
-
-def wakes_between(
-    keys: LineKeys, before: Line, after: Line, told: Collection[str], dead: Collection[str]
-) -> Iterator[Wake]:
+def wakes_after(view: StepView, after: Line, told: Collection[str]) -> Iterator[Wake]:
     """Yield whom to wake after a step: the entries whose place has changed, but for those ``told`` by the answer."""
+    keys, before, dead = view.keys, view.line, view.facts.dead
     stayed = {waiter.entry.id for waiter in after.waiters} | {*told}
     held = {_grant_id(holder) for holder in after.holders}
     moved = [(each.entry, keys.head, each.ticket) for each in before.waiters if each.entry.id not in stayed]
@@ -862,6 +838,12 @@ def wakes_between(
             is_shown = now is not None and now.slot != OUT_OF_SIGHT and not now.ends_at  # one with an end has to read
             shows = (keys.grant_of(now), keys.ticket(ticket)) if now and is_shown else ()
             yield Wake(keys.presence(presence), about, shows=shows)
+
+
+def ready_changes(view: StepView, runs: Iterable[str]) -> tuple[Put, ...]:
+    """Return what tells runs that their place has changed: each ready record gets another version."""
+    keys = [view.keys.ready(run) for run in runs]
+    return tuple([Put(key, READY, 0 if (record := view.get(key)) is None else record.version) for key in keys])
 
 
 def reversion_after(old: Head, resized: Resize) -> Reversion | None:

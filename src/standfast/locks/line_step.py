@@ -8,6 +8,7 @@ of their requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
@@ -49,9 +50,12 @@ from standfast.locks.line_records import (
     entries_named_by,
     extra_changes_of,
     head_value,
+    is_alive,
+    ready_changes,
     run_of,
     step,
     waiter_in,
+    wakes_after,
 )
 from standfast.stores.protocol import (
     AlternativeChange,
@@ -198,7 +202,7 @@ def quick_step(
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
         return queue_up(keys, seen, given, head, spec, request) if head.reversion is None else None
-    if type(request) is Leave and not request.by_force and not request.only_waiting and not spec.history:
+    if type(request) is Leave and not (request.by_force or request.only_waiting or request.overran or spec.history):
         # That the hold was released is noted, and permits that were set for a while end: both the long way.
         is_noted = bool(head.history) or head.reversion is not None
         if head.front == head.next_ticket and not is_noted:
@@ -325,8 +329,6 @@ def _note_answer(known: dict[str, tuple[Entry, _Place]], request: Request, answe
 
 FEW_FENCES: Final = 16
 """The most fences of earlier grants that are read in one step; the rest follows in the next look."""
-
-_NO_CHANGE: Final = Check(RecordKey("none"), 1)
 
 Outcome: TypeAlias = Answer | Exception
 """What becomes of a request: its answer, or what its own function has raised."""
@@ -463,24 +465,28 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
     requests, at = extras.requests, extras.seen.at
     if not requests:
         return StepDecision(StepResult(view.head, extras.outcomes(()), view.line))
-    conflict = _kind_conflict(view.head, asked.spec)
+    head, spec, conflict = view.head, asked.spec, None
+    if (head.kind, head.rules.alone) != (spec.kind, spec.rules.alone):
+        conflict = WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
     taken = (
-        _unless_pinned(requests, view.head)
+        _unless_pinned(requests, head)
         if conflict is None
         else [Reap() if isinstance(each, Enter | Resize) else each for each in requests]
     )
-    line, answers = step(view.line, taken, at, view.is_alive)
+    line, answers = step(view.line, taken, at, partial(is_alive, asked.facts, at))
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
         answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
     changes = (*view.changes(line, resized=_resized(taken)), *history_change(view, line, requests, at))
-    ready = view.ready(runs_to_notify(view.line, line, requests, answers))
+    ready = ready_changes(view, runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not extras.add(answers, changes, ready, granted):
         return None
-    disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
+    # A number that was set on purpose is meant to differ.
+    is_other = head.rules != spec.rules and not head.pinned
+    disagrees = conflict is None and is_other and any(isinstance(each, Enter) for each in requests)
     outcomes, seen = extras.outcomes(answers), extras.seen
-    answered = StepResult(view.head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
+    answered = StepResult(head, outcomes, line, fences, granted, frozenset(), disagrees, seen, changes)
     return StepDecision(answered, extras.with_those(changes), (*_wakes(asked, view, line, requests), *extras.wakes))
 
 
@@ -513,19 +519,15 @@ class _Extras:
         self._changes.update(
             (change.key, change) for change in ready
         )  # also if a request says otherwise: a look does no harm
-        if granted:
-            for request in self.requests:
-                self._welcome(extra_changes_of(request), granted)
+        for extra_changes in map(extra_changes_of, self.requests) if granted else ():
+            if extra_changes is None or extra_changes.on_grant is None:
+                continue
+            more, know = extra_changes.on_grant(granted, self.seen)
+            check_decision(Decision(None, more), self.seen, tuple(self._asked.given), self._asked.limits)
+            for key in know:
+                self._changes.pop(key, None)
+            self._changes.update((change.key, change) for change in more)
         return True
-
-    def _welcome(self, extra_changes: ExtraChanges[Answer] | None, granted: tuple[Holder, ...]) -> None:
-        if extra_changes is None or extra_changes.on_grant is None:
-            return
-        changes, know = extra_changes.on_grant(granted, self.seen)
-        check_decision(Decision(None, changes), self.seen, tuple(self._asked.given), self._asked.limits)
-        for key in know:
-            self._changes.pop(key, None)
-        self._changes.update((change.key, change) for change in changes)
 
     def _ask(self, answers: Sequence[Answer], changes: Sequence[AlternativeChange]) -> bool:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
@@ -534,7 +536,8 @@ class _Extras:
             extra_changes = extra_changes_of(request)
             if extra_changes is None:
                 continue
-            if self._has_changed(extra_changes.keys):  # it has to see what the others make of them
+            shared = [self._changes[key] for key in extra_changes.keys if key in self._changes]
+            if not all(isinstance(each, Check) for each in shared):  # it has to see what the others make of them
                 self.served = at
                 return False
             try:
@@ -545,9 +548,6 @@ class _Extras:
             if self.lacking:
                 return False
         return True
-
-    def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
-        return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
     def _add(self, extra_changes: ExtraChanges[Answer], answer: Answer, taken: Collection[RecordKey]) -> None:
         seen = self.seen
@@ -636,7 +636,7 @@ def _told_fence(request: Request) -> str | None:
 def _wakes(asked: StepInput, view: StepView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
     # Waiters of this process, and entries that leave by themselves, are told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
-    yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+    yield from dict.fromkeys(wake for wake in wakes_after(view, line, left) if not wake.to.startswith(asked.own))
     if line.waiters and view.head.front == view.head.next_ticket and line.holders == view.line.holders:
         yield from _to_holder(asked, view.head)
 
@@ -663,17 +663,6 @@ def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]
     if not (head.pinned if resized is None else resized.pinned):
         return requests
     return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
-
-
-def _kind_conflict(head: Head, spec: LockSpec) -> WrongKind | None:
-    if head.kind == spec.kind and head.rules.alone == spec.rules.alone:
-        return None
-    return WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
-
-
-def _disagrees(head: Head, spec: LockSpec, requests: Sequence[Request]) -> bool:
-    # A number that was set on purpose is meant to differ.
-    return head.rules != spec.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
 
 
 def _resized(requests: Sequence[Request]) -> Resize | None:

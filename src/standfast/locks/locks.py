@@ -178,7 +178,7 @@ class Hold:
 
         Raises:
             LeaseLostError: The lock is no longer held, or its lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the lock.
+            StoreClosedError: This is a forked child: the parent holds the lock.
         """
         self._lines.guard.check()
         if self.is_lost:
@@ -326,7 +326,7 @@ class Holding:
             place.line.forget_hold(place.turn.holder)
             note_given_back(place.entry.owner)
             try:
-                left = await release(self._lines, place, self._request)
+                left = await release(self._lines, place, self._request, overran=hold.reason == HELD_TOO_LONG)
             finally:
                 self._lines.note_given_back()
         finally:

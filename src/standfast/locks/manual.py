@@ -197,16 +197,14 @@ class LockByHand:
     def _enter(
         self, holder_id: str, lease: float, value: JsonValue, version: int, at: Instant
     ) -> tuple[LockRecord, LockPosition]:
-        self._require_agreement(read_lock_record(value), at)
+        used = read_lock_record(value)
+        if used.permits not in (None, self.permits) and used.is_in_use(at):
+            raise LockMismatchError("this semaphore", f"permits={used.permits or 0}", f"permits={self.permits}")
         ttl = self._waiter_life(lease)
         found, place = algebra.try_acquire(
             value, holder_id, now=at, lease=lease, permits=self.permits, waiter_ttl=ttl, version=version
         )
         return msgspec.structs.replace(found, permits=self.permits), place
-
-    def _require_agreement(self, found: LockRecord, at: Instant) -> None:
-        if found.permits not in (None, self.permits) and found.is_in_use(at):
-            raise LockMismatchError("this semaphore", f"permits={found.permits or 0}", f"permits={self.permits}")
 
 
 @final

@@ -53,7 +53,6 @@ from standfast.locks.line_records import (
     brought_by,
     extra_changes_of,
     run_of,
-    wakes_between,
 )
 from standfast.locks.line_step import Answered, Sight, StepInput, keys_changed, take_step
 from standfast.stores.protocol import (
@@ -76,13 +75,13 @@ from standfast.stores.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
     from standfast.clock import Clock
-    from standfast.locks.line_records import Answer, ExtraChanges, LineKeys, Request, Resize
-    from standfast.locks.line_step import StepDecision, StepResult
+    from standfast.locks.line_records import Answer, ExtraChanges, LineKeys, Request, Resize, StepView
+    from standfast.locks.line_step import Outcome, StepDecision, StepResult
     from standfast.scope import Scope
-    from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
+    from standfast.stores.protocol import AlternativeChange, Change, Commit
 
 
 # --- records -------------------------------------------------------------------------------------------------------
@@ -111,8 +110,9 @@ def is_mutex(head: Head) -> bool:
 def suffix_of(entry: Entry) -> bytes:
     """Return how the key of a waiter's ticket ends: by the address of its process if the store may move it."""
     anchor = entry.anchor
-    is_plain = type(anchor) is OfPresence and entry.woken and entry.max_hold is None
-    return _inbox(anchor.presence) if is_plain and isinstance(anchor, OfPresence) else b""
+    if type(anchor) is not OfPresence or not entry.woken or entry.max_hold is not None:
+        return b""
+    return _inbox(anchor.presence) if entry.weight == 1 and not entry.mode else b""
 
 
 @lru_cache(maxsize=100)
@@ -216,71 +216,123 @@ class MutexView:
             self.missing.add(key)
         return self._seen.get(key)
 
-    def is_alive(self, entry: Entry) -> bool:
-        """Return True if an entry's anchor holds at the time of the snapshot."""
-        anchor = entry.anchor
-        if isinstance(anchor, OfPresence):
-            return anchor.presence not in self.facts.dead
-        return not isinstance(anchor, Until) or anchor.at > self._seen.at
-
     def fence_of(self, holder: Holder) -> int:  # noqa: ARG002 -- there is but one
         """Return the version of the holder's grant."""
         return self._seen.version(self.keys.grant(SLOT))
 
-    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
-        """Return what tells runs that their place has changed."""
-        keys = [self.keys.ready(run) for run in runs]
-        return tuple([Put(key, READY, 0 if (record := self.get(key)) is None else record.version) for key in keys])
-
-    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake: waiters that hold now, and entries that were evicted."""
-        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
-
     def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:  # noqa: ARG002 -- the number of a mutex's permits is none that could be set
         """Return what turns this view into ``line``."""
         keys, grant, at = self.keys, self.keys.grant(SLOT), self._seen.version
-        changes: list[AlternativeChange] = [*self._ticket_changes(line)]
+        changes = [*ticket_changes(keys, self._records, self.line, line)]
         if line.holders and line.holders != self.line.holders:
-            changes.append(Put(grant, grant_value(line.holders[0]), at(grant)))
-            if self.line.holders and not self._waited(line.holders[0]):
+            holder = line.holders[0]
+            changes.append(Put(grant, grant_value(holder), at(grant)))
+            if self.line.holders and not self.line.lists(holder.entry.id):
                 changes.append(Empty(keys.queue))  # a newcomer takes what is over, and passes none
         if line.holders:
-            changes += self._head_changes(line)
+            head = structs.replace(self.head, history=self.history)
+            if head != self.head or keys.head not in self._seen.records:
+                changes.append(Put(keys.head, HEADS.encode_own(head), at(keys.head)))
+            elif any(each.ticket == UNDRAWN for each in line.waiters):
+                changes.append(Present(keys.head))
         elif self.line.holders:
             changes += [Empty(keys.queue), Delete(keys.head, at(keys.head)), Delete(grant, at(grant))]
         return tuple(changes)
 
-    def _waited(self, holder: Holder) -> bool:
-        """Return True if a holder held before, or had a ticket."""
-        line, entry_id = self.line, holder.entry.id
-        return line.holder(entry_id) is not None or line.waiter(entry_id) is not None
 
-    def _head_changes(self, line: Line) -> Iterator[AlternativeChange]:
-        key, after = self.keys.head, structs.replace(self.head, history=self.history)
-        if after != self.head or key not in self._seen.records:
-            yield Put(key, HEADS.encode_own(after), self._seen.version(key))
-        elif any(each.ticket == UNDRAWN for each in line.waiters):
-            yield Present(key)
+# --- what a mutex shares with a semaphore that has slots: the store draws the tickets of their waiters -------------
 
-    def _ticket_changes(self, line: Line) -> Iterator[AlternativeChange]:
-        queue, stay = self.keys.queue, {each.ticket: each for each in line.waiters}
-        for ticket, record in self._records.items():
-            if ticket not in stay:
-                yield Delete(record.key, record.version)
-        before = {each.ticket: each for each in self.line.waiters}
-        for ticket, waiter in stay.items():
-            if before.get(ticket) == waiter:
-                continue
-            value, suffix = WAITERS.encode_own(Waiter(waiter.entry)), suffix_of(waiter.entry)
-            append = Append(queue, value, suffix)
-            if ticket == UNDRAWN:
-                yield append
-                continue
-            record, key = self._records[ticket], append.key_of(ticket)  # it has another anchor now, and keeps its place
-            if record.key == key:
-                yield Put(key, value, record.version)
-            else:
-                yield from (Delete(record.key, record.version), Put(key, value))
+MOST_DEAD: Final = 64
+"""How many dead waiters at the front are removed at once."""
+
+
+def ticket_changes(
+    keys: LineKeys, tickets: Mapping[int, Record], before: Line, after: Line, pace: float = 0.0
+) -> Iterator[AlternativeChange]:
+    """Yield what turns the tickets of a line as it was read into those of the line as it is to be.
+
+    ``pace``: how many seconds a hold of this process took lately, which one that joins says.
+    """
+    stay = {each.ticket: each for each in after.waiters}
+    for ticket, record in tickets.items():
+        if ticket not in stay:
+            yield Delete(record.key, record.version)
+    old = {each.ticket: each for each in before.waiters}
+    for ticket, waiter in stay.items():
+        if old.get(ticket) == waiter:
+            continue
+        value = WAITERS.encode_own(Waiter(waiter.entry, pace=pace if ticket == UNDRAWN else 0.0))
+        append = Append(keys.queue, value, suffix_of(waiter.entry))
+        if ticket == UNDRAWN:
+            yield append
+            continue
+        record, key = tickets[ticket], append.key_of(ticket)  # it has another anchor now, and keeps its place
+        if record.key == key:
+            yield Put(key, value, record.version)
+        else:
+            yield from (Delete(record.key, record.version), Put(key, value))
+
+
+async def read_front(scope: Scope, keys: LineKeys, facts: LineFacts, limit: int) -> Snapshot:
+    """Read the first tickets, and remove those of the dead."""
+    while True:
+        page = await scope.scan(*keys.queue.within(), limit=limit)
+        if not any(is_dead(each, facts) for each in page.records.values()):
+            return page
+        more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
+        dead = [each for each in more.records.values() if is_dead(each, facts)]
+        if dead:
+            await scope.commit(*[Delete(each.key, each.version) for each in dead])
+
+
+async def read_ticket(scope: Scope, keys: LineKeys, ticket: int) -> Record | None:
+    """Return the record of a ticket, however far back; None: there is none."""
+    found = await scope.scan(keys.queued(ticket), keys.queued(ticket + 1), limit=1)
+    return next(iter(found.records.values()), None)
+
+
+async def own_ticket(scope: Scope, keys: LineKeys, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
+    """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
+    ticket = request.ticket if isinstance(request, Enter | Leave) else None
+    if page is None or page.more is None or ticket is None:
+        return ()
+    record = await read_ticket(scope, keys, ticket)
+    return () if record is None or record.key in page.records else (record,)
+
+
+async def withdraw(scope: Scope, keys: LineKeys, clock: Clock, ticket: RecordKey, rules: Rules) -> Answered | None:
+    """Take the ticket of a waiter away; None: it has been granted, or is in the line no more."""
+    asked_at = clock.elapsed()
+    gone = await scope.commit(Delete(ticket, keys.number(ticket)))  # the number is its version
+    if isinstance(gone, Conflict):
+        return None
+    left = Left(was_holding=False, was_waiting=True)
+    return Answered(left, Sight(Line(rules), "", {}, gone.at, asked_at))
+
+
+async def commit_all(scope: Scope, step: Alternative) -> Choice | Commit | Conflict:
+    """Commit a step, guards and all. If its store was moved to one without alternatives, none joins there."""
+    if scope.store.capabilities.alternatives:
+        return await scope.choose(step)
+    return await scope.commit(
+        *[each for each in step.changes if isinstance(each, Put | Delete | Check)], wake=step.wake
+    )
+
+
+def left_behind(
+    view: StepView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
+) -> tuple[Sight, Outcome]:
+    """Return the line as a step has left it, and the step's outcome, with the ticket that the store has drawn."""
+    keys, line, [outcome] = view.keys, found.line, found.outcomes
+    versions = {} if isinstance(done, Snapshot) else done.versions
+    drawn = done.appended if isinstance(done, Choice) else None
+    number = UNDRAWN if drawn is None else keys.number(drawn)
+    waiters = [structs.replace(each, ticket=number) if each.ticket == UNDRAWN else each for each in line.waiters]
+    fences = {each.entry.id: versions.get(keys.grant(each.slot)) or view.fence_of(each) for each in line.holders}
+    sight = Sight(structs.replace(line, waiters=tuple(waiters)), "", fences, done.at, asked_at, versions)
+    if isinstance(outcome, Waiting) and outcome.ticket == UNDRAWN:
+        outcome = structs.replace(outcome, ticket=number)
+    return sight, outcome
 
 
 # --- driving it ----------------------------------------------------------------------------------------------------
@@ -290,9 +342,6 @@ WINDOW: Final = 8
 
 KNOWN: Final = 64
 """How many waiters at the front are read, so that the runs among them are known when their turns come."""
-
-MOST_DEAD: Final = 64
-"""How many dead waiters at the front are removed at once."""
 
 TRIES: Final = 50
 """How often a step is taken again because another process was faster."""
@@ -372,7 +421,7 @@ class MutexDriver:
         elif type(request) is Leave:
             ticket = self._tickets.pop(request.entry_id, None) if self._tickets else None
             brings = request.extra_changes or request.marker
-            if not (brings or request.by_force or request.only_waiting or spec.history):
+            if not (brings or request.by_force or request.only_waiting or request.overran or spec.history):
                 if request.fence is not None:
                     return self._leave(request, request.fence, spec)
                 if ticket is not None:
@@ -410,7 +459,7 @@ class MutexDriver:
             if chosen.index != 0:
                 joined = await self._joined(entry, chosen, extra, asked_at)
                 return await self._elsewhere(request, spec) if joined is None else joined
-            at, version = chosen.at, chosen.version
+            at, version = chosen.at, chosen.versions[grant]
             self._head, self.held_since = Record(put.key, put.value, version), at
             holder = Holder(structs.replace(entry, entered_at=at), SLOT, at)
             return Answered(Granted(holder), Sight(Line(ONE, (holder,)), "", {entry.id: version}, at, asked_at))
@@ -524,12 +573,8 @@ class MutexDriver:
             self._own_head = Put(self._keys.head, HEADS.encode_own(head))
 
     async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered:
-        asked_at = self._clock.elapsed()
-        gone = await self._scope.commit(Delete(ticket, self._keys.number(ticket)))  # the number is its version
-        if isinstance(gone, Conflict):  # it has been granted, or is in the line no more
-            return await self._do_generally(request, spec)
-        left = Left(was_holding=False, was_waiting=True)
-        return Answered(left, Sight(Line(ONE), "", {}, gone.at, asked_at))
+        gone = await withdraw(self._scope, self._keys, self._clock, ticket, ONE)
+        return await self._do_generally(request, spec) if gone is None else gone
 
     # --- the general way -----------------------------------------------------------------------------------------
 
@@ -546,11 +591,6 @@ class MutexDriver:
         fences = {holder.entry.id: view.fence_of(holder) for holder in view.line.holders}
         return Sight(view.line, "", fences, seen.at, asked_at)
 
-    async def waiter_at(self, ticket: int) -> Waiter | None:
-        """Return the waiter with a ticket, however far back; None: it does not wait."""
-        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
-        return next((queued_in(self._keys, record) for record in found.records.values()), None)
-
     async def step(self, request: Request, spec: LockSpec) -> Answered | None:
         """Read the line, decide by the pure one, and commit that if it is still so."""
         keys, scope = self._keys, self._scope
@@ -563,7 +603,7 @@ class MutexDriver:
                 named.add(keys.past)
             asked_at = self._clock.elapsed()
             page = await self._front(facts) if scans else None
-            also = await self._own_ticket(request, page)
+            also = await own_ticket(scope, keys, request, page)
             if page is not None:
                 named.update(next_keys(keys, page, extra_changes_of(request)))
             seen = await scope.read(*named)
@@ -592,19 +632,8 @@ class MutexDriver:
         raise StoreBusyError(keys.name, f"its line moved on {TRIES} times while a step was taken")
 
     async def _front(self, facts: LineFacts) -> Snapshot:
-        """Read the first waiters, and remove those that are dead."""
-        keys, scope = self._keys, self._scope
-        while True:
-            page = await scope.scan(*keys.queue.within(), limit=KNOWN)
-            if not any(is_dead(each, facts) for each in page.records.values()):
-                return self._keep_front(page)
-            more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
-            dead = [each for each in more.records.values() if is_dead(each, facts)]
-            if dead:
-                await scope.commit(*[Delete(each.key, each.version) for each in dead])
-
-    def _keep_front(self, page: Snapshot) -> Snapshot:
-        """Keep the runs in mind that stand at the front; return as much of the page as a step looks at."""
+        """Read the first waiters, keep the runs among them in mind, and return as many as a step looks at."""
+        page = await read_front(self._scope, self._keys, facts, KNOWN)
         self._known.clear()
         self._known.extend(takewhile(lambda each: len(each.key) == self._length, page.records.values()))
         self._meets_runs = bool(self._known)
@@ -612,14 +641,6 @@ class MutexDriver:
             return page
         first = dict(islice(page.records.items(), WINDOW))
         return Snapshot(page.at, first, next(islice(page.records, WINDOW, None)))
-
-    async def _own_ticket(self, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
-        """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
-        ticket = request.ticket if isinstance(request, Enter | Leave) else None
-        if page is None or page.more is None or ticket is None:
-            return ()
-        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
-        return tuple([record for key, record in found.records.items() if key not in page.records])
 
     def _view(
         self,
@@ -653,30 +674,17 @@ class MutexDriver:
         changes += [Check(record.key, record.version) for record in looked_at]
         if keys.head in seen.records and touched.isdisjoint((keys.head, keys.grant(SLOT))):
             changes.append(Present(keys.head))
-        if self._scope.store.capabilities.alternatives:
-            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
-        alone = [
-            each for each in changes if isinstance(each, Put | Delete | Check)
-        ]  # the store was moved: none joins here
-        return await self._scope.commit(*alone, wake=decision.wake)
+        return await commit_all(self._scope, Alternative(tuple(changes), decision.wake))
 
     def _finish(
         self, view: MutexView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
     ) -> Answered:
-        keys, line, [outcome] = self._keys, found.line, found.outcomes
-        versions = {} if isinstance(done, Snapshot) else done.versions
-        if keys.head in versions or not line.holders:
+        sight, outcome = left_behind(view, found, done, asked_at)
+        if self._keys.head in sight.versions or not found.line.holders:
             self._head = None  # another version of it counts now
-        drawn = done.appended if isinstance(done, Choice) else None
-        number = UNDRAWN if drawn is None else keys.number(drawn)
-        waiters = [structs.replace(each, ticket=number) if each.ticket == UNDRAWN else each for each in line.waiters]
-        fences = {each.entry.id: versions.get(keys.grant(SLOT)) or view.fence_of(each) for each in line.holders}
-        sight = Sight(structs.replace(line, waiters=tuple(waiters)), "", fences, done.at, asked_at, versions)
         self._seen(sight)
         if isinstance(outcome, Exception):
             raise outcome
-        if isinstance(outcome, Waiting) and outcome.ticket == UNDRAWN:
-            outcome = structs.replace(outcome, ticket=number)
         return Answered(outcome, sight)
 
 
@@ -690,19 +698,16 @@ _NOTHING_SEEN: Final = Snapshot(Instant(0), {})
 def _is_plain(request: Enter, spec: LockSpec) -> bool:
     """Return True if an entry joins that has not been in the line, and what it brings along can be undone."""
     entry, extra = request.entry, request.extra_changes
-    brings = request.marker or request.permits or request.lease or request.since
-    is_new = request.is_new and request.ticket is None and not brings and not spec.history
+    if request.marker or request.permits or request.lease or request.since or spec.history:
+        return False
+    if not request.is_new or request.ticket is not None or not entry.woken or entry.max_hold is not None:
+        return False
     if extra is None:
-        is_known = type(entry.anchor) is OfPresence
-    else:
-        is_known = type(entry.anchor) is not Until and extra.guarded is not None
-        is_known = is_known and not any(map(_is_lasting, extra.guarded or ()))
-    return is_new and is_known and entry.woken and entry.max_hold is None
-
-
-def _is_lasting(change: Change) -> bool:
-    """Return True if a change leaves nothing by which it could be undone."""
-    return isinstance(change, Delete) or (isinstance(change, Put) and bool(change.expected))
+        return type(entry.anchor) is OfPresence
+    if type(entry.anchor) is Until or extra.guarded is None:
+        return False
+    can_be_undone = [type(each) is Check or (type(each) is Put and not each.expected) for each in extra.guarded]
+    return all(can_be_undone)
 
 
 def next_keys(keys: LineKeys, page: Snapshot, extra: ExtraChanges[Answer] | None) -> Iterator[RecordKey]:

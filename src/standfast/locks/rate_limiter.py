@@ -210,15 +210,21 @@ def ask(
     check_cost(cost, bucket.rate)
     now = _clamped(bucket, now)
     bucket = settle(bucket, now)
-    place = _place_of(bucket, waiter)
+    waiters = bucket.waiters
+    place = next((place for place, each in enumerate(waiters) if each.id == waiter), len(waiters))
     if place == 0 and cost <= bucket.tokens and bucket.closed_until <= now:
-        return _take(bucket, cost, waiter), Pass(granted=True)
-    turn_at = _told(bucket, place, cost, now)
+        others = tuple(each for each in waiters if each.id != waiter)
+        return replace(bucket, tokens=bucket.tokens - cost, waiters=others), Pass(granted=True)
+    turn_at = turn(bucket, place, cost, now)
+    if turn_at <= now:  # those in front could go now and do not: each is given an interval
+        turn_at = Instant(now + place * bucket.rate.interval)
     answer = Pass(granted=False, position=place, retry_after=seconds_between(now, turn_at))
     if waiter is None:
         return bucket, answer
     entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at, lifeline)
-    return _stand(bucket, place, entry), replace(answer, keep_within=ttl)
+    if place >= MAX_WAITERS:
+        raise LineFullError(MAX_WAITERS)
+    return replace(bucket, waiters=(*waiters[:place], entry, *waiters[place + 1 :])), replace(answer, keep_within=ttl)
 
 
 def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucket, bool]:
@@ -283,28 +289,6 @@ def forgettable_at(bucket: TokenBucket) -> Instant:
 
 def _clamped(bucket: TokenBucket, now: Instant) -> Instant:
     return max(now, bucket.filled_at)
-
-
-def _place_of(bucket: TokenBucket, waiter: str | None) -> int:
-    found = (place for place, each in enumerate(bucket.waiters) if each.id == waiter)
-    return next(found, len(bucket.waiters))
-
-
-def _take(bucket: TokenBucket, cost: int, waiter: str | None) -> TokenBucket:
-    others = tuple(each for each in bucket.waiters if each.id != waiter)
-    return replace(bucket, tokens=bucket.tokens - cost, waiters=others)
-
-
-def _told(bucket: TokenBucket, place: int, cost: int, now: Instant) -> Instant:
-    """Return when to come again. Those in front who could go now and do not are given an interval each."""
-    turn_at = turn(bucket, place, cost, now)
-    return turn_at if turn_at > now else Instant(now + place * bucket.rate.interval)
-
-
-def _stand(bucket: TokenBucket, place: int, entry: BucketWaiter) -> TokenBucket:
-    if place >= MAX_WAITERS:
-        raise LineFullError(MAX_WAITERS)
-    return replace(bucket, waiters=(*bucket.waiters[:place], entry, *bucket.waiters[place + 1 :]))
 
 
 # --- the durable rate limiter: a number at once, one more every so often, in order of arrival, across processes -----
@@ -447,7 +431,14 @@ class RateLimiter:
     ) -> tuple[TokenBucket, Pass]:
         """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
         severed = self._severed(each.lifeline for each in bucket.waiters)
-        bucket = self._agreed(bury(bucket, severed, now) if severed else bucket)
+        bucket = bury(bucket, severed, now) if severed else bucket
+        used, own = bucket.rate, self._rate
+        if used != own and not self._follow:
+            raise LockMismatchError(
+                self._key,
+                f"capacity {used.capacity:,} and a token every {used.seconds:g} s",
+                f"capacity {own.capacity:,} and a token every {own.seconds:g} s",
+            )
         return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline)
 
     def _severed(self, lifelines: Iterable[str]) -> frozenset[str]:
@@ -498,16 +489,13 @@ class RateLimiter:
         while not (answer := await self._update(ask)):
             if (left := deadline - loop.time()) <= 0:
                 return answer
-            until = loop.time() + min(left, self._pause(answer))
+            # The first asks again on time; the others are woken when they become first.
+            pause = answer.retry_after if answer.position == 0 else _UNHINTED + 2 * answer.retry_after
+            until = loop.time() + min(left, max(_SHORTEST_PAUSE, min(pause, self._ttl / 3)))
             while (rest := until - loop.time()) > 0 and not self._severed(in_front):
                 if await watch.wait(min(rest, PROBE_EVERY) if in_front else rest) is not None:
                     break
         return None
-
-    def _pause(self, answer: Pass) -> float:
-        """Return when to ask again unhinted. The first comes on time; the others are woken when they become first."""
-        pause = answer.retry_after if answer.position == 0 else _UNHINTED + 2 * answer.retry_after
-        return max(_SHORTEST_PAUSE, min(pause, self._ttl / 3))
 
     async def _leave(self, waiter: str) -> None:
         """Leave the line before anything else happens, however often the caller is cancelled meanwhile."""
@@ -591,40 +579,22 @@ class RateLimiter:
             record = seen.get(self._record)
             before = self._found(record, seen.at)
             after, answer = change(before, seen.at)
-            if _is_same(before, after, seen.at):
+            if after.waiters == before.waiters and after == settle(before, seen.at):  # only time has passed
                 return Decision(answer)
             after, called = call_first(before, after, seen.at)
             wake = () if called is None else (Wake(self._address(called)),)
-            return Decision(answer, self._written(record, after, seen.at), wake=wake)
+            # It is kept until it is full and forgotten, so that none stays behind at rest.
+            expires_at, version = forgettable_at(after), seen.version(self._record)
+            changes: tuple[Change, ...] = () if record is None else (Delete(self._record, version),)
+            if expires_at > seen.at:
+                changes = (Put(self._record, BUCKETS.encode(after), version, expires_at),)
+            return Decision(answer, changes, wake=wake)
 
         return (await self._scope.update((self._record,), decide)).answer
 
     def _found(self, record: Record | None, now: Instant) -> TokenBucket:
         return full_bucket(self._rate, now) if record is None else BUCKETS.decode(record.value)
 
-    def _written(self, record: Record | None, bucket: TokenBucket, now: Instant) -> tuple[Change, ...]:
-        """Return the changes that keep a bucket until it is full and forgotten, so that none stays behind at rest."""
-        expires_at = forgettable_at(bucket)
-        if expires_at > now:
-            version = 0 if record is None else record.version
-            return (Put(self._record, BUCKETS.encode(bucket), version, expires_at),)
-        return () if record is None else (Delete(self._record, record.version),)
-
-    def _agreed(self, bucket: TokenBucket) -> TokenBucket:
-        used, own = bucket.rate, self._rate
-        if used != own and not self._follow:
-            raise LockMismatchError(
-                self._key,
-                f"capacity {used.capacity:,} and a token every {used.seconds:g} s",
-                f"capacity {own.capacity:,} and a token every {own.seconds:g} s",
-            )
-        return bucket
-
     def _address(self, waiter: str) -> RecordKey:
         """Where a waiter is woken. Nothing is stored there."""
         return self._scope.key("rate-waiter", waiter)
-
-
-def _is_same(before: TokenBucket, after: TokenBucket, now: Instant) -> bool:
-    """Return True if only time has passed, so that there is nothing to write."""
-    return after.waiters == before.waiters and after == settle(before, now)

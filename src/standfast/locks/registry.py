@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import structs
 
 from standfast.clock import MICROSECONDS, later, seconds_between
-from standfast.errors import StandfastError, UsageError
+from standfast.errors import StandfastError
 from standfast.events import EntriesFell
 from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
 from standfast.locks.inspect import find_waiter
@@ -28,14 +28,12 @@ from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Decision, Delete, Put, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator
+    from collections.abc import Coroutine, Iterable
 
     from standfast.clock import Clock, Instant
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.locks.heartbeat import Presence
-    from standfast.locks.line import Entry
-    from standfast.locks.line_step import Sight
     from standfast.scope import Scope
     from standfast.stores.protocol import Record, Snapshot, Watch
 
@@ -125,13 +123,8 @@ class Lines:
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
-
-    def current_task(self) -> asyncio.Task[Any] | None:
-        """Return the task that runs now. One of another event loop is refused."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            raise UsageError(repr(self.scope), "belongs to another event loop", "open it once in each event loop")
-        return asyncio.current_task(loop)
+        self._cancelled: Final = scope.key("turned-out")  # notes about waiters that an operator has removed
+        self._counted: Final = scope.key("held")  # the records of holders that lines only count
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
         """Return this process's part of the line at an address."""
@@ -142,19 +135,15 @@ class Lines:
         found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
         self._by_head[found.driver.keys.head] = found
         self._by_grants[found.driver.keys.grants] = found
-        self._forget_some()
-        self._lines[address] = found
-        return found
-
-    def _forget_some(self) -> None:
-        """Forget lines that are not in use, the oldest first; a few are looked at for each new one."""
-        for _ in range(min(FORGOTTEN, len(self._lines) - REMEMBERED)):
-            address, line = self._lines.popitem(last=False)
+        for _ in range(min(FORGOTTEN, len(self._lines) - REMEMBERED)):  # forget some that are not in use, oldest first
+            oldest, line = self._lines.popitem(last=False)
             if line.is_idle:
                 keys = line.driver.keys
                 del self._by_head[keys.head], self._by_grants[keys.grants]
             else:
-                self._lines[address] = line  # in use: it is looked at again after all others
+                self._lines[oldest] = line  # in use: it is looked at again after all others
+        self._lines[address] = found
+        return found
 
     def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run ``work`` to its end, whatever is cancelled meanwhile."""
@@ -235,11 +224,10 @@ class Lines:
 
     def _tell_cancelled(self, about: Iterable[RecordKey]) -> None:
         """Tell waiters and holders that an operator removed: far back in a line, or counted, they would not see it."""
-        notes = self.scope.key("turned-out")
-        for entry_id in [key.parts[-1] for key in about if key.startswith(notes)]:
+        for entry_id in [key.parts[-1] for key in about if key.startswith(self._cancelled)]:
             for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
                 wait.settle(None)
-        evicted = [key.parts[-1] for key in about if key.startswith(self.scope.key("held"))]
+        evicted = [key.parts[-1] for key in about if key.startswith(self._counted)]
         for line in [each for each in self._lines.values() if evicted and each.counted]:
             line.lose_counted(evicted)
 
@@ -294,17 +282,33 @@ class Lines:
         """Read a line, and drop the entries whose presence is gone or whose time is over; return True if any."""
         line.due_in = POLL_EVERY
         sight = await line.look()
-        names = presences_of(_entries(sight)) | dict(sight.line.unseen_of).keys()
-        for name in sight.line.fallen:
+        seen = sight.line
+        for name in seen.fallen:
             self._clear(line, name, CLEARED_WITHIN)
+        entries = [*(each.entry for each in seen.holders), *(each.entry for each in seen.waiters)]
+        names = presences_of(entries) | dict(seen.unseen_of).keys()
         alive = await self._presences(line, sorted(names))
         dead = {name for name in names if name not in alive}
-        ends = [*alive.values(), *_ends_of(sight)]
+        ends = [
+            *alive.values(),
+            *(each.ends_at for each in seen.holders if each.ends_at is not None),
+            *(each.anchor.at for each in entries if isinstance(each.anchor, Until)),
+        ]
         line.next_end = min((end for end in ends if end > sight.at), default=None)
         line.due_in = POLL_EVERY if line.next_end is None else (line.next_end - sight.at) / MICROSECONDS
-        if not dead and all(end > sight.at for end in ends) and not _is_left_halfway(sight):
+        # The front could move up if the process that left did not get as far as granting it.
+        is_halfway = seen.is_cut_off or advance(seen, sight.at) is not seen
+        if not dead and all(end > sight.at for end in ends) and not is_halfway:
             return False
-        await self._drop(line, dead)
+        if dead:
+            keys, gone = line.driver.keys, tuple(sorted(dead))
+            fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
+            self.hooks.emit(fell)
+        line.driver.dead.update(dead)
+        line.driver.killed.update(dead & self._killed)
+        left = (await line.driver.ask(Reap(), _ANY)).sight.line
+        for name in dead.intersection(left.fallen):
+            self._clear(line, name)
         return True
 
     async def _presences(self, line: LocalLine, names: list[str]) -> dict[str, Instant]:
@@ -328,17 +332,6 @@ class Lines:
                     alive[name] = await end_of(self.scope.store, record, presence, seen.at)
         line.lifelines = lifelines
         return alive
-
-    async def _drop(self, line: LocalLine, dead: set[str]) -> None:
-        if dead:
-            keys, gone = line.driver.keys, tuple(sorted(dead))
-            fell = EntriesFell(at=self.clock.wall(), key=keys.name, family=keys.address[1], presences=gone)
-            self.hooks.emit(fell)
-        line.driver.dead.update(dead)
-        line.driver.killed.update(dead & self._killed)
-        left = (await line.driver.ask(Reap(), _ANY)).sight.line
-        for name in dead.intersection(left.fallen):
-            self._clear(line, name)
 
     def _clear(self, line: LocalLine, presence: str, after: float = 0.0) -> None:
         """Delete the records of holders that were counted and have fallen, once, unless another process does."""
@@ -397,11 +390,11 @@ class Lines:
 
     async def was_cancelled(self, entry_id: str) -> bool:
         """Return True if a waiter that is gone was cancelled on purpose, within the last day."""
-        key = self.scope.key("turned-out", entry_id)
+        key = self._cancelled.child(entry_id)
         return (await self.scope.read(key)).get(key) is not None
 
     async def _note_cancelled(self, entry_id: str, wake: Iterable[RecordKey] = ()) -> None:
-        key = self.scope.key("turned-out", entry_id)
+        key = self._cancelled.child(entry_id)
         wakes = tuple(Wake(presence, key) for presence in wake)
 
         def decide(seen: Snapshot) -> Decision[None]:
@@ -446,13 +439,11 @@ class Lines:
         await self.heartbeat.aclose()
 
     async def _let_bodies_end(self) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(BODIES_END_WITHIN):
                 while self.held:
                     self._given_back.clear()
                     await self._given_back.wait()
-        except TimeoutError:
-            return
 
 
 def _all_grants(grant: RecordKey) -> bytes:
@@ -472,23 +463,3 @@ def _first_poll(line: LocalLine, patience: int) -> float:
     """
     first = FIRST_POLL_AFAR if patience else FIRST_POLL
     return min(LATEST_POLL, max(first if line.is_near else POLL_EVERY, patience * line.waited))
-
-
-def _is_left_halfway(sight: Sight) -> bool:
-    """Return True if the front could move up, because the process that left did not get as far as granting it."""
-    return sight.line.is_cut_off or advance(sight.line, sight.at) is not sight.line
-
-
-def _ends_of(sight: Sight) -> Iterator[Instant]:
-    """Yield when entries in sight end by themselves."""
-    for holder in sight.line.holders:
-        if holder.ends_at is not None:
-            yield holder.ends_at
-    for entry in _entries(sight):
-        if isinstance(entry.anchor, Until):
-            yield entry.anchor.at
-
-
-def _entries(sight: Sight) -> Iterator[Entry]:
-    yield from (holder.entry for holder in sight.line.holders)
-    yield from (waiter.entry for waiter in sight.line.waiters)

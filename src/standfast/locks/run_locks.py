@@ -177,7 +177,7 @@ class RunLease:
 
         Raises:
             LeaseLostError: The run is no longer held, or the lease may have lapsed meanwhile.
-            ForkedError: This is a forked child: the parent holds the run.
+            StoreClosedError: This is a forked child: the parent holds the run.
         """
         self._lines.guard.check()
         if self.is_lost:
@@ -347,20 +347,21 @@ def listings(
         tags: Its tags.
         started_at: When it was started; None: not known.
     """
-    where, rest = (scope.namespace, scope.tenant), b"%016d\x00\x01" % since + run
+    namespace, tenant, rest = scope.namespace, scope.tenant, b"%016d\x00\x01%b" % (since, run)
     value = LISTING if started_at is None else LISTINGS.encode_own(started_at)
-    key = _lane(*where, "runs", status, workflow) + rest
-    if not tags and started_at is not None and 0 <= since - started_at < NEAR and len(key) <= MAX_KEY_BYTES:
+    key = _lane(namespace, tenant, "runs", status, workflow) + rest
+    is_near = started_at is not None and 0 <= since - started_at < NEAR
+    if is_near and not tags and len(key) <= MAX_KEY_BYTES:
         return {RecordKey.from_encoded(key): value}  # most of them
     listed = {key: value}
     if tags:
         tags = tuple(dict.fromkeys(tags[:MOST_TAGS]))
-        listed |= {_lane(*where, "tagged", tag, status) + rest: value for tag in tags}
-    if started_at is not None and not 0 <= since - started_at < NEAR:
-        rest, value = b"%016d\x00\x01" % started_at + run, LISTINGS.encode_own(since)
-        listed[_lane(*where, "begun", status, workflow) + rest] = value
+        listed |= {_lane(namespace, tenant, "tagged", tag, status) + rest: value for tag in tags}
+    if started_at is not None and not is_near:
+        rest, value = b"%016d\x00\x01%b" % (started_at, run), LISTINGS.encode_own(since)
+        listed[_lane(namespace, tenant, "begun", status, workflow) + rest] = value
         if tags and status in ENDS:
-            listed |= {_lane(*where, "begun-tagged", tag, status) + rest: value for tag in tags}
+            listed |= {_lane(namespace, tenant, "begun-tagged", tag, status) + rest: value for tag in tags}
     return {RecordKey.from_encoded(key): value for key, value in listed.items() if len(key) <= MAX_KEY_BYTES}
 
 

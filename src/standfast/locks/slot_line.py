@@ -40,10 +40,9 @@ from msgspec import Struct, structs
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import StoreBusyError
 from standfast.keys import RecordKey
-from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfPresence, Rules, Until, Waiter, Waiting
+from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfPresence, Rules, Waiter, Waiting
 from standfast.locks.line_records import (
     HEADS,
-    READY,
     SEMAPHORE,
     WAITERS,
     Enter,
@@ -60,22 +59,25 @@ from standfast.locks.line_records import (
     head_value,
     is_slotted,
     reversion_after,
-    wakes_between,
 )
 from standfast.locks.line_step import Answered, Sight, StepInput, keys_changed, take_step
 from standfast.locks.mutex_line import (
-    MOST_DEAD,
     QUICK_TRIES,
     TRIES,
     UNDRAWN,
     WINDOW,
+    commit_all,
     grant_value,
     holder_in,
-    is_dead,
+    left_behind,
     next_keys,
+    own_ticket,
     queued_in,
+    read_front,
     suffix_of,
+    ticket_changes,
     unstamped_value,
+    withdraw,
 )
 from standfast.stores.protocol import (
     Alternative,
@@ -100,7 +102,7 @@ if TYPE_CHECKING:
     from standfast.locks.line_records import LineKeys, Request
     from standfast.locks.line_step import StepDecision, StepResult
     from standfast.scope import Scope
-    from standfast.stores.protocol import AlternativeChange, Change, Commit, Wake
+    from standfast.stores.protocol import AlternativeChange, Commit
 
 
 MOST_SLOTS: Final = 16
@@ -245,13 +247,6 @@ class SlotView:
             self.missing.add(key)
         return self._seen.get(key)
 
-    def is_alive(self, entry: Entry) -> bool:
-        """Return True if an entry's anchor holds at the time of the snapshot."""
-        anchor = entry.anchor
-        if isinstance(anchor, OfPresence):
-            return anchor.presence not in self.facts.dead
-        return not isinstance(anchor, Until) or anchor.at > self._seen.at
-
     def fence_of(self, holder: Holder) -> int:
         """Return the version of the holder's grant."""
         return self._version(holder.slot)
@@ -260,24 +255,22 @@ class SlotView:
         record = self._records.grants.get(slot)
         return 0 if record is None else record.version
 
-    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
-        """Return what tells runs that their place has changed."""
-        keys = [self.keys.ready(run) for run in runs]
-        return tuple([Put(key, READY, 0 if (record := self.get(key)) is None else record.version) for key in keys])
-
-    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
-        """Return whom to wake: waiters that hold now, and entries that were evicted."""
-        return wakes_between(self.keys, self.line, line, told, self.facts.dead)
-
     def changes(self, line: Line, *, resized: Resize | None = None) -> tuple[AlternativeChange, ...]:
         """Return what turns this view into ``line``; ``resized``: what has set its permits, if something has."""
-        head, records = self._head_after(line, resized), self._records
+        records = self._records
+        head = structs.replace(self.head, rules=line.rules, history=self.history)
+        if resized is not None:
+            head = structs.replace(head, pinned=resized.pinned, reversion=reversion_after(self.head, resized))
         is_over = line.is_empty and not head.pinned
-        slots, tickets = [*self._slot_changes(line)], [*self._ticket_changes(line)]
+        slots = [*self._slot_changes(line)]
+        tickets = [*ticket_changes(self.keys, self._tickets, self.line, line, self.pace)]
         if records.head is not None and records.gate is None:
             return (*slots, *tickets, *self._closed(line, head, is_over=is_over, is_same=not slots and not tickets))
+        if records.head is None and is_over:
+            return ()
         if records.head is None:
-            return () if is_over else (*slots, *tickets, *self._begun(line, head))
+            gate = [self.keys.gate(line.rules.permits)] if keeps_to_slots(line, head) else []
+            return (*slots, *tickets, *[Put(key, head_value(head)) for key in (self.keys.head, *gate)])
         self.must_close = not records.is_open or not (is_over or keeps_to_slots(line, head)) or head != self.head
         if not slots and not tickets and not is_over and not self.must_close:
             return ()
@@ -285,18 +278,6 @@ class SlotView:
         looks_below = any(isinstance(each, Append | Empty) for each in (*tickets, *guards))
         self.must_close |= looks_below and any(isinstance(each, Put | Delete) for each in tickets)
         return () if self.must_close else (*slots, *tickets, *guards)
-
-    def _head_after(self, line: Line, resized: Resize | None) -> Head:
-        old = self.head
-        if resized is None:
-            return structs.replace(old, rules=line.rules, history=self.history)
-        reversion = reversion_after(old, resized)
-        return structs.replace(old, rules=line.rules, history=self.history, pinned=resized.pinned, reversion=reversion)
-
-    def _begun(self, line: Line, head: Head) -> Iterator[AlternativeChange]:
-        yield Put(self.keys.head, head_value(head))
-        if keeps_to_slots(line, head):
-            yield Put(self.keys.gate(line.rules.permits), head_value(head))
 
     def _closed(self, line: Line, head: Head, *, is_over: bool, is_same: bool) -> Iterator[AlternativeChange]:
         """Return what becomes of the head while there is no gate: each change of the line replaces it."""
@@ -316,7 +297,7 @@ class SlotView:
         keys, records = self.keys, self._records
         touched = keys_changed(slots)
         is_freed = any(isinstance(each, Delete) for each in slots)
-        is_passed = any(not self._waited(each) and each.slot in records.grants for each in line.holders)
+        is_passed = any(not self.line.lists(each.entry.id) and each.slot in records.grants for each in line.holders)
         if is_freed or is_passed or is_over:  # a newcomer takes what is over, and passes none
             yield Empty(keys.queue)
         everyone = [keys.grant(slot) for slot in range(self.head.rules.permits or 0)]
@@ -329,15 +310,8 @@ class SlotView:
         elif records.gate is not None:
             yield Present(records.gate.key)
             if is_freed:  # it is not the last one, which takes the head along
-                yield from [Present(each) for each in everyone if each in self._held() and each not in touched][:1]
-
-    def _held(self) -> set[RecordKey]:
-        return {record.key for record in self._records.grants.values()}
-
-    def _waited(self, holder: Holder) -> bool:
-        """Return True if a holder held before, or had a ticket."""
-        line, entry_id = self.line, holder.entry.id
-        return line.holder(entry_id) is not None or line.waiter(entry_id) is not None
+                held = {record.key for record in records.grants.values()}
+                yield from [Present(each) for each in everyone if each in held and each not in touched][:1]
 
     def _slot_changes(self, line: Line) -> Iterator[AlternativeChange]:
         before = {each.slot: each for each in self.line.holders}
@@ -347,33 +321,8 @@ class SlotView:
             if new is None:
                 yield Delete(key, self._version(slot))
             elif new != before.get(slot):
-                yield Put(key, grant_value(new, 0.0 if self._waited(new) else self.pace), self._version(slot))
-
-    def _ticket_changes(self, line: Line) -> Iterator[AlternativeChange]:
-        queue, stay = self.keys.queue, {each.ticket: each for each in line.waiters}
-        for ticket, record in self._tickets.items():
-            if ticket not in stay:
-                yield Delete(record.key, record.version)
-        before = {each.ticket: each for each in self.line.waiters}
-        for ticket, waiter in stay.items():
-            if before.get(ticket) == waiter:
-                continue
-            value = WAITERS.encode_own(Waiter(waiter.entry, pace=self.pace if ticket == UNDRAWN else 0.0))
-            suffix = suffix_in_slots(waiter.entry)
-            append = Append(queue, value, suffix)
-            if ticket == UNDRAWN:
-                yield append
-                continue
-            record, key = self._tickets[ticket], append.key_of(ticket)  # it has another anchor now, and keeps its place
-            if record.key == key:
-                yield Put(key, value, record.version)
-            else:
-                yield from (Delete(record.key, record.version), Put(key, value))
-
-
-def suffix_in_slots(entry: Entry) -> bytes:
-    """Return how the key of a ticket ends: by the address of its process if the store may move it."""
-    return suffix_of(entry) if entry.weight == 1 and not entry.mode else b""
+                pace = 0.0 if self.line.lists(new.entry.id) else self.pace
+                yield Put(key, grant_value(new, pace), self._version(slot))
 
 
 async def grants_in(scope: Scope, keys: LineKeys) -> dict[int, Record]:
@@ -440,11 +389,13 @@ class SlotDriver:
         elif type(request) is Leave:
             ticket, since = self._tickets.pop(request.entry_id, None), self._since.pop(request.entry_id, None)
             brings = request.extra_changes or request.marker
-            if not (brings or request.by_force or request.only_waiting or spec.history):
+            if not (brings or request.by_force or request.only_waiting or request.overran or spec.history):
                 if request.fence is not None and request.slot is not None:
                     return await self._leave(request, request.slot, request.fence, since, spec)
                 if ticket is not None:
-                    return await self._withdraw(request, ticket, spec)
+                    gone = await withdraw(self._scope, self._keys, self._clock, ticket, spec.rules)
+                    if gone is not None:
+                        return gone
         return await self.step(request, spec)
 
     def note_grant(self, holder: Holder) -> None:
@@ -568,14 +519,6 @@ class SlotDriver:
         last = (Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version))
         return [(Empty(keys.queue), *others, *last), hand_over, free]
 
-    async def _withdraw(self, request: Leave, ticket: RecordKey, spec: LockSpec) -> Answered | None:
-        asked_at = self._clock.elapsed()
-        gone = await self._scope.commit(Delete(ticket, self._keys.number(ticket)))  # the number is its version
-        if isinstance(gone, Conflict):  # it has been granted, or is in the line no more
-            return await self.step(request, spec)
-        left = Left(was_holding=False, was_waiting=True)
-        return Answered(left, Sight(Line(spec.rules), "", {}, gone.at, asked_at))
-
     # --- the general way ---------------------------------------------------------------------------------------------
 
     async def look(self) -> Sight | None:
@@ -589,11 +532,6 @@ class SlotDriver:
         view = self._view(records, seen, frozenset(), _ANY, LineFacts(), page, ())
         fences = {holder.entry.id: view.fence_of(holder) for holder in view.line.holders}
         return Sight(view.line, "", fences, seen.at, asked_at)
-
-    async def waiter_at(self, ticket: int) -> Waiter | None:
-        """Return the waiter with a ticket, however far back; None: it does not wait."""
-        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
-        return next((queued_in(self._keys, record) for record in found.records.values()), None)
 
     async def step(self, request: Request, spec: LockSpec) -> Answered | None:
         """Read the line, decide by the pure one, and commit that if it is still so; None: it is of another kind."""
@@ -637,18 +575,21 @@ class SlotDriver:
         self, request: Request, spec: LockSpec, facts: LineFacts, named: set[RecordKey], *, scans: bool
     ) -> tuple[SlotView, SlotRecords, Snapshot, frozenset[RecordKey]] | None:
         """Read what a request is decided on; None: the line is of another kind."""
-        keys = self._keys
-        page = await self._front(facts) if scans else None
-        also = await self._own_ticket(request, page)
+        keys, scope = self._keys, self._scope
+        most = scope.at_most(MOST_SLOTS)
+        page = await read_front(scope, keys, facts, most) if scans else None
+        also = await own_ticket(scope, keys, request, page)
         if page is not None:
             named.update(next_keys(keys, page, extra_changes_of(request)))
         found = await self._read(frozenset(named), spec)
-        if found is None or (found[0].head is None and not _may_begin(request, spec)):
+        # A request may find no line if it begins one with slots, or needs none.
+        may_begin = is_plain(request, spec) if isinstance(request, Enter) else not isinstance(request, Resize)
+        if found is None or (found[0].head is None and not may_begin):
             return None
         records, seen = found
         if records.head is not None and records.gate is None:  # whatever changes after the head was read changes it
-            page = await self._front(facts)
-            also = await self._own_ticket(request, page)
+            page = await read_front(scope, keys, facts, most)
+            also = await own_ticket(scope, keys, request, page)
         given = frozenset({*named, *seen.records})
         return self._view(records, seen, given, spec, facts, page, also), records, seen, given
 
@@ -687,26 +628,6 @@ class SlotDriver:
                 return
         await self._scope.commit(Delete(records.gate.key, records.gate.version))
 
-    async def _front(self, facts: LineFacts) -> Snapshot:
-        """Read the first waiters, and remove those that are dead."""
-        keys, scope = self._keys, self._scope
-        while True:
-            page = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_SLOTS))
-            if not any(is_dead(each, facts) for each in page.records.values()):
-                return page
-            more = await scope.scan(*keys.queue.within(), limit=scope.at_most(MOST_DEAD))
-            dead = [each for each in more.records.values() if is_dead(each, facts)]
-            if dead:
-                await scope.commit(*[Delete(each.key, each.version) for each in dead])
-
-    async def _own_ticket(self, request: Request, page: Snapshot | None) -> tuple[Record, ...]:
-        """Return the ticket that a request is about, if it is not in the page: far back it counts as well."""
-        ticket = request.ticket if isinstance(request, Enter | Leave) else None
-        if page is None or page.more is None or ticket is None:
-            return ()
-        found = await self._scope.scan(self._keys.queued(ticket), self._keys.queued(ticket + 1), limit=1)
-        return tuple([record for key, record in found.records.items() if key not in page.records])
-
     def _view(
         self,
         records: SlotRecords,
@@ -740,41 +661,25 @@ class SlotDriver:
             changes.append(Present(records.gate.key))
         looked_at = [seen.records[key] for key in brought if key in seen.records and key not in touched]
         changes += [Check(record.key, record.version) for record in looked_at]
-        if self._scope.store.capabilities.alternatives:
-            return await self._scope.choose(Alternative(tuple(changes), decision.wake))
-        alone = [each for each in changes if isinstance(each, Put | Delete | Check)]  # the store was moved: none joins
-        return await self._scope.commit(*alone, wake=decision.wake)
+        return await commit_all(self._scope, Alternative(tuple(changes), decision.wake))
 
     def _finish(
         self, view: SlotView, found: StepResult, done: Choice | Commit | Snapshot, asked_at: Instant
     ) -> Answered:
-        keys, line, [outcome] = self._keys, found.line, found.outcomes
-        versions = {} if isinstance(done, Snapshot) else done.versions
-        if keys.head in versions or line.is_empty:
+        sight, outcome = left_behind(view, found, done, asked_at)
+        if self._keys.head in sight.versions or found.line.is_empty:
             self._gate = None  # another one counts now
         if found.disagrees:
             self._disagrees(found.head)
-        drawn = done.appended if isinstance(done, Choice) else None
-        number = UNDRAWN if drawn is None else keys.number(drawn)
-        waiters = [structs.replace(each, ticket=number) if each.ticket == UNDRAWN else each for each in line.waiters]
-        fences = {each.entry.id: versions.get(keys.grant(each.slot)) or view.fence_of(each) for each in line.holders}
-        sight = Sight(structs.replace(line, waiters=tuple(waiters)), "", fences, done.at, asked_at, versions)
         self._seen(sight)
         if isinstance(outcome, Exception):
             raise outcome
         if isinstance(outcome, Granted):
             self.note_grant(outcome.holder)
-        if isinstance(outcome, Waiting) and outcome.ticket == UNDRAWN:
-            outcome = structs.replace(outcome, ticket=number)
         return Answered(outcome, sight)
 
 
 _ANY: Final = LockSpec("", Rules())
-
-
-def _may_begin(request: Request, spec: LockSpec) -> bool:
-    """Return True if a request may find no line: it begins one with slots, or needs none."""
-    return is_plain(request, spec) if isinstance(request, Enter) else not isinstance(request, Resize)
 
 
 def _appends_beside(keys: LineKeys, changes: Iterable[AlternativeChange]) -> bool:

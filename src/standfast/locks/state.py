@@ -291,7 +291,9 @@ class StateRecord(Generic[T]):
         self.key: Final = key
         self.listeners: Final = Listeners()
         self._scope: Final = scope
-        self._codec: Final[Codec[Kept[T] | Gone]] = state_codec(_type_of(initial) if of is Any else of)
+        self._codec: Final[Codec[Kept[T] | Gone]] = state_codec(
+            type(initial) if of is Any and isinstance(initial, Struct) else of
+        )
         # Kept as bytes: each reader gets a copy.
         self._initial: Final = GONE if initial is None else self.encode(initial)
 
@@ -336,7 +338,13 @@ class StateRecord(Generic[T]):
         def decide(seen: Snapshot) -> Decision[tuple[A, bytes | None, bytes | None]]:
             record, version = seen.get(key), seen.version(key)
             self.require_version(version, expected_version)
-            checks = self._checks(wanted, seen)
+            checks: tuple[Change, ...] = ()
+            if wanted is not None:
+                found = seen.get(wanted.key)
+                if found is None or not wanted.holds(found, seen.at):
+                    problem = "is not as the guard wants it" if found else "does not exist"
+                    raise StaleWriteError(str(key), str(wanted.key), problem)
+                checks = (Check(wanted.key, found.version),)
             data, answer = make(record, seen.at)
             if data is None:
                 return Decision((answer, None, None))
@@ -363,15 +371,6 @@ class StateRecord(Generic[T]):
         if expected is not None and version != expected:
             raise StaleWriteError(str(self.key), str(self.key), f"is at version {version}, not {expected}")
 
-    def _checks(self, guard: Guard | None, seen: Snapshot) -> tuple[Change, ...]:
-        if guard is None:
-            return ()
-        record = seen.get(guard.key)
-        if record is None or not guard.holds(record, seen.at):
-            problem = "is not as the guard wants it" if record else "does not exist"
-            raise StaleWriteError(str(self.key), str(guard.key), problem)
-        return (Check(guard.key, record.version),)
-
     def _tell(self, decided: Decided[Any] | Verdict | Exception | None) -> None:
         if not self.listeners or not isinstance(decided, Decided) or self.key not in decided.versions:
             return
@@ -390,10 +389,6 @@ class StateRecord(Generic[T]):
 
     def _bytes(self, record: Record | None) -> bytes:
         return self._initial if record is None else record.value
-
-
-def _type_of(initial: object) -> Any:  # noqa: ANN401 -- any type that msgspec reads
-    return type(initial) if isinstance(initial, Struct) else Any
 
 
 def version_of(record: Record | None) -> int:

@@ -173,7 +173,7 @@ class Address:
     # --- options ---------------------------------------------------------------------------------------------
 
     def take(self, name: str, read: Callable[[str], T], default: T, expected: str) -> T:
-        """Take an option out of the query; ``read`` raises ``ValueError`` for what it does not like."""
+        """Take an option out of the query; ``read`` raises ``ValueError`` for a value that it refuses."""
         if name not in self._left:
             return default
         given = self._left.pop(name)
@@ -207,7 +207,14 @@ class Address:
 
     def take_count(self, name: str, default: int, *, most: int = 1_000) -> int:
         """Take a number from 1 to ``most``."""
-        return self.take(name, _between(1, most), default, f"a number from 1 to {most:,}")
+
+        def counted(given: str) -> int:
+            number = int(given)
+            if not 1 <= number <= most:
+                raise ValueError(given)
+            return number
+
+        return self.take(name, counted, default, f"a number from 1 to {most:,}")
 
     def take_flag(self, name: str, *, default: bool) -> bool:
         """Take yes or no."""
@@ -252,7 +259,12 @@ class Address:
         self.is_plain = not (wanted if given is None else given)
         if isinstance(given, ssl.SSLContext):
             return given
-        return None if self.is_plain else self._context(authority)
+        if self.is_plain:
+            return None
+        try:
+            return ssl.create_default_context(cafile=authority or None)
+        except OSError as error:
+            raise self.refuse(f"tls_ca names a file with certificates (PEM): {error.strerror or error}") from None
 
     @property
     def exposed(self) -> tuple[str, ...]:
@@ -260,12 +272,6 @@ class Address:
         if not self.is_plain or not self.has_host:
             return ()
         return tuple(host for host, _ in self.hosts(0) if not is_this_machine(host))
-
-    def _context(self, authority: str) -> ssl.SSLContext:
-        try:
-            return ssl.create_default_context(cafile=authority or None)
-        except OSError as error:
-            raise self.refuse(f"tls_ca names a file with certificates (PEM): {error.strerror or error}") from None
 
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
@@ -293,13 +299,3 @@ def _host(text: str, default_port: int) -> tuple[str, int] | None:
     if not port:
         return (name or "localhost"), default_port
     return (name or "localhost", int(port)) if port.isascii() and port.isdigit() and int(port) <= _LAST_PORT else None
-
-
-def _between(least: int, most: int) -> Callable[[str], int]:
-    def read(given: str) -> int:
-        number = int(given)
-        if not least <= number <= most:
-            raise ValueError(given)
-        return number
-
-    return read

@@ -92,11 +92,12 @@ def failed_guards(  # noqa: C901 -- one loop on a hot path
             elif not suffix_of(found.key, change.prefix):
                 lost[found.key] = found
         else:
-            guarded = cast("Change | Stamped", change)
+            guarded: Change | Stamped = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
             record = get(guarded.key)
             if (ABSENT if record is None else record.version) != guarded.expected:
                 lost[guarded.key] = record
-    return lost if lost or not in_window(at, alternative.after, alternative.before) else None
+    is_always = alternative.after is None and alternative.before is None
+    return None if not lost and (is_always or in_window(at, alternative.after, alternative.before)) else lost
 
 
 def suffix_of(key: RecordKey, prefix: RecordKey) -> bytes:
@@ -108,36 +109,35 @@ def done(
     index: int, alternative: Alternative, at: Instant, get: Get, first: First, draw: Callable[[], int]
 ) -> ChoiceEffect:
     """Return what an alternative that holds comes to."""
-    version = draw() if has_writes(alternative) else ABSENT
+    version = ABSENT if _WRITING.isdisjoint(map(type, alternative.changes)) else draw()
     writes: dict[RecordKey, Record | None] = {}
+    versions: dict[RecordKey, int] = {}
     present: dict[RecordKey, Record] = {}
     wakes = alternative.wake
     appended = source = moved = None
     for change in alternative.changes:
         if type(change) is Put:
             writes[change.key] = Record(change.key, change.value, version, change.expires_at)
+            versions[change.key] = version
         elif type(change) is Stamped:
             writes[change.key] = Record(change.key, stamped(at, change.value), version, change.expires_at)
+            versions[change.key] = version
         elif type(change) is Delete:
             writes[change.key] = None
         elif type(change) is Append:
             appended = change.key_of(version)
             value = stamped(at, change.value) if change.stamped else change.value
             writes[appended] = Record(appended, value, version)
+            versions[appended] = version
         elif type(change) is MoveFirst and (source := first(change.prefix)) is not None:
             writes[source.key] = None
             writes[change.to] = moved = Record(change.to, stamped(at, source.value), version)
+            versions[change.to] = version
             wakes = (*wakes, moved_wake(change, source.key, moved))
         elif type(change) is Present and (record := get(change.key)) is not None:
             present[change.key] = record
-    versions = {key: version for key, record in writes.items() if record is not None}
     chosen = Choice(at, index, versions, appended, moved, None if source is None else source.key, present)
     return ChoiceEffect(chosen, writes, wakes)
-
-
-def has_writes(alternative: Alternative) -> bool:
-    """Return True if an alternative writes anything."""
-    return not _WRITING.isdisjoint([type(change) for change in alternative.changes])
 
 
 _WRITING = frozenset({Put, Stamped, Delete, Append, MoveFirst})
@@ -157,7 +157,8 @@ def keys_in(alternatives: Iterable[Alternative]) -> list[RecordKey]:
             if type(change) is MoveFirst:
                 keys.append(change.to)
             elif type(change) is not Empty and type(change) is not Append:
-                keys.append(cast("Change | Stamped | Present", change).key)
+                named: Change | Stamped | Present = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
+                keys.append(named.key)
     return keys
 
 

@@ -120,7 +120,7 @@ class Batching(Struct, frozen=True):
     """The most commits and updates that share one transaction."""
     max_weight: int = 100_000
     max_bytes: int = 4_000_000
-    """A transaction with this many bytes of values takes no more: everyone waits for all of them to be written.
+    """A transaction with this many bytes of values takes no more: every rider waits for all of them to be written.
 
     Commits are counted when they get on. What an update writes is known only when it has been decided: over a network
     a batch that comes to more than twice as many bytes is written in parts, and so is one that its server finds too

@@ -80,8 +80,8 @@ class Keyring:
     """Keys for sealing values: AES-256-GCM, each value with a key and a nonce of its own.
 
     A value is sealed for the key of its record, which names the namespace, the tenant and what it belongs to; for its
-    expiry; and for versions after the one that it was written over. So a value that is moved to another tenant,
-    another run or another step, lets live longer, or puts where an older one was, is refused.
+    expiry; and for versions after the one that it was written over. So a value is refused that was moved to another
+    tenant, run or step, was given another expiry, or was put where an older one had been.
 
         keyring = Keyring({"2026-01": key})
 
@@ -107,7 +107,11 @@ class Keyring:
         chosen = next(reversed(list(keys)), "") if current is None else current
         if chosen not in keys:
             raise InvalidArgumentError("current of a keyring", f"{chosen!r} is none of its keys; give at least one key")
-        self._aead: Final = _library()
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- an extra, needed only here
+        except ImportError:
+            raise MissingExtraError("encrypting a store", "standfast[encryption]") from None
+        self._aead: Final = cast("Callable[[bytes], _Aead]", cast("Any", AESGCM))
         self._keys: Final = {name: bytes(key) for name, key in keys.items()}
         self._current: Final = chosen
         self._accepts_plain: Final = accept_plain
@@ -178,14 +182,6 @@ class Keyring:
 def _derived(key: bytes, salt: bytes) -> bytes:
     """Return the key of one value (HKDF-Expand with SHA-256, one block)."""
     return hmac.digest(key, b"standfast sealed2" + salt + b"\x01", "sha256")
-
-
-def _library() -> Callable[[bytes], _Aead]:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- an extra, needed only here
-    except ImportError:
-        raise MissingExtraError("encryption", "standfast[encryption]") from None
-    return cast("Callable[[bytes], _Aead]", cast("Any", AESGCM))
 
 
 # --- the store that encrypts ---------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ inside their transaction call this there; the others commit its writes under gua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from msgspec import Struct
 
@@ -21,7 +22,6 @@ from standfast.stores.protocol import (
     MAX_VERSION,
     Capabilities,
     Change,
-    Choice,
     Commit,
     Conflict,
     Decided,
@@ -39,8 +39,13 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Rider
 
-    Ranges = Callable[[RecordKey, Container[RecordKey]], Record | None]
-    """Returns the first live record that continues a key and whose own key is not in the container."""
+
+class Ranges(Protocol):
+    """Looks into the records below a key."""
+
+    def __call__(self, prefix: RecordKey, without: Container[RecordKey] = ..., /) -> Record | None:
+        """Return the first live record that continues a key and whose own key is not in the container."""
+        ...
 
 
 class Folded(Struct, frozen=True):
@@ -72,8 +77,13 @@ def fold(
         alone = riders[0]
         if type(alone) is CommitRider:
             return _fold_alone(alone, at, last_version, records)
-        if type(alone) is ChoiceRider and ranges is not None:
-            return _choose_alone(alone, at, last_version, records, ranges)
+        if type(alone) is ChoiceRider and ranges is not None:  # no rider was before it: it sees what is stored
+            for record in records.values():
+                if record.expires_at is not None:
+                    records = {key: each for key, each in records.items() if not each.is_expired(at)}
+                    break
+            made = choose(alone, at, records.get, ranges, partial(_next_version, last_version))
+            return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
     return fold_in_order(riders, at, last_version, records, limits, ranges)
 
 
@@ -116,18 +126,6 @@ def _fold_alone(rider: CommitRider, at: Instant, last_version: int, records: Map
     return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
 
 
-def _choose_alone(
-    rider: ChoiceRider, at: Instant, last_version: int, records: Mapping[RecordKey, Record], ranges: Ranges
-) -> Folded:
-    """Fold one choice as ``fold_in_order`` does: no rider was before it, so what is stored is what it sees."""
-    for record in records.values():
-        if record.expires_at is not None:
-            records = {key: each for key, each in records.items() if not each.is_expired(at)}
-            break
-    made = choose(rider, at, records.get, lambda prefix: ranges(prefix, ()), lambda: _next_version(last_version))
-    return Folded(at, (made.answer,), made.writes, made.wakes, last_version + bool(made.writes))
-
-
 def _next_version(last: int) -> int:
     if last >= MAX_VERSION:
         raise StoreError("store", "its version counter is used up")
@@ -144,7 +142,8 @@ def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
         elif type(rider) is UpdateRider:
             keys.update(zip(rider.keys, rider.keys, strict=True))
         elif type(rider) is ChoiceRider:
-            keys.update({key: key for key in keys_in(rider.alternatives)})
+            names = keys_in(rider.alternatives)
+            keys.update(zip(names, names, strict=True))
     return keys
 
 
@@ -222,10 +221,24 @@ class Fold:
     def ride(self, rider: Rider) -> Outcome:
         """Take a rider that is no commit."""
         if type(rider) is UpdateRider:
-            return self._update(rider)
-        if type(rider) is ChoiceRider:
-            return self._choose(rider)
-        raise TypeError(f"a {type(rider).__name__} cannot be folded")
+            decision = decide_alone(rider, self._at, self._present, self._limits)
+            if isinstance(decision, Exception):
+                return decision
+            if decision.after is not None or decision.before is not None:
+                self._narrow(decision.after, decision.before)
+            versions = self._write(decision.changes, decision.wake)
+            return Decided(decision.answer, self._at, versions)
+        if type(rider) is not ChoiceRider:
+            raise TypeError(f"a {type(rider).__name__} cannot be folded")
+        choice = choose(rider, self._at, self._present.get, self._first, self._next)
+        for key, record in choice.writes.items():
+            self.writes[key] = record
+            if record is None or record.is_expired(self._at):
+                self._present.pop(key, None)
+            else:
+                self._present[key] = record
+        self.wakes.extend(choice.wakes)
+        return choice.answer
 
     def commit(self, rider: CommitRider) -> Commit | Conflict:
         """Take a commit."""
@@ -241,26 +254,6 @@ class Fold:
         if timed:
             self._narrow(rider.after, rider.before)
         return Commit(self._at, self._write(rider.changes, rider.wake))
-
-    def _update(self, rider: UpdateRider) -> Decided[Any] | Exception:
-        decision = decide_alone(rider, self._at, self._present, self._limits)
-        if isinstance(decision, Exception):
-            return decision
-        if decision.after is not None or decision.before is not None:
-            self._narrow(decision.after, decision.before)
-        versions = self._write(decision.changes, decision.wake)
-        return Decided(decision.answer, self._at, versions)
-
-    def _choose(self, rider: ChoiceRider) -> Choice | Conflict:
-        choice = choose(rider, self._at, self._present.get, self._first, self._next)
-        for key, record in choice.writes.items():
-            self.writes[key] = record
-            if record is None or record.is_expired(self._at):
-                self._present.pop(key, None)
-            else:
-                self._present[key] = record
-        self.wakes.extend(choice.wakes)
-        return choice.answer
 
     def _next(self) -> int:
         self.last_version = self._draw(self.last_version)

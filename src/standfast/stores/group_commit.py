@@ -224,6 +224,8 @@ class CommitGroup:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
+        self.wants_pause = False
+        """Whether enough riders have left at once when the last one did."""
         self.settling: Final = AttemptSettler(backend, hooks)
         self.problem: Exception | None = None
         """What the last transaction failed with; None: it did not."""
@@ -243,6 +245,7 @@ class CommitGroup:
                 return seat
             if seat.outcome is not None:
                 self._alone += 1
+                self.wants_pause = self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
                 return seat
         else:
             self._line_up(seat)
@@ -259,16 +262,11 @@ class CommitGroup:
         """Let the next rider wait for the one after it, which comes in the same turn of the loop or in the next."""
         self._alone = 0
 
-    @property
-    def wants_pause(self) -> bool:
-        """Whether enough riders have left at once."""
-        return self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
-
     async def pause(self) -> None:
         """Let the loop run once if enough riders have left at once: it may be that they are not alone."""
         if not self.wants_pause:
             return
-        self._alone = 0  # riders that come in that turn of the loop wait for company
+        self._alone, self.wants_pause = 0, False  # riders that come in that turn of the loop wait for company
         await _one_turn()
         if not self._scheduled:
             self._alone = USED_TO_BE_ALONE

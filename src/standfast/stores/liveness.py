@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import os
 import threading
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from standfast.errors import ForkedError
+from standfast.errors import StoreClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +78,9 @@ class ForkGuard:
     def check(self) -> None:
         """Raise if the process has been forked since."""
         if self._made_in != _generation:
-            raise ForkedError(self._name, "it was opened before this process was forked; open it anew in the child")
+            raise StoreClosedError(
+                self._name, "it was opened before this process was forked; open it anew in the child"
+            )
 
     @property
     def crossed(self) -> bool:
@@ -193,7 +194,7 @@ class Suspicion:
 
 @final
 class ProcessLiveness:
-    """A attach that the threads of a process share.
+    """The liveness token of this process, which its threads share.
 
     Args:
         token: The text by which others know it.
@@ -249,13 +250,13 @@ class ProcessLiveness:
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(listener)
 
+        def end() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not tell)
+
         with self._lock:
             self._listeners = (*self._listeners, tell)
-        return functools.partial(self._forget, tell)
-
-    def _forget(self, listener: Callable[[], None]) -> None:
-        with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
+        return end
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -104,10 +104,10 @@ class MemoryRecords:
         present = (record for key in keys if (record := self._present(key, at)) is not None)
         return Snapshot.page(at, list(islice(present, limit + 1)), limit, reverse=reverse)
 
-    def _first(self, prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
+    def _first(self, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
         """Return the first record that continues a key, and whose own key is not left out."""
-        start, end = prefix.successor(), prefix.within()[1]
-        for place in range(bisect.bisect_left(self._order, start), bisect.bisect_left(self._order, end)):
+        start, end = prefix.within()
+        for place in range(bisect.bisect_right(self._order, start), bisect.bisect_left(self._order, end)):
             key = self._order[place]
             if key not in without and (record := self._present(key, self._last_at)) is not None:
                 return record
@@ -224,7 +224,7 @@ class MemoryBackend:
         return False
 
     async def aclose(self) -> None:
-        """Nothing to let go of: the memory lives as long as someone has a handle on it."""
+        """Nothing to let go of: the memory lives as long as there is a handle on it."""
 
 
 @final

@@ -27,8 +27,8 @@ FIRST_PAUSE: Final = 0.01
 SETTLED_WITHIN: Final = 10.0
 """Seconds after which a lost commit is not asked for again: or as long as the commit itself took, if that is longer.
 
-A failover takes some seconds, and who is told then what became of its commit need not care about it. Of a server that
-takes connections and does not answer a caller hears after some twenty seconds, with the usual time limits.
+A failover takes some seconds, and a caller that is told its outcome after that need not notice it. With the usual time
+limits, the error for a server that takes connections and does not answer comes after some twenty seconds.
 """
 REMEMBERED: Final = 1_000
 

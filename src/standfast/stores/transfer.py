@@ -342,7 +342,8 @@ async def import_store(
 ) -> ExportFooter:
     """Write all records of an export into an empty store, and let it take writes above all of their versions.
 
-    Until that is done the store is frozen for everyone else. An import that broke off is repeated with the same file.
+    Until that is done the store is frozen for every other process. An import that broke off is repeated with the same
+    file.
 
     Args:
         store: The store. It must be empty.
@@ -357,7 +358,10 @@ async def import_store(
         StoreMovedError: The store itself was exported, or another file was not imported to its end.
     """
     _, footer = survey(source, name)
-    _check_limits(store, footer)
+    most = store.capabilities.max_value_bytes
+    if footer.largest > most:
+        problem = f"the file has a value of {footer.largest:,} bytes, and {most:,} fit here; nothing was written"
+        raise UnsuitableStoreError(store.backend.name, problem)
     transfer = store.transfer()
     is_repeated = await _claim(store, transfer, 1 + EXPORTED + int(footer.sha256[:_DIGITS], 16))
     source.seek(0)
@@ -371,13 +375,6 @@ async def import_store(
     await transfer.lift(footer.highest)
     await transfer.thaw()
     return footer
-
-
-def _check_limits(store: GroupedStore, footer: ExportFooter) -> None:
-    most = store.capabilities.max_value_bytes
-    if footer.largest > most:
-        problem = f"the file has a value of {footer.largest:,} bytes, and {most:,} fit here; nothing was written"
-        raise UnsuitableStoreError(store.backend.name, problem)
 
 
 async def _claim(store: GroupedStore, transfer: Transfer, reason: int) -> bool:

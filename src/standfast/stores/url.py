@@ -103,7 +103,7 @@ async def open_store(
     """
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidUrlError(type(url).__name__, f"a store URL is text, for example {EXAMPLES['sqlite']!r}")
-    if url != url.strip(" "):  # of a file it would be another one, and nothing would tell
+    if url != url.strip(" "):  # a file of that name would be another one, without any error
         raise InvalidUrlError(url, "it begins or ends with a space; leave that out, or write %20 in the name of a file")
     scheme, separator, _ = url.partition("://")
     if not separator or (scheme not in EXAMPLES and scheme not in _SERVERS):
@@ -117,7 +117,11 @@ async def open_store(
     if credentials is not None:
         raise InvalidUrlError(url, "only a server takes credentials")
     if scheme == "memory":
-        return open_memory(_memory_name(url, parts), clock=clock, hooks=with_log(hooks))
+        if parts.path not in {"", "/"} or parts.query:
+            raise InvalidUrlError(
+                url, "write memory:// for a private store or memory://name for one shared in the process"
+            )
+        return open_memory(urllib.parse.unquote(parts.netloc), clock=clock, hooks=with_log(hooks))
     return await _open_sqlite(url, parts, clock, with_log(hooks))
 
 
@@ -166,15 +170,21 @@ def _what_to_type(url: str, scheme: str) -> str:
     return f"unknown scheme {scheme!r}; write one of {', '.join(map(repr, EXAMPLES.values()))}"
 
 
-def _memory_name(url: str, parts: urllib.parse.SplitResult) -> str:
-    if parts.path not in {"", "/"} or parts.query:
-        raise InvalidUrlError(url, "write memory:// for a private store or memory://name for one shared in the process")
-    return urllib.parse.unquote(parts.netloc)
-
-
 async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock, hooks: Hooks) -> GroupedStore:
     path = _sqlite_path(url, parts)
-    chosen = _sqlite_options(url, parts.query)
+    chosen: dict[str, Any] = {}
+    for name, value in dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True)).items():
+        if name not in SQLITE_OPTIONS:
+            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(SQLITE_OPTIONS)}")
+        if name == "busy":
+            try:
+                chosen["busy_seconds"] = seconds(typed(value))
+            except StandfastError as error:
+                raise InvalidUrlError(url, f"busy: {error}") from error
+        elif value not in (choices := SQLITE_OPTIONS[name]):
+            raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
+        else:
+            chosen[name] = value
     try:
         from standfast.stores import sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
     except ModuleNotFoundError as error:
@@ -200,28 +210,6 @@ def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
     if not path or path.endswith("/") or "\0" in path or ":memory:" in path:
         raise InvalidUrlError(url, f"name a file, for example {EXAMPLES['sqlite']!r}; for memory write 'memory://'")
     return path
-
-
-def _sqlite_options(url: str, query: str) -> dict[str, Any]:
-    given = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
-    chosen: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in SQLITE_OPTIONS:
-            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(SQLITE_OPTIONS)}")
-        if name == "busy":
-            chosen["busy_seconds"] = _busy(url, value)
-        elif value not in (choices := SQLITE_OPTIONS[name]):
-            raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
-        else:
-            chosen[name] = value
-    return chosen
-
-
-def _busy(url: str, value: str) -> float:
-    try:
-        return seconds(typed(value))
-    except StandfastError as error:
-        raise InvalidUrlError(url, f"busy: {error}") from error
 
 
 def encrypted(store: Store, keyring: Keyring) -> Store:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, runt
 
 from msgspec import Struct
 
-from standfast.errors import UnsuitableConnectionError, UnsuitableStoreError
+from standfast.errors import InvalidArgumentError, UnsuitableStoreError
+from standfast.redaction import mask_text, mask_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ class UserTransactions(Protocol):
             idle: For how many seconds the transaction may then sit idle. Others wait for what it has locked.
 
         Raises:
-            UnsuitableConnectionError: No transaction is open, or the connection sees another store.
+            InvalidArgumentError: No transaction is open, or the connection sees another store.
         """
         ...
 
@@ -151,18 +152,23 @@ class UserConnection(Struct, frozen=True):
     ask: Callable[[Question], Any]
 
 
+def unsuitable_connection(connection: str, problem: str) -> InvalidArgumentError:
+    """Return the error of a connection that cannot take records along; the user rolls back what was begun on it."""
+    return InvalidArgumentError(f"the connection ({mask_url(connection)})", mask_text(problem))
+
+
 def user_connection_of(connection: Any) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     """Recognise a connection.
 
     Raises:
-        UnsuitableConnectionError: It is none, or none to PostgreSQL.
+        InvalidArgumentError: It is none, or none to PostgreSQL.
     """
     names = {(each.__module__.partition(".")[0], each.__name__) for each in type(connection).__mro__}
     for (library, name), make in _KINDS.items():
         if (library, name) in names:
             return make(connection, f"{library} {name}")
     told = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise UnsuitableConnectionError(told, f"it is not known here; pass {KNOWN}")
+    raise unsuitable_connection(told, f"it is not known here; pass {KNOWN}")
 
 
 # --- asyncpg -------------------------------------------------------------------------------------------------------
@@ -258,9 +264,9 @@ def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a 
         bound = connection.get_bind() if hasattr(connection, "get_bind") else connection
         dialect = str(bound.dialect.name)
     except Exception as error:
-        raise UnsuitableConnectionError(kind, "it is bound to no database; bind it to the store's own") from error
+        raise unsuitable_connection(kind, "it is bound to no database; bind it to the store's own") from error
     if dialect != "postgresql":
-        raise UnsuitableConnectionError(kind, f"it is connected to {dialect}, not to the PostgreSQL of the store")
+        raise unsuitable_connection(kind, f"it is connected to {dialect}, not to the PostgreSQL of the store")
 
 
 # --- Django --------------------------------------------------------------------------------------------------------
@@ -269,7 +275,7 @@ def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a 
 def _django(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     vendor = getattr(connection, "vendor", "nothing")
     if vendor != "postgresql":
-        raise UnsuitableConnectionError(kind, f"it is connected to {vendor}, not to the PostgreSQL of the store")
+        raise unsuitable_connection(kind, f"it is connected to {vendor}, not to the PostgreSQL of the store")
 
     def ask(question: Question) -> str:
         with connection.cursor() as cursor:

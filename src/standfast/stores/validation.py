@@ -64,7 +64,12 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
     if len(changes) > limits.max_changes:
         raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
     if len(changes) * limits.max_value_bytes > limits.max_commit_bytes:
-        _check_total(changes, limits)
+        total = sum([len(change.value) for change in changes if type(change) is Put])
+        if total > limits.max_commit_bytes:
+            raise InvalidChangeError(
+                f"the values of a commit have at most {limits.max_commit_bytes:,} bytes together, these have {total:,};"
+                " write them in several commits"
+            )
     keys = [change.key for change in changes]
     if len({*keys}) != len(keys):
         raise InvalidChangeError("each key may appear once in a commit")
@@ -257,15 +262,6 @@ def _is_instant(value: Instant) -> bool:
     return type(value) is int and 0 <= value <= MAX_INSTANT
 
 
-def _check_total(changes: Sequence[Change], limits: Capabilities) -> None:
-    total = sum([len(change.value) for change in changes if type(change) is Put])
-    if total > limits.max_commit_bytes:
-        raise InvalidChangeError(
-            f"the values of a commit have at most {limits.max_commit_bytes:,} bytes together, these have {total:,};"
-            " write them in several commits"
-        )
-
-
 def _check_wakes(wakes: Sequence[Wake]) -> None:
     for wake in wakes:
         if type(wake) is not Wake:
@@ -292,29 +288,27 @@ def check_one_namespace(keys: Iterable[RecordKey]) -> None:
 def _check_change(change: Change, limits: Capabilities, spare: int = 0) -> None:
     if type(change) not in (Put, Delete, Check):
         raise InvalidChangeError(f"a change is a Put, Delete or Check, got {type(change).__name__}")
-    _check_expected(change.key, change.expected)
-    if isinstance(change, Put):
-        _check_value(change, limits, spare)
-    elif change.expected == ABSENT:
-        raise InvalidChangeError(
-            f"{type(change).__name__} of {change.key} expects absence, which cannot be guarded; put a marker instead"
-        )
+    key = change.key
+    _check_expected(key, change.expected)
+    if not isinstance(change, Put):
+        if change.expected == ABSENT:
+            raise InvalidChangeError(
+                f"{type(change).__name__} of {key} expects absence, which cannot be guarded; put a marker instead"
+            )
+        return
+    most = limits.max_value_bytes - spare
+    if type(change.value) is not bytes:
+        raise InvalidChangeError(f"the value of {key} must be bytes, got {type(change.value).__name__}")
+    if len(change.value) > most:
+        raise InvalidChangeError(f"the value of {key} has {len(change.value):,} bytes, at most {most:,} are allowed")
+    if change.expires_at is not None and not _is_instant(change.expires_at):
+        raise InvalidChangeError(f"expires_at of {key} must be an instant (microseconds), got {change.expires_at!r}")
 
 
 def _check_expected(key: RecordKey, expected: int) -> None:
     check_key(key)
     if type(expected) is not int or not ABSENT <= expected <= MAX_VERSION:
         raise InvalidChangeError(f"expected is a version of {key}, got {expected!r}")
-
-
-def _check_value(put: Put, limits: Capabilities, spare: int = 0) -> None:
-    most = limits.max_value_bytes - spare
-    if type(put.value) is not bytes:
-        raise InvalidChangeError(f"the value of {put.key} must be bytes, got {type(put.value).__name__}")
-    if len(put.value) > most:
-        raise InvalidChangeError(f"the value of {put.key} has {len(put.value):,} bytes, at most {most:,} are allowed")
-    if put.expires_at is not None and not _is_instant(put.expires_at):
-        raise InvalidChangeError(f"expires_at of {put.key} must be an instant (microseconds), got {put.expires_at!r}")
 
 
 def check_read(keys: Sequence[RecordKey], limits: Capabilities) -> None:

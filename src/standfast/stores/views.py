@@ -145,12 +145,9 @@ def _word(word: str) -> str:
     return f"x'{word.encode().hex()}0001'"
 
 
-def _is_readable(sql: Dialect, value: str) -> str:
-    return f"(substr({value}, 1, 2) IN (x'313A', x'323A') AND {sql.is_object(sql.plain(f'substr({value}, 3)'))})"
-
-
 def _data(sql: Dialect, value: str) -> str:
-    return f"CASE WHEN {_is_readable(sql, value)} THEN {sql.plain(f'substr({value}, 3)')} END"
+    json = sql.plain(f"substr({value}, 3)")
+    return f"CASE WHEN (substr({value}, 1, 2) IN (x'313A', x'323A') AND {sql.is_object(json)}) THEN {json} END"
 
 
 def _found(sql: Dialect, records: str, kind: str) -> str:
@@ -318,10 +315,8 @@ class SqliteDialect:
 
     def each(self, data: str, path: str) -> str:
         """See :class:`Dialect`."""
-        return f"json_each({self._array(data, path)})"
-
-    def _array(self, data: str, path: str) -> str:
-        return f"CASE WHEN json_type({data}, '$.{path}') = 'array' THEN json_extract({data}, '$.{path}') ELSE '[]' END"
+        array = f"CASE WHEN json_type({data}, '$.{path}') = 'array' THEN {self.get(data, path)} ELSE '[]' END"
+        return f"json_each({array})"
 
     def at(self, table: str) -> str:
         """See :class:`Dialect`."""

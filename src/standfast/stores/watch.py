@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Self, final
 
-from standfast.durations import optional_seconds
+from standfast.durations import seconds
 from standfast.stores.backend import SubscribesElsewhere
 from standfast.stores.protocol import Notification
 
@@ -119,9 +119,9 @@ class LocalSubscriptions:
     def notify_all(self) -> None:
         """Notify every subscriber that notifications were lost."""
         with self._lock:
-            everybody = tuple(self.by_prefix.values())
-        for subscribed in everybody:
-            for subscription in subscribed:
+            by_prefix = tuple(self.by_prefix.values())
+        for subscriptions in by_prefix:
+            for subscription in subscriptions:
                 subscription.notify(None, _running_loop())
 
 
@@ -204,12 +204,14 @@ class BackendWatch:
 
     async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return what was notified since the last call; wait at most ``timeout`` for something."""
-        limit = optional_seconds(timeout, what="timeout")
-        try:
-            async with asyncio.timeout(limit):
-                await self._notified.wait()
-        except TimeoutError:
-            return None
+        if timeout is None:
+            await self._notified.wait()
+        else:
+            try:
+                async with asyncio.timeout(seconds(timeout, what="timeout")):
+                    await self._notified.wait()
+            except TimeoutError:
+                return None
         notification = Notification(frozenset(self._about), self._complete, tuple(self._moved))
         self._about.clear()
         self._moved.clear()

@@ -70,8 +70,13 @@ class PrometheusMetrics(AttachedMetrics):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
-        common, self._exposition, self._core = _prometheus()
-        self.registry: Final[CollectorRegistry] = common if registry is None else registry
+        try:
+            from prometheus_client import REGISTRY, exposition, metrics_core  # noqa: PLC0415 -- it comes with an extra
+        except ModuleNotFoundError as problem:
+            raise MissingExtraError("metrics for Prometheus", "standfast[metrics]") from problem
+        self._exposition: Final[Any] = exposition
+        self._core: Final[Any] = metrics_core
+        self.registry: Final[CollectorRegistry] = REGISTRY if registry is None else registry
         self.registry.register(self)
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -141,7 +146,10 @@ class OpenTelemetryMetrics(AttachedMetrics):
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
-        api = _opentelemetry()
+        try:
+            from opentelemetry import metrics as api  # noqa: PLC0415 -- it comes with an extra
+        except ModuleNotFoundError as problem:
+            raise MissingExtraError("metrics for OpenTelemetry", "standfast[tracing]") from problem
         meter = api.get_meter("standfast") if meter_provider is None else meter_provider.get_meter("standfast")
         self._observation: Final = api.Observation
         super().__init__(lambda each: _OtelHistogram(meter, each))
@@ -188,19 +196,3 @@ class _OtelHistogram:
                 labels = (OTHER,) * len(self._names)
             known = self._known.setdefault(labels, dict(zip(self._names, labels, strict=True)))
         self._record(value, known)
-
-
-def _prometheus() -> tuple[Any, Any, Any]:
-    try:
-        from prometheus_client import REGISTRY, exposition, metrics_core  # noqa: PLC0415 -- it comes with an extra
-    except ModuleNotFoundError as problem:
-        raise MissingExtraError("metrics for Prometheus", "standfast[metrics]") from problem
-    return REGISTRY, exposition, metrics_core
-
-
-def _opentelemetry() -> Any:  # noqa: ANN401 -- the library itself
-    try:
-        from opentelemetry import metrics  # noqa: PLC0415 -- it comes with an extra
-    except ModuleNotFoundError as problem:
-        raise MissingExtraError("metrics for OpenTelemetry", "standfast[tracing]") from problem
-    return metrics

@@ -1,7 +1,7 @@
-"""Gauges: how many runs are ready and since when, who waits in lines. Read from the store when they are asked for.
+"""Gauges: how many runs are ready and since when, and what waits in lines. Read from the store when they are asked for.
 
 Reading is bounded: by a number of records for each gauge, and by time for all of them. What was read is kept for a few
-seconds, so that it makes no difference to the store how many scrape.
+seconds, so that the number of scrapers makes no difference to the store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORDS: Final = 50_000
 """How many records of the store are counted at most: it takes a few milliseconds."""
 
 LOOKED_AT: Final = 200
-"""Of how many ready runs it is looked up since when they are."""
+"""How many ready runs are read to learn since when they are ready."""
 
 KEPT: Final = 5.0
 """Seconds for which what was read is shown again."""
@@ -162,14 +162,22 @@ class Gauges:
     def _begin(self) -> None:
         is_fresh = self._read_at is not None and monotonic() - self._read_at < KEPT
         if self._reading is None and not is_fresh:
-            self._reading = self._loop.create_task(self._refresh())
+            task = self._loop.create_task(self._refresh())
+            self._reading = None if task.done() else task  # an eager task may be over by now
 
     async def _refresh(self) -> None:
         began, values = monotonic(), list[GaugeValue]()
         try:
             async with asyncio.timeout(WITHIN):
-                self._backlog = await backlog_of(self._engine)
-                values += _of_backlog(self._backlog)
+                self._backlog = backlog = await backlog_of(self._engine)
+                values += [
+                    GaugeValue(of.READY, backlog.ready),
+                    GaugeValue(of.READY_OLDEST, backlog.oldest),
+                    GaugeValue(of.WITHOUT_CODE, backlog.without_code),
+                    GaugeValue(of.MISFITS, backlog.misfits),
+                    GaugeValue(of.CLAIMED, backlog.claimed),
+                    GaugeValue(of.WORKERS, backlog.workers),
+                ]
                 values += await self._of_store()
                 values.append(GaugeValue(of.STORE_UP, 0.0 if await refused_writes(self._engine.space) else 1.0))
         except (StandfastError, TimeoutError):
@@ -191,14 +199,15 @@ class Gauges:
         values += [GaugeValue(of.LINES_OLDEST, waited, (family,)) for family, waited in oldest.items()]
         quarantined = await self._engine.count(status="quarantined", most=COUNTED)
         values.append(GaugeValue(of.QUARANTINED, quarantined.number))
-        return values + _of_size(space) + await self._of_server(space)
-
-    async def _of_server(self, scope: Scope) -> list[GaugeValue]:
-        """Return how much a server keeps, as it said in the last minute."""
-        store, backend = scope.store, (scope.store.capabilities.backend,)
-        told = await store.measure() if isinstance(store, GroupedStore) else None
-        known = [] if told is None else [(of.STORE_BYTES, told.size), (of.STORE_RECORDS, told.records)]
-        return [GaugeValue(instrument, value, backend) for instrument, value in known if value is not None]
+        store, backend = space.store, (space.store.capabilities.backend,)
+        if isinstance(store, GroupedStore):  # an embedded one knows its size; a server has said it in the last minute
+            size, known = store.size(), [(of.STORE_RECORDS, store.count(RECORDS))]
+            if size is not None:
+                known += [(of.STORE_BYTES, size.size), (of.STORE_FREE, size.free)]
+            if (told := await store.measure()) is not None:
+                known += [(of.STORE_BYTES, told.size), (of.STORE_RECORDS, told.records)]
+            values += [GaugeValue(instrument, value, backend) for instrument, value in known if value is not None]
+        return values
 
     def _own(self) -> Iterable[GaugeValue]:
         try:
@@ -208,25 +217,3 @@ class Gauges:
         yield GaugeValue(of.LOADED, loaded)
         if self._engine.worker is not None:
             yield GaugeValue(of.UTILISATION, self._engine.worker.utilisation)
-
-
-def _of_size(scope: Scope) -> list[GaugeValue]:
-    """Return how much there is in the store, if it can tell."""
-    store, backend = scope.store, (scope.store.capabilities.backend,)
-    if not isinstance(store, GroupedStore):
-        return []
-    size, records = store.size(), store.count(RECORDS)
-    known = [(of.STORE_BYTES, None if size is None else size.size), (of.STORE_RECORDS, records)]
-    known.append((of.STORE_FREE, None if size is None else size.free))
-    return [GaugeValue(instrument, value, backend) for instrument, value in known if value is not None]
-
-
-def _of_backlog(backlog: Backlog) -> list[GaugeValue]:
-    return [
-        GaugeValue(of.READY, backlog.ready),
-        GaugeValue(of.READY_OLDEST, backlog.oldest),
-        GaugeValue(of.WITHOUT_CODE, backlog.without_code),
-        GaugeValue(of.MISFITS, backlog.misfits),
-        GaugeValue(of.CLAIMED, backlog.claimed),
-        GaugeValue(of.WORKERS, backlog.workers),
-    ]

@@ -135,7 +135,7 @@ def own_metrics() -> AttachedMetrics:
 
 
 def sd_notify(state: str) -> bool:
-    """Tell systemd how it is: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``; False: systemd does not listen."""
+    """Tell systemd the state: ``READY=1``, ``WATCHDOG=1``, ``STOPPING=1``; False: systemd does not listen."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False
@@ -143,7 +143,7 @@ def sd_notify(state: str) -> bool:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             channel.sendto(state.encode(), place)
-    except OSError:  # it is systemd's business, and no reason to fail
+    except OSError:  # no reason to fail
         return False
     return True
 
@@ -160,8 +160,8 @@ def watchdog_seconds() -> float | None:
 async def notifying_systemd() -> AsyncGenerator[None]:
     """Tell systemd that this process is ready, that it lives, and that it is about to stop.
 
-    That it lives means that its event loop runs. It says so while the store does not answer, too: starting it anew
-    would not mend that.
+    That it lives means that its event loop runs. It says so also while the store does not answer: a restart would not
+    mend that.
     """
     sd_notify("READY=1")
     every = watchdog_seconds()

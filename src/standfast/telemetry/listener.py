@@ -99,7 +99,7 @@ class ProbeListener:
 
     Args:
         probes: What is shown.
-        token: What callers send to read metrics and ``/scale``; empty: anybody who gets here may.
+        token: What callers send to read metrics and ``/scale``; empty: any caller may read them.
 
     Attributes:
         address: Where it listens; empty before it does.
@@ -166,14 +166,10 @@ class ProbeListener:
             return _response(404, "there are /metrics, /scale, /health/live and /health/ready\n")
         if not self._may_read(headers.get("authorization", "")):
             return _response(401, f"send Authorization: Bearer and what {TOKEN} says\n")
-        return await (self._metrics(headers.get("accept", "")) if path == "/metrics" else self._scale())
-
-    async def _scale(self) -> bytes:
-        told = await self._probes.scale()
-        return _json(200 if "load" in told else 503, told)
-
-    async def _metrics(self, accept: str) -> bytes:
-        metrics = await self._probes.metrics(accept)
+        if path == "/scale":
+            told = await self._probes.scale()
+            return _json(200 if "load" in told else 503, told)
+        metrics = await self._probes.metrics(headers.get("accept", ""))
         return _response(503, MISSING) if metrics is None else _response(200, *metrics)
 
     def _may_read(self, authorization: str) -> bool:
@@ -198,7 +194,7 @@ def _response(status: int, body: str | bytes, media_type: str = "text/plain; cha
 
 @contextlib.asynccontextmanager
 async def listening_at(place: tuple[str, int] | str | None, probes: Probes) -> AsyncGenerator[ProbeListener | None]:
-    """Listen at a place, if there is one, with the token of this process's environment; in a file for the one above."""
+    """Listen at an address with the token of the environment, or at a unix socket without one; None: listen nowhere."""
     if place is None:
         yield None
     elif isinstance(place, str):

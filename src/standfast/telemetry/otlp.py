@@ -190,12 +190,6 @@ class OtlpSpans(SpanProcessor):
                 _LOG.exception("event=span-not-encoded")
             self._encoded += len(taken) // ROW
 
-    def _add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
-        try:
-            self._encoder.add(told, spans)
-        except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
-            _LOG.exception("event=span-not-encoded")
-
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Do nothing: a span is sent when it has ended."""
 
@@ -261,7 +255,11 @@ class OtlpSpans(SpanProcessor):
             self._spans, self._encoded = SpanGroups(), 0
         waiting, spans = self._waiting, SpanGroups()
         while waiting and count < BATCH:
-            self._add(waiting.popleft(), spans)
+            told = waiting.popleft()
+            try:
+                self._encoder.add(told, spans)
+            except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
+                _LOG.exception("event=span-not-encoded")
             count += 1
             if count % TURN == 0:
                 time.sleep(0)
@@ -280,7 +278,9 @@ class OtlpSpans(SpanProcessor):
                 status = self._post(body)
             except (OSError, http.client.HTTPException) as failed:
                 problem = type(failed).__name__
-                self._hang_up()
+                if self._connection is not None:
+                    self._connection.close()
+                    self._connection = None
                 continue
             if status < HTTPStatus.MULTIPLE_CHOICES:
                 return ""
@@ -301,11 +301,6 @@ class OtlpSpans(SpanProcessor):
         answer = self._connection.getresponse()
         answer.read()
         return answer.status
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 def _endpoint() -> str:

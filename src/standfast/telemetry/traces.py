@@ -26,7 +26,7 @@ try:
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Decision
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 except ModuleNotFoundError as missing:
-    raise MissingExtraError("traces", "standfast[tracing]") from missing
+    raise MissingExtraError("making traces", "standfast[tracing]") from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -221,7 +221,9 @@ class FaultyBackend:
         if fate is Fate.REFUSED:
             raise refusal(self.name, "commit")
         if fate is Fate.LATE:
-            self._start(self._land_late(batch))
+            task = asyncio.get_running_loop().create_task(self._land_late(batch))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
         if fate in (Fate.LATE, Fate.REQUEST_LOST):
             raise lost(self.name, batch.attempt)
         async with self._turn:
@@ -265,11 +267,6 @@ class FaultyBackend:
         self._backend.notify(changed, wakes)
 
     # --- life --------------------------------------------------------------------------------------------------
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
 
     async def another(self) -> FaultyBackend:
         """Open another handle, with the same faults in another order."""
@@ -490,20 +487,17 @@ class _FaultyWatch:
     async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call, except those that are lost; some once more."""
         if self._again is not None:
-            hint, self._again = self._again, None
-            return hint
+            again, self._again = self._again, None
+            return again
         try:
             async with asyncio.timeout(optional_seconds(timeout, what="timeout")):
-                return await self._misheard()
+                hint = await self._watch.wait()
+                while self._dice.happens(self._faults.drop_hint):
+                    hint = await self._watch.wait()
+                if self._dice.happens(self._faults.delay_hint):
+                    await asyncio.sleep(self._dice.moment())
         except TimeoutError:
             return None
-
-    async def _misheard(self) -> Notification | None:
-        hint = await self._watch.wait()
-        while self._dice.happens(self._faults.drop_hint):
-            hint = await self._watch.wait()
-        if self._dice.happens(self._faults.delay_hint):
-            await asyncio.sleep(self._dice.moment())
         if self._dice.happens(self._faults.double_hint):
             self._again = hint
         return hint
@@ -563,9 +557,6 @@ class NonAtomicStore:
         if lost or (after is not None and seen.at < after) or (before is not None and seen.at >= before):
             return Conflict(seen.at, lost)
         await asyncio.sleep(0)  # the gap
-        return Commit(seen.at, self._write(changes))
-
-    def _write(self, changes: Sequence[Change]) -> dict[RecordKey, int]:
         versions: dict[RecordKey, int] = {}
         for change in changes:
             if isinstance(change, Put):
@@ -573,7 +564,7 @@ class NonAtomicStore:
                 self._records[change.key] = Record(change.key, change.value, versions[change.key], change.expires_at)
             elif isinstance(change, Delete):
                 self._records.pop(change.key, None)
-        return versions
+        return Commit(seen.at, versions)
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Decide, and commit that until no conflict is seen, which proves nothing."""

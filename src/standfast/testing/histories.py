@@ -142,7 +142,9 @@ class _Search:
             path.append(branch)
             if len(path) > len(self._deepest):
                 self._deepest = path.copy()
-        raise self._refutation()
+        done = self._deepest[-1].done if self._deepest else 0
+        stuck = tuple(str(self._operations[index]) for index in self._candidates(done))
+        raise NotLinearizableError(tuple(map(str, self._order(self._deepest))), stuck)
 
     def _branch(self, done: int, state: object, last: int | None) -> _Branch:
         return _Branch(done, state, last, self._options(done, state))
@@ -190,11 +192,6 @@ class _Search:
 
     def _order(self, path: list[_Branch]) -> list[Operation[Any, Any]]:
         return [self._operations[branch.last] for branch in path if branch.last is not None]
-
-    def _refutation(self) -> NotLinearizableError:
-        done = self._deepest[-1].done if self._deepest else 0
-        stuck = tuple(str(self._operations[index]) for index in self._candidates(done))
-        return NotLinearizableError(tuple(map(str, self._order(self._deepest))), stuck)
 
 
 def _first_left(done: int) -> int:

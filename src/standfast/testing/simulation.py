@@ -319,14 +319,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if idle and not self._stopping:
                 raise SimulationError("nothing is ready and no timer is set, but these tasks wait", self.unfinished())
             return
-        if idle or self._stalls_until(timer.when()):
+        is_near = timer.when() - self._now <= self._stall
+        if idle or (is_near and self._random.random() < STALL_CHANCE):
             self._now = max(self._now, timer.when())
         while timer is not None and timer.when() <= self._now:
             self._admit(heapq.heappop(self._scheduled))
             timer = self._next_timer()
-
-    def _stalls_until(self, moment: float) -> bool:
-        return moment - self._now <= self._stall and self._random.random() < STALL_CHANCE
 
     def _next_timer(self) -> asyncio.TimerHandle | None:
         while self._scheduled and self._scheduled[0].cancelled():
@@ -509,14 +507,10 @@ def simulate(
             result = loop.run_until_complete(main(*args))
         loop.raise_callback_errors()
     except BaseException as error:
-        error.add_note(_how_to_repeat(loop))
+        steps = "\n".join(f"  {step}" for step in loop.trace.last)
+        error.add_note(f"simulated with seed {seed}, after {loop.trace.steps:,} steps; the last of them:\n{steps}")
         raise
     else:
         return result
     finally:
         loop.finish()
-
-
-def _how_to_repeat(loop: SimulatedLoop) -> str:
-    steps = "\n".join(f"  {step}" for step in loop.trace.last)
-    return f"simulated with seed {loop.seed}, after {loop.trace.steps:,} steps; the last of them:\n{steps}"

@@ -1,4 +1,4 @@
-"""The application: flows over HTTP, and whatever else brings requests in, behind one door."""
+"""The application: flows over HTTP, webhooks, chats and tools, behind one gate."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ class App:
         hooks: Iterable[Hook] = (),
     ) -> None:
         self.flows: Final = Flows(flows)
-        of_actions, of_workflows = _sorted_out(schedules, self.flows)
+        scheduled = given.several("schedules", schedules, Schedule, "action.schedule(...)")
+        names = {workflow_name(action) for action in self.flows.actions}
+        of_actions = [each for each in scheduled if each.workflow in names]
+        of_workflows = [each for each in scheduled if each.workflow not in names]
         self._engine: Final = (
             Engine(store, workflows=workflows, schedules=of_workflows, namespace=namespace, hooks=hooks)
             if isinstance(store, str)
@@ -153,14 +156,14 @@ class App:
         self.pages: Final = tuple(f"/chat/{each.flow}/" for each in talks if each.page)
         self.routes: Final = building.routes_of(self, known, talks, self._tools, place.version, who)
         allowed = {"hosts": place.hosts, "origins": place.origins}
-        self._door: Final[ASGIApp] = building.behind_the_door(self, self.routes, known, authenticate=who, **allowed)
+        self._gate: Final[ASGIApp] = building.behind_gate(self, self.routes, known, authenticate=who, **allowed)
 
     def __repr__(self) -> str:
         return f"<App {self.name!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, WebSocket or lifespan, as ASGI says."""
-        await self._door(scope, receive, send)
+        await self._gate(scope, receive, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class App:
 
     @property
     def engine(self) -> Engine:
-        """What drives durable requests, and workflows besides; open or not."""
+        """The engine that executes durable requests and workflows; open or not."""
         return self._engine
 
     async def aclose(self) -> None:
@@ -191,13 +194,13 @@ class App:
         await self._dispatcher.aclose(grace=self.grace)
 
     def drain(self) -> None:
-        """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
+        """End streams, and tell load balancers to send no more: the first thing that a server does to stop."""
         self.closing.set()
 
     async def let_end(self) -> None:
-        """Let the requests end whose callers wait. Those that take longer than the grace are told to stop.
+        """Let the requests end whose callers wait. Requests that take longer than the grace are cancelled.
 
-        A server calls it before it cuts off those whom it serves: so they are told how their requests ended.
+        A server calls it before it closes connections, so that callers are told how their requests ended.
         """
         await self._dispatcher.let_end(grace=self.grace)
 
@@ -214,7 +217,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _host: object = None) -> AsyncGenerator[None]:
-        """Open it, and close it in the end: what a server does around everything else."""
+        """Open it, and close it at the end, as a server does."""
         async with self:
             yield
 
@@ -228,13 +231,13 @@ class App:
         return self._dispatcher
 
     def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
-        """Take a request on."""
+        """Accept a request."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.dispatch(arrival, here=here)
 
     def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Take a request on that the caller runs itself; None: it is to be dispatched."""
+        """Accept a request that the caller runs itself; None: dispatch it."""
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.begin(action, arrival)
@@ -281,7 +284,7 @@ class App:
 def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """Return the ``lifespan`` of a FastAPI or Starlette application that applications of ours are mounted in.
 
-    Those do not open what is mounted in them:
+    FastAPI and Starlette do not open what is mounted in them:
 
         api = FastAPI(lifespan=sf.web.lifespan(app))
         api.mount("/flows", app)
@@ -298,19 +301,12 @@ def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManag
 
 
 def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engine:
-    """Refuse what has to be said to the engine itself."""
+    """Refuse options that have to be given to the engine itself."""
     named = [name for name, value in given.items() if tuple(value)]
     if named or namespace != "default":
         problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
         raise DeclarationError("App", problem)
     return engine
-
-
-def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
-    """Return the schedules of actions, and those of workflows."""
-    names = {workflow_name(action) for action in flows.actions}
-    known = given.several("schedules", schedules, Schedule, "action.schedule(...)")
-    return [each for each in known if each.workflow in names], [each for each in known if each.workflow not in names]
 
 
 def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
@@ -328,7 +324,7 @@ def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
 
 
 def _building() -> ModuleType:
-    """Return what needs the libraries of the web, which are an extra."""
+    """Return the module that needs the libraries of the web, which are an extra."""
     try:
         from standfast.web import routes as building  # noqa: PLC0415 -- sf.App can be named without them
     except ModuleNotFoundError as problem:

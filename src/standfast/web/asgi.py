@@ -1,4 +1,7 @@
-"""What all parts of the application need of ASGI: host names, headers read once, shared timers, first steps at once."""
+"""What all parts of the application need of ASGI: host names, headers read once, shared timers, first steps at once.
+
+Nothing here knows of flows.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import ipaddress
 from functools import lru_cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast, final
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
 
-    from starlette.types import Scope
+    from starlette.types import Receive, Scope
 
 
 # --- names of this machine. They say where a server listens; no caller is let in because of one --------------------
@@ -29,11 +33,19 @@ def is_loopback(address: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the host in a ``Host`` header, without its port and brackets, in small letters."""
+    """Return the host in a ``Host`` header, without its port and brackets, in lower case."""
     host = header.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
+
+
+def is_origin_of(origin: str, host: str) -> bool:
+    """Return True if pages of an origin are served by the host that a ``Host`` header names."""
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower() != ""
+    except ValueError:  # it is no origin at all
+        return False
 
 
 # --- one timer for many waits of the same length: most of them are over long before it rings -----------------------
@@ -41,12 +53,12 @@ def host_of(header: str) -> str:
 
 @final
 class Alarm:
-    """Calls back after a number of seconds, unless it is told not to.
+    """Calls back after a number of seconds, unless it is turned off.
 
     A timer of the event loop for each request would cost more than all else that is done to read one.
 
     Args:
-        seconds: How long everybody waits.
+        seconds: How long each wait is.
     """
 
     __slots__ = ("_due", "_loop", "_seconds", "_thread", "_timer")
@@ -59,7 +71,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, ring: Callable[[], object]) -> Callable[[], object]:
-        """Call ``ring`` when the time is up; return what turns it off."""
+        """Call ``ring`` when the time is up; return a function that turns it off."""
         loop = self._loop
         # A thread runs one loop at a time; to ask which takes a call of the system before Python 3.12.
         if loop is None or self._thread != get_ident() or not loop.is_running():
@@ -85,13 +97,13 @@ class Alarm:
                 ring()
 
 
-# --- taking the first step of something at once: most of what is awaited does not have to wait ---------------------
+# --- taking the first step of a coroutine at once: most of them do not have to wait --------------------------------
 
 T = TypeVar("T")
 
 
 class Rest(Generic[T]):
-    """What is left of something whose first step was taken and has to wait; await it in the same task.
+    """The rest of a coroutine whose first step was taken and has to wait; await it in the same task.
 
     Args:
         steps: What takes the steps.
@@ -120,10 +132,10 @@ class Rest(Generic[T]):
 
 @final
 class Begun(Rest[T]):
-    """Something whose first step was taken; await it for the rest if it is not done.
+    """A coroutine whose first step was taken; await it for the rest if it is not done.
 
-    What has to be prepared in case that it takes long need not be prepared for what is done at once: timers, and
-    tasks that watch. They would cost more than all else that is done for most requests.
+    What is done at once needs no timers and no tasks that watch. They would cost more than all else that is done for
+    most requests.
 
     Attributes:
         is_done: It did not have to wait.
@@ -151,7 +163,7 @@ RawHeaders: TypeAlias = "Mapping[bytes, bytes]"
 """The same, as they came."""
 
 FOR_DATA: Final = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
-"""What browsers are told with what an action returned. It is data, which then never becomes a page or a part of one."""
+"""Headers for what an action returned. It is data, which browsers must not show as a page or as part of one."""
 
 SECURITY: Final = (
     (b"x-frame-options", b"DENY"),
@@ -159,7 +171,7 @@ SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
     *FOR_DATA,
 )
-"""What they are told with every other answer."""
+"""Headers for every other answer."""
 
 HEADERS: Final = "standfast.headers"
 """Where the headers of a request are kept in its scope."""
@@ -177,6 +189,12 @@ def headers_of(scope: Scope) -> Headers:
         known = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers(scope).items()}
         scope[HEADERS] = known
     return known
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the caller has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def route_path(scope: Scope) -> str:

@@ -47,7 +47,7 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return what is kept of a token. A token is random, so a plain hash of it cannot be undone by trying."""
+    """Return what is kept of a token. A token is random, so a plain hash of it cannot be reversed by guessing."""
     return MARK + sha256(token.encode()).hexdigest()
 
 
@@ -109,7 +109,7 @@ class _Failures:
 
 
 async def identify(authenticate: Authenticate, connection: HTTPConnection) -> Principal | None:
-    """Return who sends a request, whether the function that tells is async or not."""
+    """Return who sends a request; the function that says so may be async or not."""
     found = authenticate(connection)
     principal = cast("object", await found if inspect.isawaitable(found) else found)
     if principal is None or isinstance(principal, Principal):
@@ -126,7 +126,7 @@ OWNER: Final = Principal(roles=frozenset({OPERATOR}))
 """Who has the token: the user who started the application, and so everything in it."""
 
 SHORTEST: Final = 20
-"""Characters that a token has at least: one that can be guessed is none."""
+"""The fewest characters of a token: a short one could be guessed."""
 
 QUERY: Final = "token"
 """What it is called in an address."""
@@ -160,7 +160,7 @@ class OwnToken:
         self._digests = BearerTokens({token_digest(token): OWNER})
 
     def is_shown(self, headers: RawHeaders) -> bool:
-        """Return True if the token is in the header in which nearly all callers send it; others are looked at again."""
+        """Return True if the token is in the header where nearly all callers send it; others are checked again."""
         return hmac.compare_digest(headers.get(b"authorization", b""), self._header)
 
     def __call__(self, connection: HTTPConnection) -> Principal | None:
@@ -181,7 +181,7 @@ class OwnToken:
         return found.value.encode() if found is not None else b""
 
     def greeting(self, scope: Scope) -> Response | None:
-        """Return what a browser is sent that brings the token in the address; None: it brings none, or a wrong one."""
+        """Return the answer to a browser that has the token in its address; None: it has none, or a wrong one."""
         if scope["type"] != "http" or scope["method"] != "GET" or b"token=" not in scope["query_string"]:
             return None
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 import msgspec
 
-from standfast.errors import (
-    HttpError,
-)
+from standfast.errors import HttpError
 from standfast.flows.deadlock import SIGNED
 from standfast.flows.request import Call
 from standfast.threads import Lane
 from standfast.trace_context import read_headers
-from standfast.web.asgi import FOR_DATA, Alarm, Begun
+from standfast.web.asgi import FOR_DATA, Alarm, Begun, until_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -75,7 +73,7 @@ def read_chain(header: str) -> tuple[Address, ...]:
 # --- reading the body of a request: no more than a limit, no longer than a while, as it is -------------------------
 
 LARGE: Final = 1_000_000
-"""Bytes from which JSON is read beside the loop: below, that takes less than going there and back."""
+"""Bytes from which JSON is read in a thread: for less, the way there and back takes longer than reading."""
 
 _lane: Final = Lane("json")
 
@@ -130,7 +128,7 @@ _alarm: Final = lru_cache(maxsize=16)(Alarm)
 
 @final
 class _Slow:
-    """Who reads a body, and is stopped if that takes too long."""
+    """The task that reads a body; it is cancelled if that takes too long."""
 
     __slots__ = ("_task", "before", "was_stopped")
 
@@ -173,7 +171,7 @@ def is_json(kind: str) -> bool:
 
 
 async def read_json(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
-    """Return what JSON says; what is large is read beside the loop, so that no other request waits for it.
+    """Return what JSON says; a large body is read in a thread, so that no other request waits for it.
 
     Raises:
         HttpError: It is no JSON, or nested too deeply.
@@ -188,8 +186,7 @@ def _read(body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
         raise HttpError("unsupported-body", "the body is no JSON") from None  # the cause quotes from it
 
 
-# --- what the headers of a request ask for. Everything else about it comes from the body, the path and the
-# credentials ---
+# --- what the headers of a request ask for. Everything else comes from the body, the path and the credentials ------
 
 SESSION: Final = "Standfast-Session"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -208,7 +205,7 @@ NO_PREFERENCE: Final = Preference()
 
 
 def read_preference(headers: Headers) -> Preference:
-    """Return what ``Prefer`` asks for; what is not known is passed over, as the RFC says."""
+    """Return what ``Prefer`` asks for; unknown preferences are ignored, as the RFC says."""
     given = headers.get("prefer")
     if given is None:
         return NO_PREFERENCE
@@ -263,7 +260,7 @@ T = TypeVar("T")
 
 REQUEST: Final = "Standfast-Request"
 WATCH_AFTER: Final = 0.05
-"""Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
+"""Seconds before a caller is watched for going away. Most requests have ended by then."""
 
 GONE: Final = "the caller went away"
 
@@ -275,7 +272,7 @@ _watching: Final = Alarm(WATCH_AFTER)
 
 
 async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, receive: Receive) -> T:
-    """Wait for a result that was not there at once. A caller that goes away meanwhile is noticed, if it matters.
+    """Wait for a result that was not there at once. A caller whose leaving cancels it is watched meanwhile.
 
     Args:
         work: What returns it.
@@ -288,8 +285,13 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, r
     """
     if action.on_disconnect != "cancel" or not handle.is_new:
         return await work
+
+    async def watch() -> None:
+        await until_gone(receive)
+        handle.abandon(GONE)
+
     watching: list[asyncio.Task[None]] = []
-    off = _watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
+    off = _watching.set(lambda: watching.append(asyncio.ensure_future(watch())))
     try:
         return await work
     finally:
@@ -299,14 +301,8 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: HandleLike, r
             await asyncio.wait(watching)
 
 
-async def _watch(handle: HandleLike, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    handle.abandon(GONE)
-
-
 async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -> T | None:
-    """Wait for something that goes on without this server; None: the server stops before."""
+    """Wait for something that continues without this server; None: the server stops first."""
     ended, stops = asyncio.ensure_future(work), asyncio.ensure_future(closing.wait())
     try:
         await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
@@ -319,7 +315,7 @@ async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -
 
 @final
 class Result:
-    """The most frequent answer: what an action returned, with all headers, so that the door adds none.
+    """The most frequent answer: what an action returned, with all headers, so that the gate adds none.
 
     Attributes:
         start: The message that it begins with.
@@ -334,7 +330,7 @@ class Result:
         self.start: Final[Message] = {"type": "http.response.start", "status": 200, "headers": headers}
         self.body: Final[Message] = {"type": "http.response.body", "body": packed}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI hands it to everybody
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI passes it to every application
         """Send it."""
         await send(self.start)
         await send(self.body)
@@ -368,7 +364,7 @@ class HandleLike(Protocol):
 
     @property
     def is_taken_on(self) -> bool:
-        """False while it is not certain that it is: it is run when its result is asked for, or was refused then."""
+        """False before its result was asked for, if it runs only then; or if it was refused then."""
         ...
 
     @property
@@ -387,7 +383,7 @@ class HandleLike(Protocol):
         ...
 
     async def packed(self, timeout: float | None = None) -> bytes:
-        """Wait for what the action returns, as JSON, or raise what tells why there is nothing."""
+        """Wait for what the action returns, as JSON, or raise why there is nothing."""
         ...
 
     async def info(self) -> RequestInfo:
@@ -399,7 +395,7 @@ class HandleLike(Protocol):
         ...
 
     def abandon(self, reason: str) -> None:
-        """Stop it because its caller has gone away; that is tried until it is known, and not waited for."""
+        """Stop it because its caller has gone away. This is retried until it is recorded, and not waited for."""
         ...
 
     async def cancel(self, reason: str, cancelled_by: str = "") -> None:
@@ -421,30 +417,30 @@ class Simple(Protocol):
         ...
 
     def run_at_once(self) -> Coroutine[Any, Any, None]:
-        """Run it, whatever comes of it, in the hope that one step is enough."""
+        """Run it; most requests need one step only."""
         ...
 
     def stay(self) -> None:
-        """Prepare for more than one, after the first."""
+        """Prepare for more steps, after the first."""
         ...
 
     def handle(self) -> HandleLike:
-        """Return what else can be asked of it, or done with it."""
+        """Return its handle."""
         ...
 
 
 class Dispatching(Protocol):
-    """Where every request goes, whatever it came by."""
+    """Where every request goes, whatever its transport."""
 
     def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Take a request on that the caller runs itself; None: it is not as simple as that, and to be dispatched.
+        """Accept a request that the caller runs itself; None: it is not that simple, so dispatch it.
 
         It has no idempotency key, and the caller waits for the result.
         """
         ...
 
     def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
-        """Take a request on, or raise why not.
+        """Accept a request, or raise why not.
 
         With ``here``, the caller will wait for the result and do nothing else, so that may come out only then.
         """

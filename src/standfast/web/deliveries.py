@@ -92,7 +92,8 @@ class WebhookEndpoint:
             address = (scope.get("client") or ("",))[0]
             facts = {"webhook": self._webhook.name, "reason": verdict.reason, "address": address}
             self._refusals.warning("webhook-refused", **facts)
-            return _refused()
+            # The one answer to whatever is not signed: it tells nothing about why.
+            return Response(msgspec.json.encode({"title": "Unauthorized", "status": 401}), 401, _CLOSED, MEDIA_TYPE)
         try:
             payload = await _read(content_type(headers), body)
         except HttpError as problem:
@@ -114,7 +115,16 @@ class WebhookEndpoint:
         except FAILURES as raised:  # by the user's functions
             log_failure(_log, f"the webhook {webhook.name!r}", failure_of(raised), webhook=webhook.name)
             return _said("failed", 500)
-        return await self._dispatched(arrival, verdict)
+        try:
+            handle = await self._dispatching.dispatch(arrival)
+        except StandfastError as problem:
+            response = _answer_for(problem)
+            self._tell("answered", secret=verdict.secret_id, status=response.status_code)
+            return response
+        self._tell("duplicate" if handle.is_replay else "accepted", secret=verdict.secret_id, request=handle.id)
+        if handle.is_replay:
+            return _said("duplicate", 200, requestId=handle.id)
+        return _said("accepted", 202, requestId=handle.id)
 
     def _arrival(
         self,
@@ -136,6 +146,12 @@ class WebhookEndpoint:
             secret_id=verdict.secret_id,
         )
         at = webhook.time_of(delivery)
+        about = {
+            "deliveryId": delivery.id,
+            "provider": delivery.provider,
+            "event": delivery.event,
+            "name": delivery.webhook,
+        }
         return Call(
             flow=action.flow,
             action=action.name,
@@ -143,22 +159,10 @@ class WebhookEndpoint:
             principal=webhook.principal_for(delivery),
             session=webhook.session_for(delivery),
             transport="webhook",
-            metadata={"webhook": _known(delivery)} | ({} if at is None else {EVENT_TIME: at}),
+            metadata={"webhook": about} | ({} if at is None else {EVENT_TIME: at}),
             idempotency_key=f"webhook:{webhook.name}:{delivery.id}",
             attended=False,
         )
-
-    async def _dispatched(self, arrival: Call, verdict: Verified) -> Response:
-        try:
-            handle = await self._dispatching.dispatch(arrival)
-        except StandfastError as problem:
-            response = _answer_for(problem)
-            self._tell("answered", secret=verdict.secret_id, status=response.status_code)
-            return response
-        self._tell("duplicate" if handle.is_replay else "accepted", secret=verdict.secret_id, request=handle.id)
-        if handle.is_replay:
-            return _said("duplicate", 200, requestId=handle.id)
-        return _said("accepted", 202, requestId=handle.id)
 
     def _tell(self, what: str, **facts: str | int) -> None:
         if _log.isEnabledFor(logging.INFO):
@@ -166,7 +170,7 @@ class WebhookEndpoint:
 
 
 def _answer_for(problem: StandfastError) -> Response:
-    """Return what a provider is told when a delivery was not taken on: to go away, or to come back."""
+    """Return what a provider is told when a delivery was not taken on: not to send it again, or to send it later."""
     if isinstance(problem, RequestRejectedError):
         if getattr(problem, "holder_is_durable", True):
             return _said("skipped", 200, reason="in_flight", requestId=problem.request_id)
@@ -197,29 +201,15 @@ async def _read(kind: str, body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON
 
 
 def _id(given: str, body: bytes) -> str:
-    """Return what tells a delivery apart: the provider's id, or a digest where there is none or it is odd."""
+    """Return the id of a delivery: the provider's, or a digest where there is none or it is not plain."""
     if _PLAIN_ID.fullmatch(given):
         return given
     return f"sha256-{sha256(given.encode() if given else body).hexdigest()}"
 
 
-def _known(delivery: Delivery) -> dict[str, str]:
-    return {
-        "deliveryId": delivery.id,
-        "provider": delivery.provider,
-        "event": delivery.event,
-        "name": delivery.webhook,
-    }
-
-
 def _later() -> str:
-    """Return when a provider is to come again; not all of a storm of deliveries at once."""
+    """Return after how many seconds a provider may send again; a storm of deliveries is spread out."""
     return str(round(spread(LATER)))
-
-
-def _refused() -> Response:
-    """Return the one answer to whatever is not signed: it tells nothing about why."""
-    return Response(msgspec.json.encode({"title": "Unauthorized", "status": 401}), 401, _CLOSED, MEDIA_TYPE)
 
 
 def _said(status: str, code: int, headers: dict[str, str] | None = None, **facts: str) -> Response:

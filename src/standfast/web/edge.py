@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from standfast.durations import seconds
 from standfast.errors import DeclarationError, HttpError
 from standfast.log_budget import LogBudget
+from standfast.web.limits import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ PRIVATE: Final = "private"
 """What it says if the request came over a unix socket that only its owner can open, and by no proxy."""
 
 UNIX: Final = "unix"
-"""How a proxy is named that connects over a unix socket, which has no address."""
+"""The name of a proxy that connects over a unix socket, which has no address."""
 
 FORWARDED: Final = frozenset(
     {
@@ -39,17 +40,17 @@ FORWARDED: Final = frozenset(
         *(b"x-forwarded-proto", b"x-forwarded-server", b"x-real-ip"),
     }
 )
-"""Headers in which a proxy says where a request comes from. From anybody else they are not taken."""
+"""Headers in which a proxy says where a request comes from. From other clients they are not taken."""
 
 AGAIN: Final = 1.0
-"""After how many seconds a connection may be tried again that was refused."""
+"""Seconds after which a refused client may connect again."""
 
 _log: Final = logging.getLogger("standfast.edge")
 
 
 @final
 class EdgeLimits:
-    """How much the edge of a server takes from anybody.
+    """How much the edge of a server takes from any client.
 
     Args:
         header_bytes: Bytes of the headers of one request, its first line included.
@@ -88,27 +89,22 @@ class EdgeLimits:
         connections: int = 2_000,
         per_address: int | None = None,
     ) -> None:
-        self.header_bytes: Final = _count("header_bytes", header_bytes)
-        self.headers: Final = _count("headers", headers)
+        count = partial(whole_number, "EdgeLimits")
+        self.header_bytes: Final = count("header_bytes", header_bytes)
+        self.headers: Final = count("headers", headers)
         self.header_time: Final = seconds(header_time, what="header_time", minimum=0.001)
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
-        self.body_rate: Final = _count("body_rate", body_rate)
+        self.body_rate: Final = count("body_rate", body_rate)
         self.body_grace: Final = seconds(body_grace, what="body_grace", minimum=0.001)
         self.idle: Final = seconds(idle, what="idle", minimum=0.001)
-        self.connections: Final = _count("connections", connections)
+        self.connections: Final = count("connections", connections)
         half = max(1, self.connections // 2)
-        self.per_address: Final = half if per_address is None else _count("per_address", per_address)
-
-
-def _count(what: str, given: int) -> int:
-    if type(given) is not int or given < 1:
-        raise DeclarationError("EdgeLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
-    return given
+        self.per_address: Final = half if per_address is None else count("per_address", per_address)
 
 
 @final
 class Edge:
-    """What all connections of a server share: how many there are, and whose word is taken.
+    """What all connections of a server share: how many there are, and which proxies are trusted.
 
     Args:
         limits: How much is taken.
@@ -170,7 +166,7 @@ class Edge:
     def pass_on(self, scope: Scope) -> None:
         """Put into the scope of a request where it comes from: what a named proxy says, or what the socket says.
 
-        What anybody else says about that is taken out of the headers, so that nothing behind this can believe it.
+        What other clients say about that is removed from the headers, so that nothing behind this can believe it.
         """
         scope[EDGE] = PRIVATE if self.is_private else OPEN
         headers: Pairs = scope["headers"]
@@ -282,7 +278,7 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _counted(address: str) -> str:
-    """Return what is counted as one address: a host that has one of IPv6 has 2^64 of them."""
+    """Return what is counted as one address: a host with IPv6 has 2^64 of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

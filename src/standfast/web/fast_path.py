@@ -1,4 +1,4 @@
-"""The fast path of plain calls: from the door to the dispatcher and back, past everything they do not need.
+"""The fast path of plain calls: from the gate to the dispatcher and back, past everything they do not need.
 
 What comes most is a call of an action with a small JSON body whose caller waits for the result. It needs no router, no
 request and response objects, and no headers as text. Whatever is unusual about a call, or is to be refused because of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UNUSUAL: Final = frozenset(
     {b"prefer", b"content-encoding", b"transfer-encoding", b"idempotency-key", b"standfast-chain"}
 )
-"""Headers that change what is done with a call. Those that the door looks at were looked at."""
+"""Headers that change what is done with a call. The gate has checked its own."""
 
 _MOST_DIGITS: Final = 7
 

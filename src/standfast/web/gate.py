@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final, final
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from standfast.errors import AuthenticationError, FlowError, HttpError
 from standfast.exits import FAILURES, failure_of
 from standfast.flows.request import Principal
 from standfast.log_budget import LogBudget
-from standfast.web.asgi import SECURITY, host_of, raw_headers, route_path
+from standfast.web.asgi import SECURITY, host_of, is_origin_of, raw_headers, route_path
 from standfast.web.auth import OWNER, BearerTokens, OwnToken, identify
 from standfast.web.call import Result
 from standfast.web.edge import EDGE, PRIVATE
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 
 PRINCIPAL: Final = "standfast.principal"
-"""Where an endpoint finds in the scope who asks."""
+"""The key of the scope under which an endpoint finds the caller."""
 
 NOBODY: Final = Principal()
-"""Who asks at an address that takes no credentials."""
+"""The caller at an address that takes no credentials."""
 
 _NO_CREDENTIALS: Final = "credentials are needed"
 _NO_TOKEN: Final = "this application has no authentication of its own, so its token is needed; see authenticate="  # noqa: S105 -- words for a caller, and no token
@@ -48,7 +47,7 @@ _log: Final = logging.getLogger("standfast.web")
 
 @final
 class Gate:
-    """Lets in what comes to the right host, from a trusted page, with credentials that hold; refuses all the rest.
+    """Lets in requests to the right host, from a trusted page, with valid credentials; refuses all others.
 
     It stands before the router, so a route cannot be forgotten. Where a request comes from is no credential.
 
@@ -87,7 +86,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers, fast_path = raw_headers(scope), self._fast_path
-        answer: _GuardedSend | None = None  # one that brings along what the door adds to others needs none
+        answer: _GuardedSend | None = None  # a result has all headers already, and needs none
         principal: Principal | Response | None = None
         try:
             self._check(headers)
@@ -122,12 +121,16 @@ class Gate:
     def _check(self, headers: RawHeaders) -> None:
         """Refuse a host that is none of ours, and a page that is not trusted."""
         if self._hosts or self._below:
-            self._check_host(headers.get(b"host", b"").decode("latin-1"))
+            host = host_of(headers.get(b"host", b"").decode("latin-1"))
+            if host not in self._hosts and not (self._below and host.endswith(self._below)):
+                raise HttpError("wrong-host", f"{host!r:.100} is no host of this application")
         if b"origin" in headers:
-            self._check_origin(headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1"))
+            origin, own = headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1")
+            if origin.lower() not in self._origins and not is_origin_of(origin, own):
+                raise HttpError("wrong-origin", f"pages of {origin!r:.100} may not use this application")
 
     def _known(self, scope: Scope, headers: RawHeaders) -> Principal | Response | None:
-        """Return who asks if that needs no function of the user; or the answer, or None if it does."""
+        """Return who asks, or an answer, if that needs no function of the user; None if it does."""
         if route_path(scope) in self._open_paths:
             return NOBODY
         if self._own is None:
@@ -153,7 +156,7 @@ class Gate:
         return principal
 
     def _guarded(self, send: Send, scope: Scope, principal: Principal | Response | None = None) -> _GuardedSend:
-        """Return the way back to the caller of a request; if it is told that it may not do this, that is logged."""
+        """Return the way back to the caller of a request; an answer that forbids it is logged."""
 
         def note_forbidden(status: int) -> None:
             who = principal if isinstance(principal, Principal) else NOBODY
@@ -162,27 +165,10 @@ class Gate:
 
         return _GuardedSend(send, note_forbidden)
 
-    def _check_host(self, header: str) -> None:
-        host = host_of(header)
-        if host not in self._hosts and not (self._below and host.endswith(self._below)):
-            raise HttpError("wrong-host", f"{host!r:.100} is no host of this application")
-
-    def _check_origin(self, origin: str, host: str) -> None:
-        if origin.lower() not in self._origins and _netloc(origin) != host.lower():
-            raise HttpError("wrong-origin", f"pages of {origin!r:.100} may not use this application")
-
-
-def _netloc(origin: str) -> str | None:
-    """Return the host and port of an origin; None: it has none, or is no origin at all."""
-    try:
-        return urlsplit(origin).netloc.lower() or None
-    except ValueError:
-        return None
-
 
 @final
 class _GuardedSend:
-    """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
+    """The way back to the caller: adds the security headers to every answer, and knows if it has begun."""
 
     __slots__ = ("_note_forbidden", "_send", "has_begun")
 

@@ -15,7 +15,6 @@ from standfast.log_budget import LogBudget
 from standfast.web.asgi import Begun, headers_of
 from standfast.web.call import (
     GONE,
-    Preference,
     Result,
     arrival_of,
     read_after,
@@ -77,8 +76,10 @@ class CallEndpoint:
             handle = await self._dispatching.dispatch(arrival, here=not is_later and not is_stream)
         except StandfastError as problem:
             return problem_response(problem)
-        if is_later:
-            return await self._later(scope, handle, preference)
+        if is_later:  # it is answered before it has ended, unless the caller asked to wait and it ends in time
+            wait = min(preference.wait or 0.0, self._limits.wait)
+            answer = await result_within(handle, wait, self._closing) if wait else None
+            return answer or accepted(scope, handle, is_asked_for=preference.is_async)
         if is_stream:
             return self._streamed(action, handle)
         try:
@@ -87,12 +88,6 @@ class CallEndpoint:
             return Result(packed, handle.id, is_replay=handle.is_replay)
         except StandfastError as problem:
             return refusal(problem, handle)
-
-    async def _later(self, scope: Scope, handle: HandleLike, preference: Preference) -> ASGIApp:
-        """Answer before it has ended, unless the caller asked to wait and it ends in time."""
-        wait = min(preference.wait or 0.0, self._limits.wait)
-        answer = await result_within(handle, wait, self._closing) if wait else None
-        return answer or accepted(scope, handle, is_asked_for=preference.is_async)
 
     def _streamed(self, action: Action[..., Any], handle: HandleLike) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""
@@ -124,7 +119,7 @@ async def result_within(handle: HandleLike, wait: float, closing: asyncio.Event)
 
 
 def accepted(scope: Scope, handle: HandleLike, *, is_asked_for: bool = False) -> Response:
-    """Return the answer to a request that goes on by itself: where to follow it."""
+    """Return the answer to a request that continues by itself: where to follow it."""
     headers = told(handle) | {"Location": f"{scope.get('root_path', '')}/requests/{handle.id}"}
     if is_asked_for:
         headers["Preference-Applied"] = "respond-async"
@@ -141,7 +136,7 @@ class RequestEndpoint:
         self._log: Final = LogBudget(logging.getLogger("standfast.web"))
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell where a request stands."""
+        """Answer with the status of a request."""
         try:
             info = await (await self._found(scope)).info()
             answer = Response(as_json(shown_info(info)), 200, {"Cache-Control": "no-store"}, "application/json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
 
 from standfast.durations import seconds
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from standfast.flows.request import Principal
 
 
-# --- what an application was given, as far as its kind goes: what is none of it is refused where it is declared ----
+# --- checks of the kind of what an application was given: a wrong one is refused where it is declared --------------
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ APP: Final = "App"
 
 
 def texts(name: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return several texts. One alone would be taken for its letters."""
+    """Return several texts. A single text is refused: it would be read as its letters."""
     if isinstance(given, str):
         raise DeclarationError(APP, f"{name} is one text; give a list of them: {name}=[{given!r:.60}]")
     found = several(name, given, str, f"{name}=['...']")
@@ -60,6 +61,14 @@ def function(name: str, given: T, example: str) -> T:
     return given
 
 
+def whole_number(where: str, what: str, given: int, most: int | None = None) -> int:
+    """Return a number from 1 on, and up to ``most``; errors call the place ``where``."""
+    if type(given) is not int or given < 1 or (most is not None and given > most):
+        allowed = ", at least 1" if most is None else f" from 1 to {most:,}"
+        raise DeclarationError(where, f"{what} is {given!r:.60}; it must be a whole number{allowed}")
+    return given
+
+
 # --- how many streams are open, in all and of one user: none can take the places of all others ---------------------
 
 Caller: TypeAlias = tuple[str, str, str]
@@ -67,13 +76,13 @@ Caller: TypeAlias = tuple[str, str, str]
 
 
 def caller_of(principal: Principal, address: str) -> Caller:
-    """Return what is counted as one user: who has no name is told apart by the address."""
+    """Return what is counted as one user: a user without a name is identified by the address."""
     return (principal.tenant, principal.user, "" if principal.user else address)
 
 
 @final
 class OpenCounts:
-    """How many of something each user has open; who has none takes no memory."""
+    """How many of something each user has open; a user who has none takes no memory."""
 
     __slots__ = ("_open",)
 
@@ -177,24 +186,25 @@ class AppLimits:
         tenants: TenantLimits | None = None,
         grace: Duration = GRACE,
     ) -> None:
+        count = partial(whole_number, "AppLimits")
         self.grace: Final = seconds(grace, what="grace")
-        self.body: Final = _count("body", body)
-        self.requests: Final = _count("requests", requests)
-        self.deliveries: Final = _count("deliveries", deliveries)
-        self.streams: Final = _count("streams", streams)
+        self.body: Final = count("body", body)
+        self.requests: Final = count("requests", requests)
+        self.deliveries: Final = count("deliveries", deliveries)
+        self.streams: Final = count("streams", streams)
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
         self.wait: Final = seconds(wait, what="wait")
         self.tenants: Final = tenants or TenantLimits()
         self.heartbeat: Final = seconds(heartbeat, what="heartbeat", minimum=0.001)
-        self.user_streams: Final = _count("user_streams", user_streams)
+        self.user_streams: Final = count("user_streams", user_streams)
         self.patience: Final = seconds(patience, what="patience", minimum=0.001)
 
 
 @final
 class AppShares:
-    """What is open in an application: calls and streams, shared by tenants and their users; and deliveries apart.
+    """What is open in an application: calls and streams, shared by tenants and their users, and deliveries.
 
-    Deliveries have a room of their own, since a stranger can open one: it is read before it is known who has signed it.
+    Deliveries have a share of their own, since any client can open one: it is read before its signature is checked.
     """
 
     __slots__ = ("deliveries", "requests", "streams")
@@ -203,9 +213,3 @@ class AppShares:
         self.requests: Final = Shares(limits.requests, "requests")
         self.deliveries: Final = Shares(limits.deliveries, "deliveries", "this webhook", "this address")
         self.streams: Final = UserShares(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
-
-
-def _count(what: str, given: int) -> int:
-    if type(given) is not int or given < 1:
-        raise DeclarationError("AppLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
-    return given

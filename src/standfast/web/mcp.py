@@ -65,7 +65,7 @@ CANCELLED: Final = "the caller cancelled the call"
 
 @final
 class ToolCalls:
-    """What a server of tools does.
+    """Lists and calls tools.
 
     Args:
         toolbox: The tools.
@@ -97,8 +97,20 @@ class ToolCalls:
         action = self._toolbox.find(params.name, principal)
         if action is None:
             raise MCPError(UNKNOWN, f"there is no tool {params.name!r:.100}")
+        meta: Mapping[str, Any] = context.meta or {}
         try:
-            handle = await self._dispatching.dispatch(_arrival(action, params, principal, headers, context))
+            arrival = Call(
+                flow=action.flow,
+                action=action.name,
+                inputs=params.arguments or {},
+                principal=principal,
+                session=_text(meta.get("standfast/session")) or headers.get(SESSION.lower(), ""),
+                transport="mcp",
+                idempotency_key=_text(meta.get("standfast/idempotency-key"))
+                or headers.get(IDEMPOTENCY_KEY.lower(), ""),
+                attended=True,
+            )
+            handle = await self._dispatching.dispatch(arrival)
             following = self._followed(context, action, handle)
             if not (action.durable or action.policy.collects):
                 return _result(await following)
@@ -111,12 +123,15 @@ class ToolCalls:
         except RequestFailedError as problem:
             return _failed(f"the action failed (request {problem.request_id})")
         except StandfastError as problem:
-            raise _refusal(problem) from problem
+            if isinstance(problem, FlowError):
+                raise MCPError(BUSY, str(problem), problem_of(problem)) from problem
+            code = BUSY if status_of(problem) == HTTPStatus.SERVICE_UNAVAILABLE else INTERNAL
+            raise MCPError(code, "not now", problem_of(problem)) from problem
 
     async def _followed(
         self, context: ServerRequestContext[Any, Any], action: Action[..., Any], handle: HandleLike
     ) -> bytes:
-        """Wait for the result; tell of events on the way if the caller wants to know."""
+        """Wait for the result; report events meanwhile if the caller asked for progress."""
         try:
             if context.meta is not None and context.meta.get("progress_token") is not None:
                 async for event in handle.events():
@@ -128,26 +143,6 @@ class ToolCalls:
             if action.on_disconnect == "cancel" and handle.is_new:
                 handle.abandon(CANCELLED)
             raise
-
-
-def _arrival(
-    action: Action[..., Any],
-    params: CallToolRequestParams,
-    principal: Principal,
-    headers: Mapping[str, str],
-    context: ServerRequestContext[Any, Any],
-) -> Call:
-    meta: Mapping[str, Any] = context.meta or {}
-    return Call(
-        flow=action.flow,
-        action=action.name,
-        inputs=params.arguments or {},
-        principal=principal,
-        session=_text(meta.get("standfast/session")) or headers.get(SESSION.lower(), ""),
-        transport="mcp",
-        idempotency_key=_text(meta.get("standfast/idempotency-key")) or headers.get(IDEMPOTENCY_KEY.lower(), ""),
-        attended=True,
-    )
 
 
 def _text(given: object) -> str:
@@ -162,22 +157,14 @@ def _result(packed: bytes) -> CallToolResult:
 
 
 def _failed(words: str) -> CallToolResult:
-    """Return a failure that the model can see, and do something about."""
+    """Return a failure that the model can see and react to."""
     return CallToolResult(content=[TextContent(type="text", text=words)], is_error=True)
-
-
-def _refusal(problem: StandfastError) -> MCPError:
-    """Return what the client is told when a call was not taken on."""
-    if not isinstance(problem, FlowError):
-        busy = ArbiterUnavailableError("the store does not answer")
-        return MCPError(BUSY if status_of(problem) == busy.status else INTERNAL, "not now", problem_of(problem))
-    return MCPError(BUSY, str(problem), problem_of(problem))
 
 
 # --- how many sessions of the protocol each user has open: none can take those of all others -----------------------
 
 MANY: Final = 1_000
-"""From this many sessions on, each time there are twice as many, those that are not used any more are looked for."""
+"""From this many sessions on, sessions that are no longer used are forgotten each time their number has doubled."""
 
 
 @final
@@ -190,7 +177,7 @@ class _Session:
 
 @final
 class Sessions:
-    """What is known about sessions from the messages that pass by; the library has the sessions themselves.
+    """What the messages show about sessions; the library has the sessions themselves.
 
     Args:
         most: How many one user may have.
@@ -221,8 +208,10 @@ class Sessions:
 
     def _problem(self, who: Caller) -> TooManyRequestsError | None:
         users = Counter(each.who for each in self._known.values()) + self._opening.all
-        if users[who] >= self._most:
-            return TooManyRequestsError("sessions of this user", self._most, SAID)
+        if users[who] >= self._most:  # clients that leave without a word keep theirs for long
+            unused = [each.used_at for each in self._known.values() if each.who == who and not each.busy]
+            until_one_ends = min(unused) + self._idle - self._now() if unused else SAID
+            return TooManyRequestsError("sessions of this user", self._most, max(SAID, until_one_ends))
         tenants = sum(number for each, number in users.items() if each[0] == who[0])
         if is_spent(tenants, self._in_all - users.total()):
             return TooManyRequestsError("sessions of the tenant", tenants, SAID)
@@ -260,7 +249,7 @@ class Sessions:
             known.used_at = self._now()
 
 
-# --- serving tools: over streamable HTTP behind the application's door, and over stdin and stdout ------------------
+# --- serving tools: over streamable HTTP behind the application's gate, and over stdin and stdout ------------------
 
 PATH: Final = "/mcp"
 SESSION_HEADER: Final = "mcp-session-id"
@@ -282,7 +271,7 @@ def tool_server(
 
 @final
 class ToolEndpoint:
-    """The ASGI application behind ``/mcp``. Host, origin and credentials were checked by the door.
+    """The ASGI application behind ``/mcp``. The gate has checked host, origin and credentials.
 
     A session of the protocol can be used by the principal who opened it, and by no other.
 
@@ -321,8 +310,10 @@ class ToolEndpoint:
         manager, who = self._manager, caller_in(scope)
         if manager is None:
             raise EngineNotOpenError
-        session, sessions = headers_of(scope).get(SESSION_HEADER, ""), self._sessions
-        is_opening = not session and self._has_sessions and _may_open_one(scope)
+        headers, sessions = headers_of(scope), self._sessions
+        session, version = headers.get(SESSION_HEADER, ""), headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        can_open = scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+        is_opening = not session and self._has_sessions and can_open
         exchange = Exchange(send, self._limits.patience, lambda given: sessions.opened(given, who))
         with (
             self._streams.of(who) if scope["method"] == "GET" else self._open.of(who[0], who),
@@ -330,7 +321,7 @@ class ToolEndpoint:
         ):
             if scope["method"] == "POST":  # the library would wait for the body for as long as it takes
                 most = min(self._limits.body, LARGE)
-                receive = _again(await read_body(headers_of(scope), receive, most, self._limits.body_time), receive)
+                receive = _again(await read_body(headers, receive, most, self._limits.body_time), receive)
             try:
                 await manager.handle_request({**scope, "user": _as_user(scope[PRINCIPAL])}, receive, exchange)
             except Exception:
@@ -376,12 +367,12 @@ class ToolEndpoint:
 
 @final
 class Exchange:
-    """The way back to a client: notes what it is told, adds what the library leaves out, and waits for it so long only.
+    """The way back to a client: notes the answer, adds what the library leaves out, and bounds the wait.
 
     Args:
-        send: The way.
+        send: Sends a message to the client.
         patience: Seconds that a client may take to read.
-        on_session: Told which session it was given.
+        on_session: Called with the session that the client was given.
 
     Attributes:
         status: What it was answered.
@@ -399,7 +390,12 @@ class Exchange:
             OSError: The client does not read. It comes again, and asks again.
         """
         if message["type"] == "http.response.start":
-            self._note(message)
+            headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+            self.status = message["status"]
+            if self.status < HTTPStatus.BAD_REQUEST and (given := dict(headers).get(SESSION_HEADER.encode())):
+                self._on_session(given.decode())
+            if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
+                message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
         try:
             async with asyncio.timeout(self._patience):
                 await self._send(message)
@@ -407,29 +403,15 @@ class Exchange:
             self.is_slow = True
             raise
 
-    def _note(self, message: Message) -> None:
-        headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
-        self.status = message["status"]
-        if self.status < HTTPStatus.BAD_REQUEST and (given := dict(headers).get(SESSION_HEADER.encode())):
-            self._on_session(given.decode())
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
-            message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
-
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what receives a body that was read already, and then what comes after it."""
+    """Return a ``receive`` that returns a body that was read already, and then what comes after it."""
     whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
         return whole.pop() if whole else await receive()
 
     return next_message
-
-
-def _may_open_one(scope: Scope) -> bool:
-    """Return True if a message can be of a version of the protocol that has sessions."""
-    version = headers_of(scope).get(MCP_PROTOCOL_VERSION_HEADER)
-    return scope["method"] == "POST" and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, principal: Principal) -> None:

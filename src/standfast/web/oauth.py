@@ -37,20 +37,19 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
 
 
-# --- the public keys of an issuer: which there are, and how they are fetched without anybody being able to force it
-# ---
+# --- the public keys of an issuer, and how they are fetched: no caller can force that ------------------------------
 
 FRESH: Final = 600.0
-"""Seconds after which keys are looked at again; meanwhile those that are known count."""
+"""Seconds after which keys are read again; meanwhile the known ones count."""
 
 COOLDOWN: Final = 60.0
-"""Seconds between two looks, however often a key is asked for that is not known."""
+"""Seconds between two reads, however often an unknown key is asked for."""
 
 SOON: Final = 5.0
-"""Seconds between two looks while no key is known at all."""
+"""Seconds between two reads while no key is known."""
 
 KEPT: Final = 86_400.0
-"""Seconds for which keys count while the issuer does not answer. A key that was withdrawn has to go some day."""
+"""Seconds for which keys count while the issuer does not answer. A revoked key has to go some day."""
 
 TIME: Final = 5.0
 """Seconds within which a document has to arrive."""
@@ -59,7 +58,7 @@ LARGEST: Final = 262_144
 """Bytes of a document of keys."""
 
 SMALLEST_RSA: Final = 2_048
-"""Bits of an RSA key. What is smaller is passed over."""
+"""The fewest bits of an RSA key. Smaller ones are ignored."""
 
 SUITED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("RSA", ""): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -86,7 +85,7 @@ class Keys(Protocol):
 
 @final
 class KeySet:
-    """A document of keys, as RFC 7517 describes it. What cannot check signatures here is passed over.
+    """A document of keys, as RFC 7517 describes it. Keys that cannot check signatures here are ignored.
 
     Args:
         document: The document.
@@ -137,14 +136,14 @@ def _made(jwk: dict[str, Any], algorithm: str) -> PyJWK | None:
 
 
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-"""What a public key does not have. Checking needs none of it."""
+"""The fields of private keys. Checking needs none of them."""
 
 
 @final
 class FetchedKeys:
     """Keys at an address, read when they are needed.
 
-    They are looked at again after a while, and when a token names a key that is not known; but no more often than
+    They are read again after a while, and when a token names an unknown key; but no more often than
     :data:`COOLDOWN` says, so that made-up tokens cannot make this server ask another one again and again.
 
     Args:
@@ -235,7 +234,7 @@ def keys_from(given: Mapping[str, Any] | str, algorithms: Collection[str], where
 
 
 def checked_address(url: str, where: str, what: str) -> str:
-    """Return an address whose answers cannot be changed on the way.
+    """Return an address whose answers nothing on the way can change.
 
     Raises:
         DeclarationError: It is not https, and not on this machine; or has something in it that does not belong there.
@@ -254,7 +253,7 @@ def checked_address(url: str, where: str, what: str) -> str:
 
 @final
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An address stands in the declaration. Nothing else says where it is to be asked instead."""
+    """Refuses redirects: only the declaration says where keys are read."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         """Follow none."""
@@ -333,7 +332,7 @@ LONGEST: Final = 16_384
 SCOPE: Final = "scope"
 SCOPES: Final = (SCOPE, "scp")
 PREFIX: Final = "standfast:"
-"""What a scope begins with that is a role."""
+"""The prefix of scopes that are roles."""
 _WHERE: Final = "OAuthTokens"
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 
@@ -364,7 +363,7 @@ class OAuthTokens:
 
     Args:
         issuer: Who issues the tokens: their ``iss``, and where clients are sent for one.
-        audience: The address of this application: their ``aud``. A token for anybody else is refused.
+        audience: The address of this application: their ``aud``. A token for another application is refused.
         keys: The public keys of the issuer: a JWK set, or its address. It is read when it is needed, kept for ten
             minutes, and read again when a token names a key that is not in it, at most once a minute.
         algorithms: By which a token may be signed. None with a shared secret.
@@ -397,7 +396,8 @@ class OAuthTokens:
         scope_prefix: str = PREFIX,
         leeway: Duration = "30s",
     ) -> None:
-        _need_the_library()
+        if find_spec("jwt") is None or find_spec("cryptography") is None:  # without the second, it knows secrets only
+            raise MissingExtraError("checking access tokens", "standfast[oauth]")
         allowed = frozenset(algorithms)
         if not allowed or not allowed <= SAFE:
             raise DeclarationError(_WHERE, f"algorithms must be some of {', '.join(sorted(SAFE))}")
@@ -487,21 +487,15 @@ class OAuthTokens:
             raise _TokenRefusedError("bound to a key that is not shown")
         user = _text(_found(claims, self._user))
         tenant = Principal().tenant if self._tenant is None else _text(_found(claims, self._tenant))
-        roles = self._named(claims) if self._roles in SCOPES else _words(_found(claims, self._roles))
+        if self._roles in SCOPES:
+            named = [each.removeprefix(self._prefix) for each in _scopes_of(claims) if each.startswith(self._prefix)]
+            roles = frozenset(filter(None, named))
+        else:
+            roles = _words(_found(claims, self._roles))
         try:
             return Principal(tenant, user, roles)
         except InvalidInputError:
             raise _TokenRefusedError("claims") from None
-
-    def _named(self, claims: dict[str, Any]) -> frozenset[str]:
-        """Return the roles that scopes name."""
-        named = [each.removeprefix(self._prefix) for each in _scopes_of(claims) if each.startswith(self._prefix)]
-        return frozenset(filter(None, named))
-
-
-def _need_the_library() -> None:
-    if find_spec("jwt") is None or find_spec("cryptography") is None:  # without the second, it knows secrets only
-        raise MissingExtraError("checking access tokens", "standfast[oauth]")
 
 
 def _checked_scopes(given: Iterable[str]) -> tuple[str, ...]:
@@ -526,7 +520,7 @@ def _text(found: object) -> str:
 
 
 def _words(found: object) -> frozenset[str]:
-    """Return a list of texts, or a text of words, as a set; what is neither says nothing."""
+    """Return a list of texts, or a text of words, as a set; anything else is empty."""
     if isinstance(found, str):
         return frozenset(found.split())
     return (

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTED: Final = frozenset({"position", "waiting", "attempt"})
-"""What says something by being 0."""
+"""Fields that mean something when they are 0."""
 _NEXT_WORD: Final = re.compile(r"_([a-z])")
 
 
 def shown_info(info: RequestInfo) -> dict[str, Any]:
-    """Return where a request stands. What has nothing to say is left out."""
+    """Return the status of a request, without empty fields."""
     facts = asdict(info)
     facts["explanation"] = None if info.explanation is None else shown_explanation(info.explanation)
     shown = {"requestId": facts.pop("id"), **_shown(facts)}
@@ -74,15 +74,13 @@ def as_json(value: object) -> bytes:
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in facts.items() if value or (name in _COUNTED and value == 0)}
-    return {
-        _NEXT_WORD.sub(lambda match: match[1].upper(), name): shown_instant(value) if _is_instant(name) else value
-        for name, value in kept.items()
-    }
-
-
-def _is_instant(name: str) -> bool:
-    return name.endswith("_at") or name == "since"
+    shown: dict[str, Any] = {}
+    for name, value in facts.items():
+        if value or (name in _COUNTED and value == 0):
+            is_instant = name.endswith("_at") or name == "since"
+            in_camel_case = _NEXT_WORD.sub(lambda match: match[1].upper(), name)
+            shown[in_camel_case] = shown_instant(value) if is_instant else value
+    return shown
 
 
 def shown_instant(microseconds: int) -> str:
@@ -93,13 +91,13 @@ def shown_instant(microseconds: int) -> str:
 # --- when callers that were refused come again: not all at the same moment -----------------------------------------
 
 LEAST: Final = 2.0
-"""Seconds over which those are spread who may come again at once."""
+"""Seconds over which callers are spread that may come again at once."""
 
-_random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+_random: Final = random.Random()  # noqa: S311 -- spreads out callers that try again
 
 
 def spread(seconds: float) -> float:
-    """Return a time between this and half as much again: never earlier, and for each who asks another one."""
+    """Return a time between this and half as much again: never earlier, and another one for each caller."""
     return round(seconds + _random.uniform(0.0, max(LEAST, seconds / 2)), 3)
 
 
@@ -107,7 +105,7 @@ def spread(seconds: float) -> float:
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY: Final = 1.0
-"""Seconds after which to come back where an error does not say."""
+"""Seconds after which to come back, unless an error says otherwise."""
 
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CAN_BE_SENT_AGAIN: Final = frozenset({429, 503})
@@ -138,7 +136,7 @@ def told(handle: HandleLike) -> dict[str, str]:
 
 
 def plain_problem(kind: str, title: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer that needs no error to say what it says."""
+    """Return an answer that is made without an error."""
     facts = {"type": f"urn:standfast:{kind}", "title": title, "status": status}
     return Response(msgspec.json.encode(facts), status, headers, MEDIA_TYPE)
 
@@ -146,7 +144,7 @@ def plain_problem(kind: str, title: str, status: int, headers: Mapping[str, str]
 def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     """Return what an answer says about an error. What was not written for callers is not shown to them."""
     status = status_of(error)
-    if not _is_for_callers(error):
+    if not isinstance(error, FlowError) or isinstance(error, _KEPT_BACK):
         known = request_id or getattr(error, "request_id", "")  # what the log calls it
         return _hidden(status, known, is_action=isinstance(error, RequestFailedError))
     if isinstance(error, HttpError):
@@ -187,14 +185,10 @@ def _explained(error: BaseException) -> dict[str, Any]:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status that says what an error says."""
+    """Return the HTTP status of an error."""
     if isinstance(error, FlowError):
         return error.status
     return 503 if isinstance(error, StoreError | EngineNotOpenError) else 500
-
-
-def _is_for_callers(error: BaseException) -> bool:
-    return isinstance(error, FlowError) and not isinstance(error, _KEPT_BACK)
 
 
 def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 and WebSockets at the edge: uvicorn's protocols, with bounds on what anybody may send.
+"""HTTP/1.1 and WebSockets at the edge: uvicorn's protocols, with bounds on what a client may send.
 
 ``standfast serve`` uses them. So can any uvicorn: ``uvicorn --http standfast.web.protocol:HttpProtocol ...``.
 """
@@ -14,10 +14,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from standfast.errors import (
-    FlowError,
-    HttpError,
-)
+from standfast.errors import FlowError, HttpError
 from standfast.web.asgi import SECURITY
 from standfast.web.edge import EDGE, Edge
 from standfast.web.problems import MEDIA_TYPE, problem_of
@@ -40,7 +37,7 @@ FRAMING: Final = 8
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 DEFAULT: Final = Edge()
-"""The edge of a server that was told of none."""
+"""The edge of a server that was given none."""
 
 
 @final
@@ -80,7 +77,7 @@ class HttpProtocol(HttpToolsProtocol):
     # --- the connection ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn says
-        """Count it, and wait for its first request for so long."""
+        """Count the connection, and start the timer for its first request."""
         super().connection_made(transport)
         try:
             self._edge.enter(self._peer)
@@ -118,7 +115,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come: of headers no more than there may be."""
+        """Read what has come, with bounds on the headers."""
         if self._is_over:
             return
         self._unset_keepalive_if_required()
@@ -170,7 +167,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._at == "body"
 
     def _look_at_the_time(self) -> None:
-        """Have a timer while something is awaited of the client, and none while it waits for us."""
+        """Run a timer while we wait for the client, and none while the client waits for us."""
         if self._at == "body":
             if self._timer is None:
                 self._since = self.loop.time()
@@ -243,7 +240,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer it, if it cannot be read in another way."""
+        """Begin to answer it, unless another reader could take it for another request."""
         self._stop_timer()
         _check(self.headers, self._parser.get_http_version())
         if len(self.pipeline) >= PIPELINED:
@@ -273,7 +270,7 @@ class HttpProtocol(HttpToolsProtocol):
     # --- the end -------------------------------------------------------------------------------------------------
 
     def _refuse(self, problem: FlowError) -> None:
-        """Say why, if nothing else is being said, and hang up."""
+        """Answer with the reason, if no other answer is under way, and close the connection."""
         self._edge.log.warning("connection-refused", address=self._peer, status=problem.status, problem=str(problem))
         # Another answer may be under way, or this one was given before the body was there.
         is_next = not (self.pipeline or self.cycle.response_started) if self._at == "body" else self._is_free

@@ -60,15 +60,15 @@ def flow_routes(
     """Return the routes of actions, and of requests by their ids."""
     following = RequestEndpoint(dispatching, limits, shares, closing)
     return [
-        Route(CALLS, _by_method(POST=CallEndpoint(dispatching, flows, limits, shares, closing))),
-        Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
-        Route("/requests/{id}/events", _by_method(GET=following.follow)),
+        Route(CALLS, _ByMethod(POST=CallEndpoint(dispatching, flows, limits, shares, closing))),
+        Route("/requests/{id}", _ByMethod(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
+        Route("/requests/{id}/events", _ByMethod(GET=following.follow)),
     ]
 
 
 @final
 class ActionRouter:
-    """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
+    """Routes calls of actions, which are nearly all requests, without the router; the router gets all others.
 
     Args:
         router: Knows all routes.
@@ -86,7 +86,7 @@ class ActionRouter:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lead one request on."""
+        """Route one request."""
         known = self._known.get(route_path(scope)) if scope["type"] == "http" else None
         if known is None:
             await self._router(scope, receive, send)
@@ -100,7 +100,7 @@ def webhook_routes(
 ) -> list[BaseRoute]:
     """Return the routes of webhooks."""
     endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, shares) for each in webhooks}
-    return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
+    return [Route(path, _ByMethod(POST=endpoint)) for path, endpoint in endpoints.items()]
 
 
 def webhook_path(webhook: Webhook) -> str:
@@ -122,26 +122,26 @@ def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) 
         shown = made | {"servers": [{"url": root}]} if root else made  # paths are below where it is mounted
         await Response(as_json(shown), 200, media_type=JSON)(scope, receive, send)
 
-    return Route("/openapi.json", _by_method(GET=show, HEAD=show))
+    return Route("/openapi.json", _ByMethod(GET=show, HEAD=show))
 
 
 def metadata_routes(authenticate: object) -> list[BaseRoute]:
-    """Return the routes of what clients of OAuth are told, if access tokens are taken."""
+    """Return the routes of the metadata for clients of OAuth, if access tokens are taken."""
     if not isinstance(authenticate, OAuthTokens):
         return []
     answer = Response(as_json(authenticate.metadata), 200, {"Cache-Control": "max-age=3600"}, JSON)
-    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path in authenticate.metadata_paths]
+    return [Route(path, _ByMethod(GET=answer, HEAD=answer)) for path in authenticate.metadata_paths]
 
 
 def health_route(is_well: Callable[[], bool]) -> BaseRoute:
-    """Return the route that tells a load balancer whether to send anything here. It tells nothing else."""
+    """Return the route that tells a load balancer if this server takes requests, and nothing else."""
 
     async def show(scope: Scope, receive: Receive, send: Send) -> None:
         well = is_well()
         answer = Response(as_json({"status": "ok" if well else "closing"}), 200 if well else 503, media_type=JSON)
         await answer(scope, receive, send)
 
-    return Route(HEALTH, _by_method(GET=show, HEAD=show))
+    return Route(HEALTH, _ByMethod(GET=show, HEAD=show))
 
 
 def telemetry_routes(app: App) -> list[BaseRoute]:
@@ -172,31 +172,29 @@ def telemetry_routes(app: App) -> list[BaseRoute]:
         await Response(shown, 200, media_type=media_type)(scope, receive, send)
 
     answers = {LIVE: live, READY: ready, "/scale": scale, "/metrics": metrics}
-    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path, answer in answers.items()]
+    return [Route(path, _ByMethod(GET=answer, HEAD=answer)) for path, answer in answers.items()]
 
 
 def _check_may_watch(scope: Scope) -> None:
-    """Let in the owner of the application's own token, and who has the role for it: it is of all tenants together."""
+    """Let in the owner of the application's own token, and users with the role: metrics are of all tenants together."""
     principal: Principal = scope[PRINCIPAL]
     if principal is not OWNER and METRICS not in principal.roles:
         raise ForbiddenError("reading metrics", (METRICS,))
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer whatever has no route."""
+    """Answer a request for which there is no route."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
         return
     await plain_problem("not-found", "There is nothing at this address", 404)(scope, receive, send)
 
 
-def _by_method(**methods: ASGIApp) -> ASGIApp:
-    """Return an endpoint that does what is meant by the method; others are refused."""
-    return _Methods(methods)
+@final
+class _ByMethod:
+    """An endpoint that chooses by the method of a request, and refuses other methods."""
 
-
-class _Methods:
-    def __init__(self, methods: dict[str, ASGIApp]) -> None:
+    def __init__(self, **methods: ASGIApp) -> None:
         self._methods: Final = methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,7 +206,7 @@ class _Methods:
         await found(scope, receive, send)
 
 
-# --- putting an application together: its routes behind its door ---------------------------------------------------
+# --- putting an application together: its routes behind its gate ---------------------------------------------------
 
 CORS_HEADERS: Final = (
     *("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION),
@@ -233,7 +231,7 @@ async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> 
 
 
 def _serving() -> ModuleType:
-    """Return what serves tools, which needs one more library."""
+    """Return the module that serves tools, which needs one more library."""
     try:
         from standfast.web import mcp as serving  # noqa: PLC0415 -- an extra of its own
     except ModuleNotFoundError as problem:
@@ -265,7 +263,7 @@ def routes_of(
     ]
 
 
-def behind_the_door(
+def behind_gate(
     app: App,
     routes: Sequence[BaseRoute],
     webhooks: Sequence[Webhook],
@@ -274,7 +272,7 @@ def behind_the_door(
     hosts: Sequence[str],
     origins: Sequence[str],
 ) -> ASGIApp:
-    """Return what a server calls: it lets in callers that are known."""
+    """Return the application that a server calls: the routes behind the gate."""
     open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(

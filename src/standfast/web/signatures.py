@@ -176,20 +176,19 @@ def read_secrets(where: str, given: Secrets | None, as_key: Callable[[str], byte
     if not by_id or len(by_id) > MOST:
         problem = f"at most {MOST} secrets can be active" if by_id else "without a secret the sender cannot be known"
         raise DeclarationError(where, problem)
-    return tuple(_secret(where, name, text, as_key) for name, text in by_id.items())
-
-
-def _secret(where: str, name: str, text: object, as_key: Callable[[str], bytes]) -> Secret:
-    place = f"{where}, secret {name!r}"
-    if not isinstance(text, str) or not text:
-        raise DeclarationError(place, "it is empty; is its environment variable set?")
-    try:
-        key = as_key(text.strip())
-    except ValueError:
-        raise DeclarationError(place, "it is not base64 as it should be") from None  # the cause shows the secret
-    if len(key) < SHORTEST:
-        raise DeclarationError(place, f"it is shorter than {SHORTEST} bytes, so it can be found by trying")
-    return Secret(name, key)
+    secrets: list[Secret] = []
+    for name, text in by_id.items():
+        place = f"{where}, secret {name!r}"
+        if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance] -- an unset variable
+            raise DeclarationError(place, "it is empty; is its environment variable set?")
+        try:
+            key = as_key(text.strip())
+        except ValueError:
+            raise DeclarationError(place, "it is not base64 as it should be") from None  # the cause shows the secret
+        if len(key) < SHORTEST:
+            raise DeclarationError(place, f"it is shorter than {SHORTEST} bytes, so it can be found by trying")
+        secrets.append(Secret(name, key))
+    return tuple(secrets)
 
 
 # --- how providers sign their webhooks, time and all: each is a verifier that a webhook takes ----------------------
@@ -459,7 +458,7 @@ class Unsigned:
         return "<Unsigned>"
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: Instant) -> Verdict:
-        """Take whatever comes; the door has looked at its credentials."""
+        """Take every delivery; the gate has checked its credentials."""
         del headers, body, now
         return Verified("unsigned", "")
 

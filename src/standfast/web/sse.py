@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
+from standfast.web.asgi import until_gone
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -33,16 +35,13 @@ NEXT: Final = "Connect again with the id of the last event as Last-Event-ID: wha
 
 def written(event: EmittedEvent) -> bytes:
     """Return an event as the stream has it. JSON has no line breaks in it, so one line is enough for the data."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, _line(event.name), msgspec.json.encode(event.data))
+    name = " ".join(event.name.split()).encode()
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, name, msgspec.json.encode(event.data))
 
 
 def closed(reason: str) -> bytes:
     """Return what a caller is told whose stream ends before its request does."""
     return b"event: stream.closed\ndata: %s\n\n" % msgspec.json.encode({"reason": reason, "next": NEXT})
-
-
-def _line(text: str) -> bytes:
-    return " ".join(text.split()).encode()
 
 
 @final
@@ -77,7 +76,7 @@ class EventStream:
         """Send the stream."""
         del scope
         self.was_cut_off = True
-        gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
+        gone: asyncio.Future[Any] = asyncio.ensure_future(until_gone(receive))
         leaving: set[asyncio.Future[Any]] = {gone}
         if self._closing is not None:
             leaving.add(asyncio.ensure_future(self._closing.wait()))
@@ -132,9 +131,3 @@ class EventStream:
 
 def _piece(data: bytes) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": True}
-
-
-async def _gone(receive: Receive) -> None:
-    """Return when the caller has gone away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -40,17 +40,15 @@ class Toolbox:
         self._actions: Final[dict[str, Action[..., Any]]] = {}
         for each in several("tools", given, (Flow, Action), "tools=[flow]"):
             for action in each.actions.values() if isinstance(each, Flow) else (each,):
-                self._add(action, flows)
+                name = name_of(action)
+                if action not in flows.actions:
+                    raise DeclarationError(action.where, "it cannot be a tool: its flow is none of the app's")
+                if self._actions.setdefault(name, action) is not action or len(name) > LONGEST:
+                    problem = f"as a tool it would be called {name!r}, which is taken or too long"
+                    raise DeclarationError(action.where, problem)
 
     def __bool__(self) -> bool:
         return bool(self._actions)
-
-    def _add(self, action: Action[..., Any], flows: Flows) -> None:
-        name = name_of(action)
-        if action not in flows.actions:
-            raise DeclarationError(action.where, "it cannot be a tool: its flow is none of the app's")
-        if self._actions.setdefault(name, action) is not action or len(name) > LONGEST:
-            raise DeclarationError(action.where, f"as a tool it would be called {name!r}, which is taken or too long")
 
     def find(self, name: str, principal: Principal) -> Action[..., Any] | None:
         """Return a tool that a principal may use. One that they may not is not there."""

@@ -90,7 +90,12 @@ async def _again(
     runtime: Runtime, run: Found, run_id: str | None, given: Mapping[str, Any] | None = None, *, drive: bool
 ) -> Start:
     workflow: Startable
-    packed = bytes(run.header.input) if given is None else PLAIN.pack(_by_name(given))
+    if given is None:
+        packed = bytes(run.header.input)
+    elif isinstance(given, Mapping) and all(isinstance(name, str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        packed = PLAIN.pack(dict(given))
+    else:
+        raise InvalidArgumentError("input", "it must have the arguments by name", ascii(given)[:60])
     try:
         workflow = code = code_of(runtime, run.header)
         code.signature.unpack(packed)  # refused here if the code takes other arguments by now
@@ -114,12 +119,6 @@ async def restart(
     """Start a new run with the input of another one, or with another input."""
     asked = await _again(runtime, await find(runtime.space, run_id), new_run_id, given, drive=drive)
     return await start(runtime, asked)
-
-
-def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidArgumentError("input", "it must have the arguments by name", ascii(given)[:60])
-    return dict(given)
 
 
 # --- forks --------------------------------------------------------------------------------------------------------
@@ -194,7 +193,9 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
     changes = await _rewritten(runtime, keys, run, events, kept)
     if changes is None:
         return False
-    header = _with_new_deadline(runtime, run.header)
+    header = run.header
+    if header.deadline is not None:  # it has as much time again as it had at first
+        header = structs.replace(header, deadline=Instant(runtime.now() + header.deadline - header.started_at))
     until = waits_until(header, runtime.now()) if run.state.has_ended and header.lines else None
     now = runtime.now()
     going_on = structs.replace(
@@ -224,13 +225,6 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
         return False
     runtime.emit_moved(run.id, going_on, 0, run.state, header)
     return True
-
-
-def _with_new_deadline(runtime: Runtime, header: Header) -> Header:
-    """Return a header with as much time as the run had at first, if its time is limited."""
-    if header.deadline is None:
-        return header
-    return structs.replace(header, deadline=Instant(runtime.now() + header.deadline - header.started_at))
 
 
 async def _retry_child(runtime: Runtime, child_id: str) -> None:
@@ -335,7 +329,10 @@ async def poll_run(runtime: Runtime, worker: Worker | None, run_id: str) -> Look
     if state is None or state.has_ended:
         return Looked(run_id, "ended")
     if worker is None:
-        return await _tell(runtime, run_id, state, is_due=is_due)
+        if not is_due:
+            return Looked(run_id, "waiting", _wait_of(state))
+        await commit_over(runtime.space, (), {RunKeys(runtime.space, run_id).ready: READY})
+        return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
     if is_due:
         await worker.poll_run(run_id)
     return await _outcome(runtime, run_id)
@@ -351,13 +348,6 @@ async def _state(runtime: Runtime, run_id: str) -> tuple[RunState | None, bool]:
     state = RUN_STATES.decode(record.value)
     due = state.until is not None and state.until <= seen.at
     return state, due or bool(seen.version(keys.ready))
-
-
-async def _tell(runtime: Runtime, run_id: str, state: RunState, *, is_due: bool) -> Looked:
-    if not is_due:
-        return Looked(run_id, "waiting", _wait_of(state))
-    await commit_over(runtime.space, (), {RunKeys(runtime.space, run_id).ready: READY})
-    return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
 
 
 async def _outcome(runtime: Runtime, run_id: str) -> Looked:

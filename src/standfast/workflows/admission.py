@@ -122,7 +122,14 @@ class Admission:
 
         def decide(answers: tuple[Answer, ...], seen: Snapshot) -> Sequence[Change]:
             last, at = answers[-1], self._admitted + len(answers) - 1
-            self.place = Admitted() if isinstance(last, Granted) else _stopped(self._standings[at], at, last)
+            standing = self._standings[at]
+            if isinstance(last, Granted):
+                self.place = Admitted()
+            elif isinstance(last, Waiting):
+                self.place = InLine(standing, at, last)
+            else:
+                line = last.line if isinstance(last, NotGranted) else Line(spec_of(standing).rules)
+                self.place = Full(standing, line)
             return write(self.place, seen)
 
         first, *others = self._standings[self._admitted :]
@@ -137,12 +144,6 @@ class Admission:
         permits = standing.permits if self._is_start else None
         entry = entry_of(self._run_id, standing)
         return EnterRequest(standing.address, spec_of(standing), entry, waits, ticket, permits)
-
-
-def _stopped(standing: Standing, admitted: int, answer: Answer) -> InLine | Full:
-    if isinstance(answer, Waiting):
-        return InLine(standing, admitted, answer)
-    return Full(standing, answer.line if isinstance(answer, NotGranted) else Line(spec_of(standing).rules))
 
 
 # --- taking up runs that have to wait for their turn: only one that holds its places is driven ---------------------
@@ -308,7 +309,11 @@ async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standi
                 return Started(joined, is_new=False)
             if refused.full.standing.on_limit != JOIN_ALIKE:
                 raise _refusal(asked, refused.full) from None
-            standings = tuple([_waiting(each) for each in standings])
+            standings = tuple(
+                # There was no run to join: it waits.
+                structs.replace(each, on_limit="queue") if each.on_limit == JOIN_ALIKE else each
+                for each in standings
+            )
         except _QueueFullError as refused:
             await _look_closer(runtime, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
@@ -324,11 +329,6 @@ async def _joined(runtime: Runtime, full: Full) -> str | None:
         return None
     holders = await LineEntries(runtime.lines).all_holders(standing.address) if line.unseen else line.holders
     return holders[0].entry.id if holders else None
-
-
-def _waiting(standing: Standing) -> Standing:
-    """Return a standing that waits where there was no run to join."""
-    return structs.replace(standing, on_limit="queue") if standing.on_limit == JOIN_ALIKE else standing
 
 
 def _refusal(asked: Start, full: Full) -> WorkflowConcurrencyLimitExceededError:
@@ -430,31 +430,18 @@ class _Starting:
         if state is not None:
             fence = 0 if self._own is None or not state.owner else answered.sight.versions[self._own]
             self._runtime.emit_moved(self._keys.id, state, fence, None, self._header)
-            self._take(answered, state)
+            if self._worker is not None and self._own is not None and state.owner:
+                version = answered.sight.versions[self._keys.state]
+                claim = Claim(self._own, fence, self._worker.presence, version, is_first=True)
+                workflow, restored = self._asked.workflow, self._asked.restored
+                self._runtime.execute(
+                    Activation(self._runtime, self._keys, workflow, self._header, state, claim, (), restored)
+                )
             if isinstance(place, InLine):
                 self._runtime.note_queued(self._keys.id, self._header, state, answered.sight.versions[self._keys.state])
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)
         return Started(self._keys.id, is_new=True)
-
-    def _take(self, answered: Answered, state: RunState) -> None:
-        if self._worker is not None and self._own is not None and state.owner:
-            versions = answered.sight.versions
-            right = Claim(
-                self._own, versions[self._own], self._worker.presence, versions[self._keys.state], is_first=True
-            )
-            self._runtime.execute(
-                Activation(
-                    self._runtime,
-                    self._keys,
-                    self._asked.workflow,
-                    self._header,
-                    state,
-                    right,
-                    (),
-                    self._asked.restored,
-                )
-            )
 
     def _named(self) -> list[RecordKey]:
         ends = {self._header.begins_at, waits_until(self._header, self._at)}
@@ -474,10 +461,17 @@ class _Starting:
             raise _FullError(place)
         if isinstance(place, InLine):
             self._check_may_wait(place, seen)
-        state = self._state = self._first_state(place)
+            state = first_state(self._asked, self._at, "")
+            state = waiting_state(state, place, self._at, waits_until(self._header, self._at))
+            is_ready = place.standing.on_limit == "cancel_running"  # should this process die, another one makes room
+        else:
+            presence = "" if self._worker is None else self._worker.presence
+            state = admitted_state(first_state(self._asked, self._at, presence), len(self._standings))
+            is_ready = not state.owner and state.until is None
+        self._state = state
         changes = creation(self._runtime.space, self._asked, self._at, state, self._standings)
         changes = [change for change in changes if change.key != self._keys.ready]
-        if self._is_ready(place, state):
+        if is_ready:
             changes.append(Put(self._keys.ready, READY, seen.version(self._keys.ready)))
         if self._worker is not None and self._own is not None and state.owner:
             ownership = OWNERSHIPS.encode_own(Ownership(self._keys.id, seen.at))
@@ -513,18 +507,6 @@ class _Starting:
             if line.unseen > len(others) or len(entries.unseen_in(standing.address, others, seen)) < line.unseen:
                 return
         raise _FullError(Full(standing, Line(line.rules)))
-
-    def _first_state(self, place: Place) -> RunState:
-        presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
-        state = first_state(self._asked, self._at, presence)
-        if isinstance(place, InLine):
-            return waiting_state(state, place, self._at, waits_until(self._header, self._at))
-        return admitted_state(state, len(self._standings))
-
-    def _is_ready(self, place: Place, state: RunState) -> bool:
-        if isinstance(place, InLine):  # should this process die, another one makes room
-            return place.standing.on_limit == "cancel_running"
-        return not state.owner and state.until is None
 
 
 # --- making room: the oldest unfinished runs of a line are cancelled, so that a new one has its turn -----------------

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
-    from standfast.stores.protocol import Snapshot
     from standfast.workflows.records import Standing
 
 
@@ -96,14 +95,10 @@ async def declare(scope: Scope, workflows: Iterable[Workflow[..., Any]]) -> None
     keys, most = tuple(first), scope.at_most(100)
     for start in range(0, len(keys), most):
         seen = await scope.read(*keys[start : start + most])
-        changed = {key: first[key] for key in keys[start : start + most] if _value(seen, key) != first[key]}
+        written = {key: record.value for key, record in seen.records.items()}
+        changed = {key: first[key] for key in keys[start : start + most] if written.get(key) != first[key]}
         if changed:
             await commit_over(scope, (), changed, {key: seen.version(key) for key in changed})
-
-
-def _value(seen: Snapshot, key: RecordKey) -> bytes | None:
-    record = seen.get(key)
-    return None if record is None else record.value
 
 
 @final
@@ -226,12 +221,11 @@ async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_un
 
 def as_remote(declared: Declared, standings: Callable[[bytes], tuple[Standing, ...]] | None = None) -> RemoteWorkflow:
     """Return a workflow that workers have written down, as far as a start needs it."""
-    return RemoteWorkflow(declared, inspect.Signature([_parameter(each) for each in declared.parameters]), standings)
-
-
-def _parameter(declared: DeclaredParameter) -> inspect.Parameter:
-    default = None if declared.optional else inspect.Parameter.empty
-    return inspect.Parameter(declared.name, _KINDS[declared.given_by], default=default)
+    parameters = [
+        inspect.Parameter(each.name, _KINDS[each.given_by], default=None if each.optional else inspect.Parameter.empty)
+        for each in declared.parameters
+    ]
+    return RemoteWorkflow(declared, inspect.Signature(parameters), standings)
 
 
 Startable: TypeAlias = Workflow[..., Any] | RemoteWorkflow

@@ -355,13 +355,15 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, 
             waits_for=about,
             misfit_at=None,
         )
+    is_suspect = deaths >= runtime.suspects.from_deaths
+    alone = f" that drives no other such run: {deaths} workers in a row died with it" if is_suspect else ""
     return structs.replace(
         state,
         owner="",
         deaths=deaths,
         position=position,
         changed_at=at,
-        waits_for="a worker",
+        waits_for=f"a worker{alone}",
         orphaned_at=at,
         misfit_at=None,
     )

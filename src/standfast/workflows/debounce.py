@@ -148,32 +148,21 @@ async def collect_event(
     async with turn:
         for tried in range(TRIES):
             seen = await runtime.space.read(place)
-            run_id = _run_in(seen, place)
-            keys = None if run_id is None else RunKeys(runtime.space, run_id)
-            done = None if keys is None else await _join(runtime, plan, place, keys, packed, bringing)
+            done: Collected | Conflict | None = None
+            if (record := seen.get(place)) is not None:
+                keys = RunKeys(runtime.space, COLLECTINGS.decode(record.value).run)
+                done = await _join(runtime, plan, place, keys, packed, bringing)
             if done is None:
                 done = await _open(runtime, plan, key, seen, place, packed, bringing)
             if not isinstance(done, Conflict):
                 return done
-            _check_bringing(done, bringing)
+            if bringing is not None:
+                brought = (*bringing.opening(done.at), *bringing.always(bringing.run_id, done.at))
+                if refused := {change.key for change in brought}.intersection(done.current):
+                    raise BringingRefusedError(refused.pop())
             if tried:
                 await asyncio.sleep(PATIENCE * min(tried, 10))
     raise StoreBusyError(f"the events of {key}", f"others brought some {TRIES} times while one was put down")
-
-
-def _run_in(seen: Snapshot, place: RecordKey) -> str | None:
-    record = seen.get(place)
-    return None if record is None else COLLECTINGS.decode(record.value).run
-
-
-def _check_bringing(conflict: Conflict, bringing: Bringing | None) -> None:
-    if bringing is None:
-        return
-    at = conflict.at
-    own = {change.key for change in (*bringing.opening(at), *bringing.always(bringing.run_id, at))}
-    refused = own.intersection(conflict.current)
-    if refused:
-        raise BringingRefusedError(refused.pop())
 
 
 async def _open(
@@ -229,7 +218,10 @@ async def _join(
         Put(keys.counter, COUNTERS.encode_own(Counter(number + 1)), seen.version(keys.counter)),
     ]
     is_full = plan.size is not None and number + 1 >= plan.size
-    until = None if is_full else _put_off(plan, collecting, state, seen.at)
+    until = None if is_full else state.until
+    if until is not None and plan.slides:  # without a time it stands in a line, and waits for its turn only
+        latest = later(seen.at, plan.window)
+        until = latest if plan.most is None else min(latest, later(collecting.since, plan.most))
     changes += _moved(place, keys, collecting, seen, state, until, is_full=is_full)
     if bringing is not None:
         changes += bringing.always(keys.id, seen.at)
@@ -247,14 +239,6 @@ def _collects(state: RunState) -> bool:
     """Return True if no worker has taken a run up, nor is to do so now."""
     is_waiting = state.until is not None or state.ticket is not None
     return state.status == "pending" and not state.owner and not state.claims and is_waiting and state.cancel is None
-
-
-def _put_off(plan: Plan, collecting: Collecting, state: RunState, at: Instant) -> Instant | None:
-    """Return when a run begins that has got an event now."""
-    if not plan.slides or state.until is None:  # it stands in a line, and waits for its turn only
-        return state.until
-    latest = later(at, plan.window)
-    return latest if plan.most is None else min(latest, later(collecting.since, plan.most))
 
 
 def _moved(

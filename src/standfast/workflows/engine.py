@@ -27,7 +27,7 @@ from standfast.errors import (
     DeclarationError,
     EngineCreateNameMismatchError,
     EngineNotOpenError,
-    ForkedError,
+    StoreClosedError,
     UsageError,
 )
 from standfast.hooks import EngineHooks
@@ -249,7 +249,7 @@ class Engine:
         if runtime is None:
             raise EngineNotOpenError
         if self._fork.crossed:
-            raise ForkedError(
+            raise StoreClosedError(
                 "the engine", "it was opened before this process was forked; open another one in the child"
             )
         if self._loop is not asyncio.get_running_loop():
@@ -417,7 +417,7 @@ class Engine:
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
-            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            InvalidArgumentError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
         given: dict[str, Any] = {}

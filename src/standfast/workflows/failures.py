@@ -85,7 +85,10 @@ def trace_of(error: BaseException, carried: str = "") -> str:
         error: What was raised.
         carried: The trace that it brings along, if it has no note that says so.
     """
-    carried = carried or next((note.trace for note in _notes(error) if isinstance(note, TraceNote)), "")
+    if not carried:
+        notes: object = getattr(error, "__notes__", ())
+        listed = cast("list[object]", notes) if isinstance(notes, list) else []
+        carried = next((note.trace for note in listed if isinstance(note, TraceNote)), "")
     frames = list(traceback.walk_tb(error.__traceback__))
     lines = [*_own_lines(frames), *carried.splitlines()][-MOST_FRAMES:]
     cause = error.__cause__
@@ -94,11 +97,6 @@ def trace_of(error: BaseException, carried: str = "") -> str:
     if not lines and is_ours:  # it comes from Standfast, and should not
         lines = [_line(place) for place in frames[-MOST_FRAMES:]]
     return mask_message("\n".join(line[-_MAX_LINE:] for line in lines))
-
-
-def _notes(error: BaseException) -> Iterable[object]:
-    notes: object = getattr(error, "__notes__", ())
-    return cast("list[object]", notes) if isinstance(notes, list) else ()
 
 
 def _own_lines(frames: list[Place]) -> list[str]:
@@ -147,12 +145,8 @@ def _is_python(file: str) -> bool:
 
 def _line(place: Place) -> str:
     frame, line = place
-    return f"{_short(_file(place))}:{line} in {frame.f_code.co_qualname}"
-
-
-def _short(path: str) -> str:
-    """Return the end of a path, without what is particular to one machine."""
-    return "/".join(path.replace("\\", "/").split("/")[-2:])
+    path = _file(place).replace("\\", "/").split("/")[-2:]  # without what is particular to one machine
+    return f"{'/'.join(path)}:{line} in {frame.f_code.co_qualname}"
 
 
 # --- exceptions as data, and back ----------------------------------------------------------------------------------
@@ -245,16 +239,11 @@ def _describe(error: BaseException, known: KnownErrors, depth: int) -> Failure:
     cause = _describe(error.__cause__, known, depth - 1) if depth and error.__cause__ else None
     if isinstance(error, StepFailedError):
         return Failure(error.error_type, error.message, trace=trace_of(error, error.trace), cause=cause)
-    return msgspec.structs.replace(_alone(error, known), trace=trace_of(error), cause=cause)
-
-
-def _alone(error: BaseException, known: KnownErrors) -> Failure:
-    """Describe an exception without trace and cause: as well as it can be restored."""
     told = Failure(name_of(type(error)), _message(error))
-    if type(error) not in known:
-        return told
-    kind = cast("type[Exception]", type(error))
-    return next((each for each in _candidates(error, told) if _comes_back(each, kind)), told)
+    if type(error) in known:
+        kind = cast("type[Exception]", type(error))
+        told = next((each for each in _candidates(error, told) if _comes_back(each, kind)), told)
+    return msgspec.structs.replace(told, trace=trace_of(error), cause=cause)
 
 
 def _candidates(error: BaseException, told: Failure) -> Iterator[Failure]:
@@ -359,19 +348,17 @@ def restore(failure: Failure, known: KnownErrors) -> Exception:
 
     Where it was raised is a note on it, so that a traceback of it shows the line.
     """
-    error = _restore_alone(failure, known)
+    error: Exception | None = None
+    kind = known.find(failure.type)
+    if kind is not None and failure.args is not UNSET:
+        with suppress(Exception):  # the class has changed since: its failure is told in words
+            error = _make(failure, kind)
+    if error is None:
+        error = StepFailedError(failure.type, failure.message, failure.trace)
     add_trace(error, failure.trace)
     if failure.cause is not None:
         _set(error, "__cause__", restore(failure.cause, known))
     return error
-
-
-def _restore_alone(failure: Failure, known: KnownErrors) -> Exception:
-    kind = known.find(failure.type)
-    if kind is not None and failure.args is not UNSET:
-        with suppress(Exception):  # the class has changed since: its failure is told in words
-            return _make(failure, kind)
-    return StepFailedError(failure.type, failure.message, failure.trace)
 
 
 def _make(failure: Failure, kind: type[Exception]) -> Exception:

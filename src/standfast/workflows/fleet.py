@@ -14,14 +14,13 @@ from msgspec import Struct, structs
 from standfast.clock import Instant, seconds_between
 from standfast.codec import Codec
 from standfast.errors import DeclarationError
-from standfast.locks.heartbeat import PRESENCES, LoopReport, PresenceRecord, this_process
+from standfast.locks.heartbeat import PRESENCES, LoopReport, this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from standfast.keys import RecordKey
     from standfast.scope import Scope
-    from standfast.stores.protocol import Record
 
 KIND: Final = "fleet"
 """The kind of record in which a worker says what it is."""
@@ -157,7 +156,11 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
         presence = None if record is None else PRESENCES.decode(record.value)
         about = AboutWorker(Instant(0)) if said is None else ABOUT.decode(said.value)
         is_alive = presence is not None and not scope.store.is_dead(presence.lifeline)
-        heard = _heard(record, presence, seen.at) if is_alive else None
+        heard: float | None = None
+        if is_alive and presence is not None and record is not None and record.expires_at is not None:
+            # A presence was renewed a lease before it ends.
+            heard = max(0.0, presence.lease - seconds_between(seen.at, record.expires_at))
+        loop = None if presence is None or heard is None else presence.loop
         owned = await scope.scan(*scope.key("own", name).within(), limit=COUNTED)
         found.append(
             WorkerInfo(
@@ -174,19 +177,8 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
                 room=about.room,
                 workflows=about.workflows,
                 is_whole=about.is_whole and said is not None,
-                loop=None if presence is None or heard is None else _loop(presence.loop, heard),
+                # As it is now: it was told when the worker was last heard of.
+                loop=None if loop is None or heard is None else structs.replace(loop, ago=loop.ago + heard),
             )
         )
     return found
-
-
-def _loop(told: LoopReport | None, heard: float) -> LoopReport | None:
-    """Return what a worker told of its loop, as it is now: that was told when it was last heard of."""
-    return None if told is None else structs.replace(told, ago=told.ago + heard)
-
-
-def _heard(record: Record | None, presence: PresenceRecord | None, now: Instant) -> float | None:
-    """Return how long ago a presence was renewed: that is a lease before it ends."""
-    if record is None or presence is None or record.expires_at is None:
-        return None
-    return max(0.0, presence.lease - seconds_between(now, record.expires_at))

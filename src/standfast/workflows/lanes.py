@@ -223,7 +223,9 @@ class LaneMerge:
             ready = waiting[-many:]
             if edge is not None and len(ready) == many and not self._is_behind(ready[0], edge):
                 break
-            if edge is not None and self._skipped >= MOST_SKIPPED and self._leads_on(edge):
+            # A page must not end where it began, or the next one would begin there again.
+            leads_on = edge is not None and (self._after is None or self._is_behind(edge, self._after))
+            if edge is not None and self._skipped >= MOST_SKIPPED and leads_on:
                 self.stopped_at = edge
                 taken = [position for position in waiting[-many:][::-1] if not self._is_behind(position, edge)]
                 waiting.clear()
@@ -232,10 +234,6 @@ class LaneMerge:
         taken = waiting[-many:][::-1]
         del waiting[-many:]
         return taken
-
-    def _leads_on(self, edge: Position) -> bool:
-        """Return True if a page that ends there is not to begin again where this one began."""
-        return self._after is None or self._is_behind(edge, self._after)
 
 
 _ONE_LOOK: Final[ContextVar[dict[RecordKey, list[str] | bool] | None]] = ContextVar("one look", default=None)

@@ -189,17 +189,6 @@ def _no_limit(workflow: str, key: str | None) -> NoReturn:
     raise DeclarationError(workflow, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)")
 
 
-async def _declared_limit(runtime: Runtime, workflow: str, key: str | None) -> StartLimit:
-    """Return the limit of a workflow by its name: that of the code that is here, or what workers have written down."""
-    code = next((each for each in runtime.workflows.values() if each.name == workflow), None)
-    if code is not None:
-        return limit_of(code, key)
-    for each in (await find_declared(runtime.space, workflow)).limits:
-        if each.has_key == (key is not None):
-            return StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
-    _no_limit(workflow, key)
-
-
 async def set_limit(
     runtime: Runtime,
     workflow: Workflow[..., Any] | str,
@@ -227,9 +216,17 @@ async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any] | str, key:
 
 
 async def _standing_of(runtime: Runtime, workflow: Workflow[..., Any] | str, key: str | None) -> Standing:
+    """Return the line of a limit, as the code of the workflow says it, or as workers have written it down."""
+    code = workflow
     if isinstance(workflow, str):
-        return standing_in(workflow, await _declared_limit(runtime, workflow, key), key)
-    return standing_in(workflow.name, limit_of(workflow, key), key)
+        code = next((each for each in runtime.workflows.values() if each.name == workflow), workflow)
+    if not isinstance(code, str):
+        return standing_in(code.name, limit_of(code, key), key)
+    for each in (await find_declared(runtime.space, code)).limits:
+        if each.has_key == (key is not None):
+            limit = StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
+            return standing_in(code, limit, key)
+    _no_limit(code, key)
 
 
 OVERRIDE: Final = "@@"

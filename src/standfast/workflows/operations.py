@@ -80,28 +80,21 @@ async def wait_signal(activation: Activation, branch: Branch, name: str, timeout
         until = event.until
         event = await activation.turn(branch, SIGNAL, operation)
     if event is None:
-        event = await _take_signal(activation, branch, operation, name, until)
+        loaded = await ask(activation, activation.inbox.find(name))
+        if loaded is None and (until is None or until > activation.runtime.now()):
+            found = await _waited(activation, branch, operation, Wait(f"the signal {name!r}", until, signal=name))
+            loaded = found if isinstance(found, LoadedItem) else None
+        if loaded is None:
+            event = HistoryEvent("signal", operation, activation.runtime.now(), until=until)
+            activation.note(event)
+        else:
+            item, now = loaded.item, activation.runtime.now()
+            event = HistoryEvent("signal", operation, now, item.value, due=item.sent_at, link=item.trace)
+            activation.note(event, activation.inbox.take(loaded))
+            await activation.inbox.write_if_much()
     if event.until is not None:  # the time was over
         raise SignalTimeoutError(name, timeout or 0.0)
     return PLAIN.unpack(event.value or b"null")
-
-
-async def _take_signal(
-    activation: Activation, branch: Branch, operation: str, name: str, until: Instant | None
-) -> HistoryEvent:
-    loaded = await ask(activation, activation.inbox.find(name))
-    if loaded is None and (until is None or until > activation.runtime.now()):
-        found = await _waited(activation, branch, operation, Wait(f"the signal {name!r}", until, signal=name))
-        loaded = found if isinstance(found, LoadedItem) else None
-    if loaded is None:
-        event = HistoryEvent("signal", operation, activation.runtime.now(), until=until)
-        activation.note(event)
-    else:
-        item, now = loaded.item, activation.runtime.now()
-        event = HistoryEvent("signal", operation, now, item.value, due=item.sent_at, link=item.trace)
-        activation.note(event, activation.inbox.take(loaded))
-        await activation.inbox.write_if_much()
-    return event
 
 
 async def wait_until(
@@ -122,20 +115,18 @@ async def wait_until(
         ended: object = None
         while not is_due(predicate) and ended is not OVER:  # it wins if the time is over at the same moment
             ended = await _waited(activation, branch, operation, Wait("a predicate", until, predicate=predicate))
-        event = _seen(activation, operation, predicate)
+        now = activation.runtime.now()
+        try:
+            held = b"true" if predicate() else b"false"
+        except FAILURES as raised:  # it is how the wait ended, and is raised there again
+            failure = describe(failure_of(raised), activation.runtime.known)
+            event = HistoryEvent("until", operation, now, failure=failure)
+        else:
+            event = HistoryEvent("until", operation, now, msgspec.Raw(held))
         activation.note(event)
     if event.failure is not None:
         raise restore(event.failure, activation.runtime.known)
     return bytes(event.value or b"") == b"true"
-
-
-def _seen(activation: Activation, operation: str, predicate: Callable[[], object]) -> HistoryEvent:
-    now = activation.runtime.now()
-    try:
-        held = bool(predicate())
-    except FAILURES as raised:  # it is how the wait ended, and is raised there again
-        return HistoryEvent("until", operation, now, failure=describe(failure_of(raised), activation.runtime.known))
-    return HistoryEvent("until", operation, now, msgspec.Raw(b"true" if held else b"false"))
 
 
 async def patched(activation: Activation, branch: Branch, name: str) -> bool:

@@ -256,7 +256,7 @@ def _of_refused(problem: str) -> Iterable[Concern]:
 def _of_workers(workers: Collection[WorkerInfo], ready: RunCount) -> Iterable[Concern]:
     dead = [worker for worker in workers if not worker.is_alive]
     if ready.number and len(dead) == len(workers):
-        words = f"no worker is there, and {_runs(ready)} {_wait(ready)} for one"
+        words = f"no worker is there, and {_runs(ready)} {'waits' if str(ready) == '1' else 'wait'} for one"
         yield Concern("no-worker", words, ready.number, ready.has_more, command=("worker", "MODULE:ENGINE"))
     if dead:
         left = sum(worker.runs for worker in dead)
@@ -396,7 +396,3 @@ def _look_at(line: LineInfo) -> tuple[str, ...]:
 
 def _runs(count: RunCount) -> str:
     return f"{count} {'run' if str(count) == '1' else 'runs'}"
-
-
-def _wait(count: RunCount) -> str:
-    return "waits" if str(count) == "1" else "wait"

@@ -57,11 +57,8 @@ class Endings:
         Raises:
             RunNotFoundError: There is no such run.
         """
-        if self._watched < FEW:
-            return await self._watch(run_id)
-        return await self._listen(run_id)
-
-    async def _watch(self, run_id: str) -> RunState:
+        if self._watched >= FEW:
+            return await self._listen(run_id)
         self._watched += 1
         try:
             async with self._scope.watch(RunKeys(self._scope, run_id).state) as watch:
@@ -79,7 +76,7 @@ class Endings:
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._hear())
         self._new.append(run_id)
-        if self._looking is None:
+        if len(self._new) == 1:  # an eager task takes it at once, others when this turn of the loop is over
             self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
         try:
             return await future
@@ -88,7 +85,7 @@ class Endings:
 
     async def _look_at_new(self) -> None:
         """Look at runs that may have ended before their end was waited for: all of one turn of the loop together."""
-        new, self._new, self._looking = self._new, [], None
+        new, self._new = self._new, []
         try:
             await self._look_at(new)
         except StandfastError as problem:
@@ -121,13 +118,11 @@ class Endings:
                         await self._look_at(list(self._waiting))
                         continue
                     await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
-                    if told := [run_id for key in hint.about if self._is_news_of(run_id := _run_of(key, root))]:
-                        await self._look_at(told)
+                    told = {_run_of(key, root) for key in hint.about}
+                    if news := [each for each in told if each in self._waiting and each not in self._loaded]:
+                        await self._look_at(news)
         except StandfastError as problem:
             self._fail(problem)
-
-    def _is_news_of(self, run_id: str) -> bool:
-        return run_id in self._waiting and run_id not in self._loaded
 
     async def _look_at(self, run_ids: list[str]) -> None:
         for run_id, state in (await self._read(run_ids)).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import msgspec
@@ -501,8 +502,8 @@ class RunKeys:
         """
         if state.owner:
             return {}
-        known = ((), None) if header is None else (header.tags, header.started_at)
-        return listings(self._scope, state.status, state.workflow, state.changed_at, self._encoded, *known)
+        tags, started_at = ((), None) if header is None else (header.tags, header.started_at)
+        return listings(self._scope, state.status, state.workflow, state.changed_at, self._encoded, tags, started_at)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
@@ -521,7 +522,7 @@ def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
 
 def listing(keys: RunKeys, state: RunState, header: Header | None) -> list[Change]:
     """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
-    return [Put(key, value) for key, value in keys.listed(state, header).items()]
+    return [*starmap(Put, keys.listed(state, header).items())]
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------

@@ -19,7 +19,7 @@ from standfast.workflows.records import HEADERS, ONCES, RUN_STATES, Found, Once,
 from standfast.workflows.termination import clear_states, descendants, end_by_force, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from standfast.durations import Duration
     from standfast.stores.protocol import Change, Record
@@ -97,8 +97,15 @@ def _instant(runtime: Runtime, before: datetime | None, older_than: Duration | N
     return Instant(int(before.timestamp() * MICROSECONDS))
 
 
-async def purge(runtime: Runtime, run_id: str, *, force: bool) -> int:
-    """Delete a run that has ended and everything that it has started; return how many runs that were."""
+async def purge(runtime: Runtime, run_id: str, *, force: bool, forget_after: float | None = None) -> int:
+    """Delete a run that has ended and everything that it has started; return how many runs that were.
+
+    Args:
+        runtime: Where it lies.
+        run_id: The run.
+        force: Whether one that has not ended is meant as well.
+        forget_after: Seconds for which its idempotency key and the count of its id stay; None: for ever.
+    """
     run = await find(runtime.space, run_id)
     if not force:
         await _check_parent(runtime, run)
@@ -110,8 +117,8 @@ async def purge(runtime: Runtime, run_id: str, *, force: bool) -> int:
     if force:
         await end_by_force(runtime, run_id, BY_FORCE)
     for each in reversed(family):
-        await _delete(runtime, each.id)
-    await _delete(runtime, run_id)
+        await _delete(runtime, each.id, forget_after=forget_after)
+    await _delete(runtime, run_id, forget_after=forget_after)
     return 1 + len(family)
 
 
@@ -141,10 +148,16 @@ async def _check_inbox(runtime: Runtime, run: Found) -> None:
 
 async def purge_all(runtime: Runtime, chosen: Chosen) -> int:
     """Delete all chosen runs that no other run has started, with everything that they have started."""
-    purged = 0
-    async for run_ids in _pages(runtime, chosen):
+    purged, space = 0, runtime.space
+    start, end = space.key("life").within()
+    while True:
+        page = await space.scan(start, end, limit=_page(runtime))
+        states = ((key.parts[-1], RUN_STATES.decode(record.value)) for key, record in page.records.items())
+        run_ids = [name for name, state in states if chosen.takes_state(state)]
         purged += await purge_some(runtime, run_ids, chosen.takes, force=chosen.force)
-    return purged
+        if page.more is None:
+            return purged
+        start = page.more
 
 
 async def purge_some(
@@ -164,7 +177,7 @@ async def purge_some(
         try:
             run = await find(runtime.space, run_id)
             if takes(run) and (not run.header.parent or not await _exists(runtime, run.header.parent)):
-                purged += await purge(runtime, run_id, force=force)
+                purged += await purge(runtime, run_id, force=force, forget_after=forget_after)
         except (RunUnfinishedError, RunNotFoundError):
             continue  # something of it goes on; or another purge was faster
     return purged
@@ -178,19 +191,6 @@ def _page(runtime: Runtime) -> int:
 async def _exists(runtime: Runtime, run_id: str) -> bool:
     key = runtime.space.key("life", run_id)
     return bool((await runtime.space.read(key)).version(key))
-
-
-async def _pages(runtime: Runtime, chosen: Chosen) -> AsyncIterator[list[str]]:
-    """Yield the ids of all runs that are meant by their state, page by page."""
-    space = runtime.space
-    start, end = space.key("life").within()
-    while True:
-        page = await space.scan(start, end, limit=_page(runtime))
-        states = ((key.parts[-1], RUN_STATES.decode(record.value)) for key, record in page.records.items())
-        yield [name for name, state in states if chosen.takes_state(state)]
-        if page.more is None:
-            return
-        start = page.more
 
 
 # --- one run ------------------------------------------------------------------------------------------------------
@@ -213,7 +213,9 @@ async def make_room(runtime: Runtime, run_id: str) -> None:
         return  # another process was faster, and has perhaps started the new one
 
 
-async def _delete(runtime: Runtime, run_id: str, *, keep_markers: bool = False) -> None:
+async def _delete(
+    runtime: Runtime, run_id: str, *, keep_markers: bool = False, forget_after: float | None = None
+) -> None:
     """Delete one run, in as many commits as it takes. Each holds only while the run is the one that was found."""
     space, keys = runtime.space, RunKeys(runtime.space, run_id)
     for _ in range(TRIES):
@@ -225,7 +227,7 @@ async def _delete(runtime: Runtime, run_id: str, *, keep_markers: bool = False) 
             continue
         records = await _leavings(runtime, keys, keep_markers=keep_markers)
         if len(records) < _page(runtime) - len(_beside(runtime, keys, run)):
-            if await _is_gone(runtime, keys, run, records):
+            if await _is_gone(runtime, keys, run, records, forget_after):
                 await clear_states(runtime, run)
                 return
         elif run.state.purging:
@@ -269,18 +271,21 @@ def _beside(runtime: Runtime, keys: RunKeys, run: Found) -> list[RecordKey]:
     return found
 
 
-async def _is_gone(runtime: Runtime, keys: RunKeys, run: Found, records: list[Record]) -> bool:
+async def _is_gone(
+    runtime: Runtime, keys: RunKeys, run: Found, records: list[Record], forget_after: float | None
+) -> bool:
     """Delete the run itself and the last that it has left. That it was there stays: its idempotency key, and its id."""
     beside = _beside(runtime, keys, run)
     seen = await runtime.space.read(*beside)
+    until = None if forget_after is None else later(seen.at, forget_after)
     changes: list[Change] = [Delete(keys.state, run.state_version)]
     changes += [Delete(record.key, record.version) for record in records]
     once = runtime.space.key("once", run.header.idempotency_key) if run.header.idempotency_key else None
     for key in beside:
         if key == once:
-            changes.append(Put(key, ONCES.encode_own(Once(keys.id, purged=True)), seen.version(key)))
+            changes.append(Put(key, ONCES.encode_own(Once(keys.id, purged=True)), seen.version(key), until))
         elif key == keys.header and (left := gone(run.header)) is not None:
-            changes.append(Put(key, HEADERS.encode_own(left), seen.version(key)))
+            changes.append(Put(key, HEADERS.encode_own(left), seen.version(key), until))
         elif version := seen.version(key):
             changes.append(Delete(key, version))
     return not isinstance(await runtime.space.commit(*changes), Conflict)

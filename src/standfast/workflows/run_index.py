@@ -290,21 +290,6 @@ async def _pages(scope: Scope, start: RecordKey, end: RecordKey, most: int = PAG
         await asyncio.sleep(0)
 
 
-async def _merged(
-    scope: Scope, chosen: RunFilter, *, newest_first: bool, after: Position | None, many: int
-) -> LaneMerge:
-    """Return the runs of all lanes that are meant, in the order of time.
-
-    Runs that are driven are looked for before and after, because a run that is claimed between two looks would else be
-    in neither.
-    """
-    merge = LaneMerge(scope, newest_first=newest_first, after=after)
-    merge.add(await _driven(scope, chosen))
-    await merge.open(await _lanes(scope, chosen), many)
-    merge.add(await _driven(scope, chosen))
-    return merge
-
-
 # --- pages and counts -----------------------------------------------------------------------------------------------
 
 
@@ -329,7 +314,11 @@ async def list_runs(
         if isinstance(position, tuple):
             position = position[1]
         return await _list_by_id(scope, chosen, newest_first=newest_first, limit=limit, after=position)
-    merge = await _merged(scope, chosen, newest_first=newest_first, after=position, many=limit)
+    # Driven runs are read before and after the lanes: a run that is claimed in between would else be in neither.
+    merge = LaneMerge(scope, newest_first=newest_first, after=position)
+    merge.add(await _driven(scope, chosen))
+    await merge.open(await _lanes(scope, chosen), limit)
+    merge.add(await _driven(scope, chosen))
     found: dict[str, RunInfo] = {}
     passed = 0
     while positions := await merge.take(min(BATCH, limit - len(found))):
@@ -412,11 +401,8 @@ async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTE
     if not chosen.is_indexed or not await is_complete(scope, by_start=chosen.is_by_start):
         return await _count_pages(scope, chosen, most)
     is_plain = chosen.workflow is None and chosen.tag is None and chosen.starts is None
-    if "running" in chosen.statuses and not is_plain:
-        counted = (await _count_driven(scope, chosen, most)).number
-    else:
-        counted = len(await _driven(scope, chosen))
-    may_be_more = False
+    driven, may_be_more = await _driven(scope, chosen), False
+    counted = len(driven) if is_plain else await _count_driven(scope, [run_id for _, run_id in driven], chosen, most)
     if is_plain and chosen.ended_after is None and chosen.ended_before is None:
         for status in sorted(chosen.statuses):
             counted += await count_lane(scope, scope.key("runs", status), most + 1 - counted)
@@ -427,16 +413,16 @@ async def count_runs(scope: Scope, chosen: RunFilter, *, most: int = MOST_COUNTE
     return RunCount(min(counted, most), has_more=may_be_more or counted > most)
 
 
-async def _count_driven(scope: Scope, chosen: RunFilter, most: int) -> RunCount:
-    """Count the runs of one workflow, or with one tag, that workers drive: their records have to be read for that."""
-    counted, driven = 0, [run_id for _, run_id in await _driven(scope, chosen)]
+async def _count_driven(scope: Scope, driven: list[str], chosen: RunFilter, most: int) -> int:
+    """Count the driven runs of one workflow, or with one tag: their records have to be read for that."""
+    counted = 0
     for first in range(0, len(driven), BATCH):
         runs = await _read(scope, driven[first : first + BATCH], chosen)
         counted += sum(1 for run in runs.values() if run.owner)
         if counted > most:
             break
         await asyncio.sleep(0)
-    return RunCount(counted)
+    return counted
 
 
 async def _count_pages(scope: Scope, chosen: RunFilter, most: int) -> RunCount:

@@ -123,16 +123,19 @@ class Suspects:
 
     Args:
         most_deaths: How many deaths quarantine a run.
+
+    Attributes:
+        from_deaths: How many make a run a suspect.
     """
 
     def __init__(self, most_deaths: int) -> None:
-        self._from: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
+        self.from_deaths: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
         self._driven: str | None = None
         self._waiting: Final[dict[str, None]] = {}
 
     def may_take(self, run_id: str, deaths: int) -> bool:
         """Return True if a run may be taken up now; if it is a suspect, no other one may before it is gone."""
-        if deaths < self._from:
+        if deaths < self.from_deaths:
             return True
         if self._driven not in (None, run_id):
             self._waiting[run_id] = None

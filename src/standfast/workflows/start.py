@@ -15,7 +15,6 @@ from standfast.errors import (
     StartOrSignalConflictError,
     StoreBusyError,
     UnknownWorkflowError,
-    UnsuitableConnectionError,
     WorkflowAlreadyExistsError,
     WorkflowTerminalError,
     WrongArgumentsError,
@@ -24,7 +23,12 @@ from standfast.ids import new_id
 from standfast.keys import MAX_KEY_BYTES
 from standfast.locks.run_locks import MOST_TAGS
 from standfast.stores.protocol import Conflict, Put
-from standfast.stores.user_transactions import converse, user_connection_of, user_transactions_of
+from standfast.stores.user_transactions import (
+    converse,
+    unsuitable_connection,
+    user_connection_of,
+    user_transactions_of,
+)
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import WAITS, start_in_lines
 from standfast.workflows.catalog import RemoteWorkflow, Startable, find_remote, is_declared
@@ -231,7 +235,7 @@ async def start_over(runtime: Runtime, asked: Start, connection: object) -> Star
     """Start a run in the transaction of a connection that is used with ``await``."""
     guest = user_connection_of(connection)
     if guest.blocks:
-        raise UnsuitableConnectionError(guest.kind, "it blocks; use standfast.blocking.Engine with it")
+        raise unsuitable_connection(guest.kind, "it blocks; use standfast.blocking.Engine with it")
     return await converse(guest, await start_within(runtime, asked))
 
 

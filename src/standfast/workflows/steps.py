@@ -417,7 +417,7 @@ class CurrentStep(Struct, frozen=True):
         plain function, it is done when this returns.
 
         Raises:
-            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            InvalidArgumentError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: The store is no PostgreSQL; use ``ctx.transaction`` instead.
             StepNotRecordedError: Another worker drives the run by now. Let it pass, so that you roll back.
         """
@@ -504,7 +504,7 @@ class StepExecution(Struct, eq=False):
         except DecodeError as problem:
             if event.failure is not None:
                 raise
-            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
     async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns

@@ -29,7 +29,6 @@ from standfast.workflows.run_index import is_complete, oldest_ended, workflows_w
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from standfast.clock import Instant
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.records import Found
     from standfast.workflows.runtime import Runtime
@@ -158,7 +157,11 @@ class Sweeper:
     async def _sweep_one(self, status: str, workflow: str, length: float) -> int:
         seen = await self._runtime.space.read(self._runtime.space.key("sweeping"))
         before, swept = later(seen.at, -length), 0
-        takes = _takes(status, workflow, before)
+
+        def takes(run: Found) -> bool:
+            state = run.state
+            return (state.status, state.workflow) == (status, workflow) and state.changed_at < before
+
         async for page in oldest_ended(self._runtime.space, status, before=before, workflow=workflow):
             names = sorted(each.id for each in page)  # neighbours are deleted together
             groups = [names[start : start + TOGETHER] for start in range(0, len(names), TOGETHER)]
@@ -183,11 +186,3 @@ class Sweeper:
         )
         await asyncio.sleep(max(0.0, began + least - loop.time()))
         return sum(purged)
-
-
-def _takes(status: str, workflow: str, before: Instant) -> Callable[[Found], bool]:
-    def takes(run: Found) -> bool:
-        state = run.state
-        return (state.status, state.workflow) == (status, workflow) and state.changed_at < before
-
-    return takes

@@ -150,17 +150,24 @@ class _Drawing:
         self._pending: Final[dict[str, HistoryEvent]] = {}
         for since, until in self._stops:
             self.spans.append(Span("operator", "", since, until))
-        first = self._claims[0].at if self._claims else events[0].at if events else self._first_claim(state)
-        self._begin(header, first)
+        if self._claims:
+            first = self._claims[0].at
+        elif events:
+            first = events[0].at
+        else:
+            first = state.changed_at if state.owner or state.claims else ends
+        begins = header.started_at  # what it waited for before it was first taken up
+        if header.begins_at is not None:
+            until = min(header.begins_at, first)
+            self._add("start", "", begins, until)
+            begins = max(begins, until)
+        self._add("limit" if header.lines else "worker", "", begins, first)
         self._last: Final[dict[str, Instant]] = {"": first}
         for event in events:
             self._draw(event)
             self._last[branch_of(event.id)] = event.at
         if not state.has_ended and (events or state.claims):
             self._go_on(state)
-
-    def _first_claim(self, state: RunState) -> Instant:
-        return state.changed_at if state.owner or state.claims else self._ends
 
     def _add(self, kind: SpanKind, operation: str, began: Instant, ended: Instant, *, is_open: bool = False) -> None:
         """Draw a span, but for the time in which the run had ended and an operator was to let it go on.
@@ -175,15 +182,6 @@ class _Drawing:
         if ended > began:
             self.spans.append(Span(kind, operation, began, ended, is_open=is_open))
 
-    def _begin(self, header: Header, first: Instant) -> None:
-        """Draw what a run waited for before it was first taken up."""
-        at = header.started_at
-        if header.begins_at is not None:
-            until = min(header.begins_at, first)
-            self._add("start", "", at, until)
-            at = max(at, until)
-        self._add("limit" if header.lines else "worker", "", at, first)
-
     def _since(self, event: HistoryEvent) -> Instant:
         """Return when a branch had done what came before an event: it, or the nearest that it is part of."""
         path = branch_of(event.id)
@@ -197,7 +195,13 @@ class _Drawing:
         elif event.kind in ("waits", *_BEGINNINGS):
             self._pending[event.id] = event
         elif event.kind in _ENDS:
-            self._draw_end(event)
+            if (begun := self._pending.pop(event.id, None)) is not None:
+                due = event.due
+                if begun.kind == "sleep":
+                    due = begun.until
+                elif event.kind == "held" and event.value:
+                    due = msgspec.json.decode(event.value, type=_Granted).granted_at
+                self._draw_wait(_BEGINNINGS.get(begun.kind, "condition"), event, begun.at, due)
         elif event.kind in ("signal", "until"):
             begun = self._pending.pop(event.id, None)
             kind: SpanKind = "signal" if event.kind == "signal" else "condition"
@@ -212,7 +216,9 @@ class _Drawing:
         )
         before = self._pending.pop(event.id, None)
         if before is not None and before.until is not None:
-            self._draw_pause(event.id, before, began)
+            until = min(before.until, began)
+            self._add("retry", event.id, before.at, until)
+            self._draw_gap(event.id, max(before.at, until), began)
         else:
             self._draw_gap(event.id, since, began)
         error = "" if event.failure is None else f"{event.failure.type}: {event.failure.message}"[:300]
@@ -230,11 +236,6 @@ class _Drawing:
         if event.kind == "tried":
             self._pending[event.id] = event
 
-    def _draw_pause(self, operation: str, before: HistoryEvent, began: Instant) -> None:
-        until = min(before.until or began, began)
-        self._add("retry", operation, before.at, until)
-        self._draw_gap(operation, max(before.at, until), began)
-
     def _draw_gap(self, operation: str, since: Instant, until: Instant) -> None:
         """Draw that a run waited for a worker, if it was taken up between two moments."""
         if until <= since or self._claims[-1:] == [] or self._claims[-1].at <= since:
@@ -242,17 +243,6 @@ class _Drawing:
         taken = next((each.at for each in self._claims if since < each.at <= until), None)
         if taken is not None:
             self._add("worker", operation, since, taken)
-
-    def _draw_end(self, event: HistoryEvent) -> None:
-        begun = self._pending.pop(event.id, None)
-        if begun is None:
-            return
-        due = event.due
-        if begun.kind == "sleep":
-            due = begun.until
-        elif event.kind == "held" and event.value:
-            due = msgspec.json.decode(event.value, type=_Granted).granted_at
-        self._draw_wait(_BEGINNINGS.get(begun.kind, "condition"), event, begun.at, due)
 
     def _draw_wait(self, kind: SpanKind, event: HistoryEvent, since: Instant, due: Instant | None) -> None:
         """Draw a wait until that was there which it was for, and from then on the wait for a worker."""
@@ -314,27 +304,20 @@ _BAR: Final = 24
 
 def timeline_lines(timeline: Timeline, *, width: int = 100, most: int = MOST_SPANS) -> list[str]:
     """Return a timeline as lines of text that are no longer than ``width``: a summary, then the longest spans."""
-    lines = [f"{length(timeline.took)} in all: {', '.join(_shares(timeline)) or 'nothing yet'}"]
+    whole = timeline.took or 1.0
+    shares = [f"{length(took)} {kind} ({100 * took / whole:.0f} %)" for kind, took in timeline.seconds.items()]
+    lines = [f"{length(timeline.took)} in all: {', '.join(shares) or 'nothing yet'}"]
     chosen = {id(span) for span in sorted(timeline.spans, key=lambda span: -span.seconds)[:most]}
     for span in (span for span in timeline.spans if id(span) in chosen):
         when = length(seconds_between(timeline.began_at, span.began_at))
         took = f"{length(span.seconds)}{'...' if span.is_open else ''}"
-        about = " ".join(filter(None, (span.id, _about(span))))
+        attempt = f"attempt {span.attempt}" if span.attempt > 1 or (span.error and span.kind == "work") else ""
+        result = ", ".join(filter(None, (attempt, " ".join(span.error.split()))))
+        about = " ".join(filter(None, (span.id, result)))
         lines.append(f"  +{when:<9} {_bar(timeline, span)} {took:>10}  {span.kind:<9} {about}"[:width].rstrip())
     if len(timeline.spans) > most:
         lines.append(f"  and {len(timeline.spans) - most:,} shorter ones; --json shows all")
     return lines
-
-
-def _shares(timeline: Timeline) -> list[str]:
-    whole = timeline.took or 1.0
-    named = timeline.seconds.items()
-    return [f"{length(seconds)} {kind} ({100 * seconds / whole:.0f} %)" for kind, seconds in named]
-
-
-def _about(span: Span) -> str:
-    attempt = f"attempt {span.attempt}" if span.attempt > 1 or (span.error and span.kind == "work") else ""
-    return ", ".join(filter(None, (attempt, " ".join(span.error.split()))))
 
 
 def _bar(timeline: Timeline, span: Span) -> str:

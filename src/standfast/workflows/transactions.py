@@ -269,7 +269,7 @@ async def transaction(
     except DecodeError as problem:
         if event.failure is not None:
             raise
-        activation.differ(f"another type of result of transaction {operation!r}", str(problem))
+        activation.differ(f"another type of result of transaction {operation!r}", f"the declared one: {problem}")
         raise Unload from None
 
 

@@ -56,17 +56,14 @@ def is_model(kind: type) -> TypeGuard[type[_Model]]:
     return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
 
 
-def _by_alias(kind: type[_Model]) -> bool:
-    """Tell under which names a model reads what it has written."""
-    return all(each.serialization_alias in (None, each.validation_alias) for each in kind.model_fields.values())
-
-
 def _to_data(value: object) -> object:
     kind = type(value)
     if not is_model(kind):
         raise TypeError(f"objects of type {kind.__name__} cannot be stored; use a dataclass, a struct or plain data")
     try:
-        return cast("_Model", value).model_dump(mode="json", by_alias=_by_alias(kind), round_trip=True)
+        # Under those names by which the model reads what it has written.
+        by_alias = all(each.serialization_alias in (None, each.validation_alias) for each in kind.model_fields.values())
+        return cast("_Model", value).model_dump(mode="json", by_alias=by_alias, round_trip=True)
     except FAILURES as error:  # a model's own serializers may raise anything, and quote the value
         failure_of(error)
         raise TypeError(f"{kind.__name__} cannot be written: {type(error).__name__}") from None

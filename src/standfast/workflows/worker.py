@@ -588,6 +588,7 @@ class Worker:
 
     async def _poll_all(self) -> None:
         space, began = self._runtime.space, asyncio.get_running_loop().time()
+        await self._runtime.ensure_presence()  # others took it for dead: it is a worker also before it claims a run
         self._was_lucky = True
         found = await self._poll_ready()
         if self._tells_polls:

@@ -24,9 +24,9 @@ async def test_a_forked_child_holds_nothing_and_takes_nothing_away(gather: Gathe
     assert other.child.hear() == ["WouldWaitError"]
 
     assert said == {
-        "check": "ForkedError",
-        "guard": "ForkedError",
-        "hold": "ForkedError",
+        "check": "forked",
+        "guard": "forked",
+        "hold": "forked",
         "own": "WouldWaitError",
         "close": "worked",
         "status": "0",

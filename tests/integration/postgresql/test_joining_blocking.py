@@ -16,7 +16,7 @@ import pytest
 
 import standfast as sf
 from standfast import blocking
-from standfast.errors import RunNotFoundError, UnsuitableConnectionError
+from standfast.errors import InvalidArgumentError, RunNotFoundError
 from tests.fork_server import forked_exec
 from tests.integration.postgresql.joined import BLOCKING, Ground, RolledBackError, make_ground
 
@@ -96,11 +96,11 @@ def test_a_connection_for_an_event_loop_is_refused(ground: Ground, engine: block
 
     with asyncio.Runner() as runner:
         waiting = runner.run(opened())
-        with pytest.raises(UnsuitableConnectionError, match=r"standfast\.Engine"):
+        with pytest.raises(InvalidArgumentError, match=r"standfast\.Engine"):
             engine.start(ship, "o", connection=waiting)
         runner.run(waiting.close())
     with psycopg.connect(ground.server, autocommit=True) as committing:
-        with pytest.raises(UnsuitableConnectionError, match="transaction"):
+        with pytest.raises(InvalidArgumentError, match="transaction"):
             engine.start(ship, "o", connection=committing)
         with committing.transaction():
             assert engine.start(ship, "o", connection=committing).is_new

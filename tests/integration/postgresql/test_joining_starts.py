@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import standfast as sf
 from standfast.errors import (
     DeclarationError,
+    InvalidArgumentError,
     RunNotFoundError,
-    UnsuitableConnectionError,
     UnsuitableStoreError,
     WorkflowAlreadyExistsError,
 )
@@ -229,7 +229,7 @@ async def test_a_connection_without_a_transaction_is_refused(ground: Ground, eng
         isolated = await stack.enter_async_context(alchemy.connect())
 
         for connection in (plain, committing, isolated):
-            with pytest.raises(UnsuitableConnectionError, match="transaction"):
+            with pytest.raises(InvalidArgumentError, match="transaction"):
                 await engine.start(ship, "o", id="o", connection=connection)
 
     with pytest.raises(RunNotFoundError):
@@ -240,20 +240,20 @@ async def test_a_connection_to_another_database_is_refused(ground: Ground, engin
     """Be there a store of its own, or none."""
     elsewhere = Ground(f"{ground.server.rpartition('/')[0]}/postgres", ground.namespace)
     async with asyncpg_connection(elsewhere) as guested:
-        with pytest.raises(UnsuitableConnectionError, match="another database"):
+        with pytest.raises(InvalidArgumentError, match="another database"):
             await engine.start(ship, "o", connection=guested.connection)
 
     await (await open_store(elsewhere.url)).aclose()
     async with asyncpg_connection(elsewhere) as guested:
-        with pytest.raises(UnsuitableConnectionError, match="another database"):
+        with pytest.raises(InvalidArgumentError, match="another database"):
             await engine.start(ship, "o", connection=guested.connection)
 
 
 async def test_what_is_no_connection_is_refused(ground: Ground, engine: sf.Engine) -> None:
     """The error says what can be passed."""
-    with pytest.raises(UnsuitableConnectionError, match="asyncpg or psycopg"):
+    with pytest.raises(InvalidArgumentError, match="asyncpg or psycopg"):
         await engine.start(ship, "o", connection=object())
-    with psycopg.connect(ground.server) as blocking, pytest.raises(UnsuitableConnectionError, match="blocks"):
+    with psycopg.connect(ground.server) as blocking, pytest.raises(InvalidArgumentError, match="blocks"):
         await engine.start(ship, "o", connection=blocking)
 
 
@@ -276,7 +276,7 @@ async def test_a_user_without_privileges_is_told_how_to_get_them(ground: Ground,
                 if allowed:
                     assert (await engine.start(ship, "o", id="o", connection=connection)).is_new
                 else:
-                    with pytest.raises(UnsuitableConnectionError, match="grant_to"):
+                    with pytest.raises(InvalidArgumentError, match="grant_to"):
                         await engine.start(ship, "o", id="o", connection=connection)
             await connection.execute(f"SELECT {SCHEMA}.grant_to('{role}')")
     finally:
@@ -328,7 +328,7 @@ async def test_it_works_through_a_pooler(ground: Ground, pgbouncer_url: str) -> 
                 await connection.execute(ground.write("o"))
                 run = await engine.start(ship, "o", connection=connection)
             assert await run.result(timeout=20)
-            with pytest.raises(UnsuitableConnectionError, match="transaction"):
+            with pytest.raises(InvalidArgumentError, match="transaction"):
                 await engine.start(ship, "o", connection=connection)
     finally:
         await connection.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from standfast.errors import ForeignHandleError
+from standfast.errors import UnsuitableStoreError
 from standfast.stores import Commit, Put
 from standfast.stores.sqlite import backend as upkeep
 from tests.integration.sqlite.programs.dialogue import key
@@ -85,7 +85,7 @@ async def test_the_standard_library_cannot_connect_to_our_file(
     store = await opened(url)
     monkeypatch.chdir(path.parent)
 
-    with pytest.raises(ForeignHandleError, match="file of its own"):
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         CONNECTIONS[way](path)
 
     assert isinstance(await store.commit(Put(key("after"), b"")), Commit)
@@ -97,7 +97,7 @@ async def test_our_files_cannot_be_opened_plainly(path: Path, url: str, opened: 
     store = await opened(url)
     await store.commit(Put(key("before"), b""))
 
-    with pytest.raises(ForeignHandleError):
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         OPENINGS[way](path)
 
     assert isinstance(await store.commit(Put(key("after"), b"")), Commit)
@@ -121,7 +121,7 @@ async def test_a_closed_store_leaves_its_file_to_everyone(path: Path, url: str, 
     """Once the last handle is closed, the file may be opened again."""
     first, second = await opened(url), await opened(url)
     await first.aclose()
-    with pytest.raises(ForeignHandleError):
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         path.read_bytes()
 
     await second.aclose()
@@ -134,7 +134,7 @@ async def test_a_file_that_another_library_has_open_is_refused(path: Path, url: 
     await (await opened(url)).aclose()
     with closing(sqlite3.connect(path)) as theirs:
         theirs.execute("SELECT * FROM records").fetchall()
-        with pytest.raises(ForeignHandleError, match="descriptor"):
+        with pytest.raises(UnsuitableStoreError, match="descriptor"):
             await opened(url)
 
     assert isinstance(await (await opened(url)).commit(Put(key("after"), b"")), Commit)
@@ -170,14 +170,14 @@ def received(path: Path) -> Callable[[], None]:
         return functools.partial(os.close, socket.recv_fds(right, 1, 1)[1][0])
 
 
-async def refused_in_time(store: Store) -> ForeignHandleError:
+async def refused_in_time(store: Store) -> UnsuitableStoreError:
     """Commit until the search for strangers has found one."""
     async with asyncio.timeout(10):
         while True:
             try:
                 current = await store.read(key("counter"))
                 await store.commit(Put(key("counter"), b"", expected=current.version(key("counter"))))
-            except ForeignHandleError as problem:
+            except UnsuitableStoreError as problem:
                 return problem
 
 
@@ -197,10 +197,10 @@ async def test_a_stranger_that_slipped_in_is_found(
     problem = await refused_in_time(store)
 
     assert "descriptor" in str(problem)
-    with pytest.raises(ForeignHandleError):
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         await store.read(key("counter"))
-    close()
-    with pytest.raises(ForeignHandleError):  # its locks fell with that descriptor, so this handle is done for
+    close()  # its locks fell with that descriptor, so this handle is done for
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         await store.commit(Put(key("later"), b""))
     await store.aclose()
     assert isinstance(await (await opened(url)).commit(Put(key("later"), b"")), Commit)

@@ -31,10 +31,10 @@ def forked(start: Start, url: str, how: str, how_to_exit: str) -> tuple[Child, d
 
 @pytest.mark.parametrize(("how", "how_to_exit"), WAYS)
 def test_an_inherited_store_is_refused_and_a_new_one_works(url: str, start: Start, how: str, how_to_exit: str) -> None:
-    """In a forked child every use of the inherited store raises ForkedError; opening the same file anew works."""
+    """In a forked child every use of the inherited store raises StoreClosedError; opening the same file anew works."""
     _, said = forked(start, url, how, how_to_exit)
 
-    assert {name: said[name] for name in ATTEMPTS} == dict.fromkeys(ATTEMPTS, "ForkedError")
+    assert {name: said[name] for name in ATTEMPTS} == dict.fromkeys(ATTEMPTS, "forked")
     assert said["own"] == "worked"
     assert said["hint"] == "1", "the parent hears of what its child commits, as of any other process"
 
@@ -94,7 +94,7 @@ def test_a_fork_in_the_midst_of_a_transaction_harms_nobody(url: str, look: Look,
     """A child that was forked inside a transaction is refused the file; the parent's transaction is not disturbed."""
     parent = start("fork_inside", url)
 
-    assert parent.hear() == ["child", "ForkedError"]
+    assert parent.hear() == ["child", "forked"]
     assert parent.hear() == ["parent", "done"]
     assert sorted(look()["records"]) == ["test/later", "test/parent"]
 
@@ -105,7 +105,7 @@ def test_a_fork_beside_a_thread_that_it_did_not_wait_for_is_told_and_does_not_ha
     """A child whose parent was inside SQLite without a word of it is refused the file, in place of waiting for ever."""
     parent = start("fork_unseen", url)
 
-    assert parent.hear() == ["child", "ForkedError"]
+    assert parent.hear() == ["child", "forked"]
     assert parent.hear() == ["parent", "done"]
     assert sorted(look()["records"]) == ["test/parent"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import ForeignHandleError
+from standfast.errors import UnsuitableStoreError
 from standfast.stores.sqlite import locks as lifelines
 from standfast.stores.sqlite.file import opening_our_own
 
@@ -214,7 +214,7 @@ async def test_other_code_cannot_open_the_file(url: str, path: Path, opened: Ope
     """Closing it again would sever the lifeline of a living process, so opening it is refused."""
     await opened(url)
 
-    with pytest.raises(ForeignHandleError):
+    with pytest.raises(UnsuitableStoreError, match="file of its own"):
         path.with_name("store.db-alive").read_bytes()
 
 

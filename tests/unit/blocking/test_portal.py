@@ -8,6 +8,7 @@ import ctypes
 import gc
 import random
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from standfast import blocking
 from standfast.blocking import _portal as portal
+from standfast.blocking import hold as hold_module
 from standfast.blocking._portal import BackgroundCall, background, call
 from standfast.locks import Hold
 from tests.sizes import rounds
@@ -22,6 +24,7 @@ from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from standfast.blocking import Space
 
@@ -154,6 +157,37 @@ def test_an_interrupted_release_is_finished_before_the_interruption_is_raised(
 
     assert pressed[0]._is_over
     assert space.explain("m").holders == ()
+
+
+def test_an_interruption_at_any_line_of_entering_and_leaving_leaves_nothing_behind(space: Space) -> None:
+    """A signal handler raises wherever it is called; a lock that stayed would be renewed for as long as we live."""
+    number, is_done = 0, False
+    while not is_done:
+        with contextlib.suppress(Stopped):
+            _raise_at(number)
+            try:
+                with space.mutex("m").hold():
+                    pass
+                is_done = True
+            finally:
+                sys.settrace(None)
+        until(lambda: space.explain("m").holders == ())
+        number += 1
+    assert number > 50
+
+
+def _raise_at(number: int) -> None:
+    """Raise in this thread at a line of the blocking classes, or at the call of a function, counted from now on."""
+    left, files = iter(range(number)), (portal.__file__, hold_module.__file__)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in files or frame.f_code.co_name == "__del__":  # Python passes over those
+            return None
+        if event in ("call", "line") and next(left, None) is None:
+            raise Stopped
+        return trace
+
+    sys.settrace(trace)
 
 
 def test_an_impatient_user_need_not_wait_for_the_withdrawal(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,12 +111,31 @@ def test_the_module_is_the_command() -> None:
     assert shown.startswith("Usage: standfast [OPTIONS] COMMAND [ARGS]...")
 
 
+@pytest.mark.parametrize("group", ["", "cloudflare", "limits", "locks", "requests", "runs", "schedules"])
+async def test_the_list_of_commands_fits_into_80_columns(ask: Ask, group: str) -> None:
+    """Each says in one short sentence what it does; none is cut."""
+    listed = (await ask(*group.split(), "--help", COLUMNS="80")).stdout.partition("Commands:")[2].splitlines()
+    assert len(listed) > 1
+    assert not [line for line in listed if line.endswith("...")]
+
+
 @pytest.mark.parametrize("command", ["completion", "mcp", "run", "serve", "worker"])
 async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str) -> None:
     """Each on a line of its own, and nothing of how that is written."""
     shown = (await ask(command, "--help")).stdout
     assert "\\b" not in shown
     assert re.search(rf"^  (bash:  eval .*|standfast {command} \S.*)$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "command", ["audit", "locks list", "runs list", "schedules list", "status", "top --once", "workers"]
+)
+@pytest.mark.usefixtures("space")
+async def test_a_name_that_cannot_be_one_is_not_typed_as_it_should_be(ask: Ask, command: str) -> None:
+    """It has the same exit code everywhere, and the message says what is wrong."""
+    refused = await ask(*command.split(), "--namespace", "a\nb")
+    assert refused.exit_code == 2
+    assert "it must be 1 to 100 printable characters" in refused.stderr
 
 
 PERSON: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -73,6 +74,29 @@ async def test_what_is_told_at_once_is_written_together(space: Space) -> None:
     assert await writer.told() == list(range(100))
     assert len(writer.commits) == 3
     assert await last_number(space, writer.keys) == 100
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_events_are_written_where_tasks_begin_at_once(space: Space) -> None:
+    """An eager task that writes them may be over before it is known; the next event is written all the same."""
+    written, loop = list[int](), asyncio.get_running_loop()
+
+    async def write(extra_changes: ExtraChanges[int]) -> None:
+        """Hand them on without a wait, as a run does that commits them with its next record."""
+        written.append(len(extra_changes.keys))
+
+    keys, before = RequestKeys(space, "acme", "r-1"), loop.get_task_factory()
+    journal = EventJournal(space, keys, write, lambda: sf.clock.Instant(1), lambda _: None)
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 -- not in the oldest Python
+    try:
+        for number in range(3):
+            journal.emit("message", number)
+        async with asyncio.timeout(5):
+            await journal.flush()
+    finally:
+        loop.set_task_factory(before)
+
+    assert written == [1, 1, 1]
 
 
 async def test_a_journal_goes_on_after_what_lies_there(space: Space) -> None:

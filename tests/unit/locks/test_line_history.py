@@ -6,17 +6,19 @@ import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import standfast as sf
 from standfast.errors import InvalidArgumentError
 from standfast.locks.line_history import HISTORIES, KEPT, LineHistory
+from standfast.locks.locks import HELD_TOO_LONG, Holding
 from tests.fork_server import forked_exec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 KEPT_ALL = sf.KeyFamily("line-history-all", history=3)
@@ -99,6 +101,35 @@ async def test_a_hold_that_took_too_long_is_kept_as_expired(space: sf.Space) -> 
     [past] = await space.history("door")
 
     assert (past.end, past.ended_at) == ("expired", hold.since + 50_000)
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore", "mode lock"])
+@pytest.mark.parametrize("is_waited_for", [True, False])
+async def test_a_hold_that_its_process_gives_up_in_time_is_kept_as_expired(
+    space: sf.Space, kind: str, *, is_waited_for: bool
+) -> None:
+    """Also if the clock of the process is a moment ahead of the store's, as it is by the way of the answer."""
+    holds: dict[str, Callable[..., Holding]] = {
+        "mutex": space.mutex("door").hold,
+        "semaphore": space.semaphore("door", permits=1).hold,
+        "mode lock": partial(space.mode_lock("door", alone=("write",)).hold, "write"),
+    }
+    alone = holds[kind]
+    followers = list[asyncio.Task[None]]()
+
+    async def follow() -> None:
+        async with alone(owner="bob"):
+            pass
+
+    async with alone(owner="ann", max_hold="1 hour", on_lost="tell") as hold:
+        if is_waited_for:
+            followers.append(asyncio.create_task(follow()))
+            while not (await space.explain("door")).waiting:  # noqa: ASYNC110 -- the line itself is asked
+                await asyncio.sleep(0)
+        hold.lose(HELD_TOO_LONG)
+    await asyncio.gather(*followers)
+
+    assert [(each.owner, each.end) for each in await space.history("door")] == [("ann", "expired")]
 
 
 async def test_modes_and_weights_are_kept(space: sf.Space) -> None:

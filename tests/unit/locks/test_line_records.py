@@ -19,6 +19,7 @@ from standfast.locks.line_records import (
     LineView,
     LockSpec,
     Resize,
+    is_alive,
     name_of,
     presences_of,
 )
@@ -171,13 +172,13 @@ def test_a_known_front_moves_the_window_in_the_same_life_only(keys: LineKeys) ->
     assert shelf.view(LineFacts(life="another", front=20)).line.waiters[0].ticket == 0
 
 
-def test_the_dead_are_told_by_their_presence(keys: LineKeys) -> None:
+def test_the_dead_are_told_by_their_presence() -> None:
     """And those with a lease of their own by the time of the snapshot, at which it is over."""
-    view = Shelf(keys).view(LineFacts(dead=frozenset({"p.2"})))
-    assert view.is_alive(entry("a"))
-    assert not view.is_alive(entry("a", "p.2"))
-    assert not view.is_alive(structs.replace(entry("a"), anchor=Until(NOW)))
-    assert view.is_alive(structs.replace(entry("a"), anchor=Until(Instant(NOW + 1))))
+    facts = LineFacts(dead=frozenset({"p.2"}))
+    assert is_alive(facts, NOW, entry("a"))
+    assert not is_alive(facts, NOW, entry("a", "p.2"))
+    assert not is_alive(facts, NOW, structs.replace(entry("a"), anchor=Until(NOW)))
+    assert is_alive(facts, NOW, structs.replace(entry("a"), anchor=Until(Instant(NOW + 1))))
 
 
 def test_a_size_that_was_set_outlives_the_line(keys: LineKeys) -> None:

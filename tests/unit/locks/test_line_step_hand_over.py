@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from standfast.locks.line_records import (
     LineKeys,
     LineView,
     LockSpec,
+    is_alive,
+    ready_changes,
     step,
 )
 from standfast.locks.line_step import quick_step, runs_to_notify
@@ -65,10 +68,10 @@ def test_the_next_run_has_its_turn_the_short_way_as_the_long_way(keys: LineKeys)
         if quick is None:
             continue
         view = LineView(keys, seen, given, SITE, FACTS)
-        line, answers = step(view.line, [request], NOW, view.is_alive)
+        line, answers = step(view.line, [request], NOW, partial(is_alive, FACTS, NOW))
         assert (quick.line, (quick.answer,), quick.granted) == (line, answers, line.holders)
         assert {each.key: each for each in quick.changes} == {each.key: each for each in view.changes(line)}
-        assert quick.ready == view.ready(runs_to_notify(view.line, line, [request], answers))
+        assert quick.ready == ready_changes(view, runs_to_notify(view.line, line, [request], answers))
         taken += 1
     assert taken == 20
 

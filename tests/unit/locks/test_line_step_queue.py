@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,19 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.locks.line import Entry, Holder, OfPresence, OfRun, Rules, Until, Waiter
-from standfast.locks.line_records import Enter, Head, Leave, LineFacts, LineKeys, LineView, LockSpec, Request, step
+from standfast.locks.line_records import (
+    Enter,
+    Head,
+    Leave,
+    LineFacts,
+    LineKeys,
+    LineView,
+    LockSpec,
+    Request,
+    is_alive,
+    step,
+    wakes_after,
+)
 from standfast.locks.line_step import quick_step
 from tests.unit.locks.test_line_step_quick import keys, snapshot
 
@@ -63,11 +76,11 @@ def test_one_ticket_is_enough_to_join_a_queue_and_to_hand_over(keys: LineKeys, r
         seen = snapshot(keys, head, waiters)
         quick = quick_step(keys, structs.replace(seen, records=_only(seen.records, few)), few, SITE, FACTS, request_)
         view = LineView(keys, seen, every_key(keys), SITE, FACTS)
-        line, answers = step(view.line, [request_], NOW, view.is_alive)
+        line, answers = step(view.line, [request_], NOW, partial(is_alive, FACTS, NOW))
         assert quick is not None
         assert ((quick.answer,), quick.line.holders, quick.line.front) == (answers, line.holders, line.front)
         assert {each.key: each for each in quick.changes} == {each.key: each for each in view.changes(line)}
-        assert request_ is JOIN or list(quick.wakes) == list(view.wakes(line, ["a"]))
+        assert request_ is JOIN or list(quick.wakes) == list(wakes_after(view, line, ["a"]))
 
 
 def _only(records: dict[RecordKey, Record], few: frozenset[RecordKey]) -> dict[RecordKey, Record]:

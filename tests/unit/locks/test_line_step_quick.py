@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,9 @@ from standfast.locks.line_records import (
     Reap,
     Renew,
     Request,
+    is_alive,
     step,
+    wakes_after,
 )
 from standfast.locks.line_step import quick_step
 from standfast.scope import Scope, address_of
@@ -106,11 +109,11 @@ def test_the_short_way_ends_where_the_long_way_does(keys: LineKeys, spec: LockSp
         if quick is None:
             continue
         view = LineView(keys, seen, given, spec, facts)
-        line, answers = step(view.line, [request], NOW, view.is_alive)
+        line, answers = step(view.line, [request], NOW, partial(is_alive, facts, NOW))
         in_sight = structs.replace(line, waiters=line.waiters[-1:], horizon=quick.line.horizon)
         assert (quick.line, (quick.answer,)) == (in_sight, answers)
         assert {*map(repr, quick.changes)} == {*map(repr, view.changes(line))}
-        assert [*view.wakes(line, ["a"])] == [*quick.wakes] * (type(request) is Leave)
+        assert [*wakes_after(view, line, ["a"])] == [*quick.wakes] * (type(request) is Leave)
         assert {each.key: getattr(each, "value", b"") for each in quick.changes} == {
             each.key: getattr(each, "value", b"") for each in view.changes(line)
         }

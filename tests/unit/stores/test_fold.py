@@ -213,7 +213,7 @@ def test_one_choice_alone_is_folded_as_one_of_many() -> None:
         lapses = chance.choice((None, NOW, Instant(NOW + 1)))
         present = {key: Record(key, b"old", 3, lapses) for key in (A, B) if chance.random() < 0.5}
 
-        def first(prefix: RecordKey, without: Container[RecordKey], below: list[Record] = below) -> Record | None:
+        def first(prefix: RecordKey, without: Container[RecordKey] = (), below: list[Record] = below) -> Record | None:
             found = (each for each in below if each.key.startswith(prefix) and each.key not in without)
             return next(found, None)
 

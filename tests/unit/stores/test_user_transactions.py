@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from standfast.errors import UnsuitableConnectionError
+from standfast.errors import InvalidArgumentError
 from standfast.stores.user_transactions import Question, user_connection_of
 from standfast.stores.user_transactions import sqlstate_of as code_of
 
@@ -35,19 +35,19 @@ def test_an_asyncpg_connection_takes_numbered_parameters() -> None:
 
 def test_a_connection_to_another_kind_of_database_is_refused() -> None:
     """Before anything is sent to it."""
-    with pytest.raises(UnsuitableConnectionError, match="sqlite"):
+    with pytest.raises(InvalidArgumentError, match="sqlite"):
         user_connection_of(pretend("django", "BaseDatabaseWrapper", vendor="sqlite"))
     mysql = type("Dialect", (), {"name": "mysql"})
-    with pytest.raises(UnsuitableConnectionError, match="mysql"):
+    with pytest.raises(InvalidArgumentError, match="mysql"):
         user_connection_of(pretend("sqlalchemy", "Connection", dialect=mysql))
-    with pytest.raises(UnsuitableConnectionError, match="bound to no database"):
+    with pytest.raises(InvalidArgumentError, match="bound to no database"):
         user_connection_of(pretend("sqlalchemy", "Session", get_bind=lambda _: None))
 
 
 @pytest.mark.parametrize("other", [None, "postgresql://localhost", 7, object()])
 def test_what_is_no_connection_is_refused(other: object) -> None:
     """The error names what it got, and what can be passed."""
-    with pytest.raises(UnsuitableConnectionError, match="asyncpg or psycopg"):
+    with pytest.raises(InvalidArgumentError, match="asyncpg or psycopg"):
         user_connection_of(other)
 
 

@@ -106,6 +106,22 @@ def test_a_user_has_so_many_sessions_of_tools() -> None:
         pass
 
 
+def test_a_user_with_too_many_sessions_is_told_when_the_first_of_them_ends() -> None:
+    """A client that leaves without a word keeps its session until it was not used for long."""
+    now = [0.0]
+    sessions = Sessions(2, 100_000, 100.0, lambda: now[0])
+    for session in ("a", "b"):
+        sessions.opened(session, ADA)
+        now[0] += 10.0
+
+    with pytest.raises(TooManyRequestsError) as first, sessions.opening(ADA):
+        pass
+    with sessions.used("a"), pytest.raises(TooManyRequestsError) as second, sessions.opening(ADA):
+        pass
+
+    assert (first.value.retry_after, second.value.retry_after) == (80.0, 90.0)
+
+
 def test_sessions_of_those_who_left_without_a_word_are_forgotten() -> None:
     """Also if none of them ever had too many."""
     now = [0.0]

@@ -52,6 +52,23 @@ async def test_a_death_is_told_once_however_many_see_it() -> None:
         assert len([event for event in told if isinstance(event, WorkerDied)]) <= 2
 
 
+async def test_a_run_that_waits_because_workers_died_with_it_says_so() -> None:
+    """A worker drives one such run at a time; an operator would else look for a worker that is missing."""
+    async with WorkflowEnvironment([collects], linger=60) as env:
+        run = await env.start(collects, 1)
+        for _ in range(2):
+            await env.restart()
+            await env.settle()
+            await env.crash()
+        runtime = env.client.runtime
+        [(name, worker)] = (await workers_of(runtime.space)).items()
+        await reclaim(runtime, name, worker)
+
+        info = await run.info()
+
+    assert info.waits_for == "a worker that drives no other such run: 2 workers in a row died with it"
+
+
 async def test_a_worker_that_was_taken_for_dead_does_not_take_the_flag_of_its_run_away() -> None:
     """The flag is for whoever takes the run over; without it nobody would ever look at the run again."""
     async with WorkflowEnvironment([collects], linger=60) as env:

@@ -13,7 +13,7 @@ from standfast.errors import (
     DeclarationError,
     EngineCreateNameMismatchError,
     EngineNotOpenError,
-    ForkedError,
+    StoreClosedError,
     UnknownWorkflowError,
     UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
@@ -77,7 +77,7 @@ async def test_an_engine_is_refused_after_a_fork(url: str, monkeypatch: pytest.M
     async with engine(url) as opened:
         with monkeypatch.context() as patched:
             patched.setattr(liveness, "_generation", -1)  # as a child has another one
-            with pytest.raises(ForkedError, match="the engine"):
+            with pytest.raises(StoreClosedError, match="the engine: it was opened before this process was forked"):
                 await opened.get("a")
 
 

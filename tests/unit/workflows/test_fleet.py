@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import standfast as sf
 from standfast.clock import Instant
 from standfast.errors import DeclarationError
+from standfast.events import Event, PresenceLost
 from standfast.stores import Delete, Put
 from standfast.workflows.fleet import ABOUT, AboutWorker, about_key
 
@@ -55,6 +58,26 @@ async def test_a_limit_of_a_list_is_a_number() -> None:
         for limit in (0, True, "all"):
             with pytest.raises(DeclarationError):
                 await engine.workers(limit=limit)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- what is refused
+
+
+async def test_a_worker_that_was_taken_for_dead_is_listed_again() -> None:
+    """Though it has nothing to do: a machine that was suspended goes on, and others have cleared what it left."""
+    lost = asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, PresenceLost):
+            lost.set()
+
+    async with sf.open("memory://", lease=0.5, hooks=[hear]) as space, sf.Engine(space, workflows=[waits]) as engine:
+        [before] = await engine.workers()
+        key = space.key("presence", *before.id.split("."))
+        await space.commit(Delete(key, (await space.read(key)).version(key)))
+        await lost.wait()
+        async with asyncio.timeout(20):
+            while not (now := [each.id for each in await engine.workers() if each.is_alive]):  # noqa: ASYNC110 -- the list is asked
+                await asyncio.sleep(0)
+
+    assert now != [before.id]
 
 
 async def test_a_dead_worker_is_listed_until_its_runs_are_taken_over() -> None:

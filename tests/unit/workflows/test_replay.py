@@ -376,3 +376,4 @@ async def test_a_step_that_returns_another_type_is_told() -> None:
     fate = await go_on(returns_a_number, returns_a_word)
 
     assert (fate.how, "another type" in fate.recorded) == ("left", True)
+    assert fate.asked.startswith("the declared one: the result of 'worded' cannot be read")

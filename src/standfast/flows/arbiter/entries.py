@@ -86,19 +86,16 @@ class Supersession:
 
     async def run(self) -> None:
         """Ask, wait, and revoke. A store that does not answer is asked again."""
+        grace, loop = self._ask.rules.grace, asyncio.get_running_loop()
         while True:
             try:
                 if await self._look():
                     return
             except StandfastError:
                 await asyncio.sleep(LOOK_EVERY)
-            else:
-                await asyncio.sleep(self._pause())
-
-    def _pause(self) -> float:
-        """Return in how many seconds the next grace is over, or it is time to look."""
-        left = (at + self._ask.rules.grace - asyncio.get_running_loop().time() for at in self._asked.values())
-        return min((each for each in left if each > SHORTEST), default=LOOK_EVERY)
+            else:  # until the next grace is over
+                left = [at + grace - loop.time() for at in self._asked.values()]
+                await asyncio.sleep(min((each for each in left if each > SHORTEST), default=LOOK_EVERY))
 
     async def _look(self) -> bool:
         """Do what is to be done now; return True if the newcomer waits no longer."""
@@ -112,26 +109,20 @@ class Supersession:
             *(each for each in seen.waiters if each.ticket < own.ticket),
         )
         alike = [each for each in front if each.note == ask.action and each.owner != ask.id]
-        older = [each for each in alike if self._is_older(each, own.since)]
+        older = [
+            each for each in alike if not self.is_back or each.entry in self._asked or _entered_at(each) < own.since
+        ]
         newer = [each for each in alike if each not in older and each.is_alive and _entered_at(each) > own.since]
         if newer:
             await arbiter.stop_entry(ask.address, own, Stop(by=max(newer, key=_entered_at).owner))
             return True
-        await self._replace(older)
-        return False
-
-    def _is_older(self, other: ExplainedEntry, since: Instant) -> bool:
-        return not self.is_back or other.entry in self._asked or _entered_at(other) < since
-
-    async def _replace(self, older: Sequence[ExplainedEntry]) -> None:
-        """Ask those to stop whose place it takes, and revoke the grant of one that has had the time to."""
-        ask = self._ask
         others = [each for each in older if ask.rules.supersedes == "all" or isinstance(each, ExplainedWaiter)]
         await self._ask_to_stop([each for each in others if each.entry not in self._asked])
         for each in others:
             is_over = self._asked[each.entry] + ask.rules.grace <= asyncio.get_running_loop().time()
             if is_over and isinstance(each, ExplainedHolder):
-                await self._arbiter.lines.evict(ask.address, LINE_SPEC, each.entry)
+                await arbiter.lines.evict(ask.address, LINE_SPEC, each.entry)
+        return False
 
     async def _ask_to_stop(self, others: Sequence[ExplainedEntry]) -> None:
         arbiter, ask = self._arbiter, self._ask
@@ -139,21 +130,18 @@ class Supersession:
             return
         followed = await arbiter.stop_messages.followed(*(each.owner for each in others))
         for each in others:  # before any of them hears of it: then the newcomer's turn may come at once
-            self._note(each, followed.get(each.owner, ()))
+            known = {one.id for one in self.superseded}
+            before = (Superseded(one) for one in followed.get(each.owner, ()) if one not in known)
+            own = Superseded(each.owner, arbiter.packed_of(each.entry))
+            self.superseded = handed_over(*self.superseded, *before, own)
         await arbiter.stop_messages.note_followed(ask.id, tuple(each.id for each in self.superseded))
         for each in others:
             await arbiter.stop_entry(ask.address, each, Stop(by=ask.id))
             self._asked[each.entry] = asyncio.get_running_loop().time()
 
-    def _note(self, other: ExplainedEntry, followed: tuple[str, ...]) -> None:
-        known = {each.id for each in self.superseded}
-        before = (Superseded(each) for each in followed if each not in known)
-        own = Superseded(other.owner, self._arbiter.packed_of(other.entry))
-        self.superseded = handed_over(*self.superseded, *before, own)
-
 
 def _entered_at(each: ExplainedEntry) -> Instant:
-    """Return when one joined the line, and be it that it did so again since: by this all processes agree who is newer.
+    """Return when an entry joined the line, the last time if it did so again: so all processes agree which is newer.
 
     It is the store's time. Of two that joined in the same instant neither is newer, and the one behind waits.
     """
@@ -217,17 +205,23 @@ class TurnAcquisition:
             line = self._refused_by or Line(LINE_SPEC.rules)
             if not self._ask.rules.joins:
                 raise _rejected(self._ask, line) from None
-            self._check_nobody_to_join(line)
+            self._check_none_to_join(line)
         return await self._take_in_turn()
 
     async def _take_in_turn(self) -> tuple[HeldEntry, AcquireRequest]:
-        room = self._ask.rules.most_waiting
+        arbiter, ask = self._arbiter, self._ask
+        room = ask.rules.most_waiting
         for _ in range(TRIES):
             try:
                 return await self._acquire(room, waits=True)
-            except _LineFullError as full:
-                room = await self._look_closer(full.place)
-        raise ArbiterUnavailableError(f"the line of {self._ask.label} moves on too quickly")
+            except _LineFullError as full:  # as far as its tickets tell: count those that wait
+                most = ask.rules.most_waiting or 0
+                await LineEntries(arbiter.lines).reap(ask.address)  # the dead count for nothing
+                waiting = await count_waiting(arbiter.space, ask.address, most)
+                if waiting >= most:
+                    raise await arbiter.full(ask, waiting) from None
+                room = full.place + most - waiting
+        raise ArbiterUnavailableError(f"the line of {ask.label} moves on too quickly")
 
     async def _acquire(self, room: int | None, *, waits: bool) -> tuple[HeldEntry, AcquireRequest]:
         """Take a place, under an id of its own: what becomes of an earlier try has no say in this one."""
@@ -286,23 +280,20 @@ class TurnAcquisition:
                 return ()
             position = 0
             if isinstance(answer, Waiting):
-                if self._room is not None:  # it asks again, and may be back: that is known before anybody sees it there
+                if self._room is not None:  # it asks again, and may be back: noted before others see it there
                     self._room.is_back = True
-                self._check_may_wait(answer, seen, room)
+                if room is not None and answer.place >= room and not self._has_stood:  # one that was let in may stay
+                    raise _LineFullError(answer.place)
+                if self._ask.rules.joins:  # one to join may have come meanwhile
+                    line = LineEntries(self._arbiter.lines).line_in(self._ask.address, seen)
+                    if line is not None:
+                        self._check_none_to_join(line)
                 position = answer.place + 1
             return () if extra_changes is None else extra_changes.decide(position, seen)
 
         return ExtraChanges(() if extra_changes is None else extra_changes.keys, decide)
 
-    def _check_may_wait(self, answer: Waiting, seen: Snapshot, room: int | None) -> None:
-        if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
-            raise _LineFullError(answer.place)
-        if self._ask.rules.joins:  # one to join may have come meanwhile
-            line = LineEntries(self._arbiter.lines).line_in(self._ask.address, seen)
-            if line is not None:
-                self._check_nobody_to_join(line)
-
-    def _check_nobody_to_join(self, line: Line) -> None:
+    def _check_none_to_join(self, line: Line) -> None:
         for holder in line.holders:
             if holder.entry.note == self._ask.action and holder.entry.owner != self._ask.id:
                 entry = holder.entry
@@ -313,16 +304,6 @@ class TurnAcquisition:
                 entry = waiter.entry
                 is_run = isinstance(entry.anchor, OfRun)
                 raise JoinsError(RequestEntry(entry.owner, entry.note, entry.entered_at, is_run))
-
-    async def _look_closer(self, place: int) -> int:
-        """Return up to which place it may wait, after counting the waiters one by one."""
-        arbiter, ask = self._arbiter, self._ask
-        most = ask.rules.most_waiting or 0
-        await LineEntries(arbiter.lines).reap(ask.address)  # the dead count for nothing
-        waiting = await count_waiting(arbiter.space, ask.address, most)
-        if waiting >= most:
-            raise await arbiter.full(ask, waiting) from None
-        return place + most - waiting
 
 
 def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
@@ -380,8 +361,17 @@ class WatchedProcesses:
 
     async def have_lost_one(self) -> bool:
         """Look which there are; True: one that was there is not, or has died."""
-        known, self._lifelines = self._lifelines, await self._present()
-        return not known.keys() <= self._lifelines.keys() or self._has_died()
+        found: dict[str, str] = {}
+        start, end = self._space.key("presence").within()
+        while True:
+            page = await self._space.scan(start, end, limit=self._space.at_most(MOST_READ))
+            for key, record in page.records.items():
+                found[".".join(key.parts[3:])] = PRESENCES.decode(record.value).lifeline
+            if page.more is None:
+                break
+            start = page.more
+        known, self._lifelines = self._lifelines, found
+        return not known.keys() <= found.keys() or self._has_died()
 
     async def watch(self, length: float) -> None:
         """Wait for some seconds, or until one of them is seen to die."""
@@ -396,20 +386,9 @@ class WatchedProcesses:
     def _has_died(self) -> bool:
         return any(map(self._space.store.is_dead, self._lifelines.values()))
 
-    async def _present(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        start, end = self._space.key("presence").within()
-        while True:
-            page = await self._space.scan(start, end, limit=self._space.at_most(MOST_READ))
-            for key, record in page.records.items():
-                found[".".join(key.parts[3:])] = PRESENCES.decode(record.value).lifeline
-            if page.more is None:
-                return found
-            start = page.more
-
 
 async def reap_lines(space: Space, lines: Lines) -> None:
-    """Look at each line in which one waits, and let those fall whose process is gone."""
+    """Remove the entries of dead processes from each line in which a request waits."""
     start, end = space.key("ticket", KIND).within()
     while True:
         page = await space.scan(start, end, limit=1)
@@ -480,7 +459,7 @@ class StopMessages:
         return found
 
     async def note_followed(self, request_id: str, ids: tuple[str, ...]) -> None:
-        """Note what a request supersedes: for whichever process drives it, and for one that supersedes it in turn."""
+        """Note what a request supersedes, for its process, and for one that supersedes it in turn."""
         key = self._space.key("superseded", request_id)
 
         def decide(seen: Snapshot) -> Decision[None]:

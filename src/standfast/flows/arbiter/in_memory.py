@@ -45,7 +45,7 @@ from standfast.stores.protocol import Decision
 from standfast.workflows.records import RUN_STATES, RunKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from standfast.flows.arbiter.protocol import Address, OnServing, StopRun
@@ -319,7 +319,7 @@ class LocalTurn(Struct, eq=False):
     # --- being stopped -------------------------------------------------------------------------------------------
 
     def ask_to_stop(self, stop: Stop) -> None:
-        """Hear that it is to stop: one that waits leaves the line at once, one that runs is cancelled."""
+        """Stop it: if it waits, it leaves the line at once; if it runs, it is cancelled."""
         if self.stop is not None or self.has_left or self.finishing is not None:
             return
         self.stop = stop
@@ -349,7 +349,7 @@ class LocalTurn(Struct, eq=False):
         return True
 
     def lose(self, problem: StandfastError) -> None:
-        """Hear that this process may no longer admit anybody. One that runs keeps its place until it has ended."""
+        """Give up its turn: this process may admit none any more. If it runs, it keeps its place to its end."""
         if not self.is_at_front or self.cancellable is None:
             self._give_up(problem)
         elif self.finishing is None:
@@ -514,9 +514,15 @@ class SoleServer:
             raise
         finally:
             begun.cancel()
-        if keeping.done():
-            self._keeping = None
-            _raise(keeping, self._app)
+        if not keeping.done():
+            return
+        self._keeping, problem = None, keeping.exception()
+        if isinstance(problem, WouldWaitError | HoldTimeoutError):
+            raise NotTheSoleServerError(self._app, ", ".join(problem.holders)) from None
+        if isinstance(problem, StandfastError):
+            raise unavailable(problem) from problem
+        if problem is not None:
+            raise problem
 
     def check(self) -> Hold:
         """Return that it is held, or raise: then none may be admitted."""
@@ -556,7 +562,17 @@ class SoleServer:
                 await asyncio.sleep(PAUSE)
 
     async def _hold_once(self) -> None:
-        async with Holding(lines_of(self._space), self._request(), "tell") as hold:
+        is_first = not self._has_begun.is_set()
+        request = AcquireRequest(
+            f"the server of {self._app}",
+            ("server", self._app),
+            SERVER_SPEC,
+            self._space.lease,
+            "the local arbiter",
+            waits=not is_first or self._patience > 0,
+            timeout=self._patience if is_first and self._patience > 0 else None,
+        )
+        async with Holding(lines_of(self._space), request, "tell") as hold:
             self._hold = hold
             if self._has_begun.is_set():
                 self._found()
@@ -567,28 +583,6 @@ class SoleServer:
                 self._hold = None
                 if not self._is_closing:
                     self._lost()
-
-    def _request(self) -> AcquireRequest:
-        is_first = not self._has_begun.is_set()
-        return AcquireRequest(
-            f"the server of {self._app}",
-            ("server", self._app),
-            SERVER_SPEC,
-            self._space.lease,
-            "the local arbiter",
-            waits=not is_first or self._patience > 0,
-            timeout=self._patience if is_first and self._patience > 0 else None,
-        )
-
-
-def _raise(keeping: asyncio.Task[None], app: str) -> None:
-    problem = keeping.exception()
-    if isinstance(problem, WouldWaitError | HoldTimeoutError):
-        raise NotTheSoleServerError(app, ", ".join(problem.holders)) from None
-    if isinstance(problem, StandfastError):
-        raise unavailable(problem) from problem
-    if problem is not None:
-        raise problem
 
 
 # --- the local arbiter: lines in the memory of the sole server of an app, without a round trip to the store --------
@@ -684,7 +678,9 @@ class LocalArbiter:
         line = self._lines.get(ask.address)
         if line is None:
             if 2 * len(self._lines) >= self._most_keys:  # below, no tenant can have spent a share
-                self._keys_of.add(ask.address[1], ask.sharer, self._used())
+                lines = self._lines.items()
+                used = ((at[1], "" if each.holder is None else each.holder.ask.sharer) for at, each in lines)
+                self._keys_of.add(ask.address[1], ask.sharer, used)
             self._lines[ask.address] = RequestLine(turn)
             turn.is_at_front, turn.since = True, self._clock.wall()
             return turn
@@ -702,10 +698,6 @@ class LocalArbiter:
         turn.replaced = verdict.superseded
         return turn
 
-    def _used(self) -> Iterator[tuple[str, str]]:
-        for address, line in self._lines.items():
-            yield address[1], "" if line.holder is None else line.holder.ask.sharer
-
     def leave(self, turn: LocalTurn) -> None:
         """Take a place back. Doing it again, or when others stand in its line, changes nothing."""
         turn.has_left = True
@@ -718,14 +710,10 @@ class LocalArbiter:
             del self._lines[address]
             self._paces.pop(address, None)
         elif was_holder:
-            self._note_pace(turn)
+            took, pace = max(0.0, (self._clock.wall() - turn.since) / 1_000_000), self._paces.get(address)
+            self._paces[address] = took if pace is None else 0.8 * pace + 0.2 * took
         if following is not None:
             following.begin(self._clock.wall())
-
-    def _note_pace(self, turn: LocalTurn) -> None:
-        address, took = turn.ask.address, max(0.0, (self._clock.wall() - turn.since) / 1_000_000)
-        pace = self._paces.get(address)
-        self._paces[address] = took if pace is None else 0.8 * pace + 0.2 * took
 
     def holder_of(self, address: Address) -> tuple[str, Instant]:
         """Return who has a key, and since when; nothing, if it is free."""
@@ -879,7 +867,7 @@ class LocalArbiter:
         return self._stop_run is not None
 
     def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` to its end, whichever caller is cancelled meanwhile."""
+        """Run ``work`` to its end, also if its caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from standfast.flows.arbiter.protocol import Address, Ask, QueueRules, StopRun
+    from standfast.flows.arbiter.protocol import Address, Ask, StopRun
     from standfast.keys import RecordKey
     from standfast.locks.entry import AcquireRequest, Answer, HeldEntry, Holder
     from standfast.locks.heartbeat import Presence
@@ -174,7 +174,7 @@ class SharedTurn:
         self._arbiter.entries.track(self.ask.address, self.entry_id, self)
 
     def lose(self, reason: str) -> None:  # noqa: ARG002 -- as a line says it; what it ends with is told by its word
-        """Hear that the turn is in other hands."""
+        """Note that the turn is in other hands."""
         if self.finishing is None:
             self.is_lost = True
             self.cancellable.cancel()
@@ -182,7 +182,7 @@ class SharedTurn:
     # --- being stopped -------------------------------------------------------------------------------------------
 
     def ask_to_stop(self, stop: Stop) -> None:
-        """Hear why it is to stop. From now on it commits nothing."""
+        """Note why it is to stop. From now on it commits nothing."""
         if self.stop is None and self.finishing is None and not self.has_left:
             self.stop, self.is_lost = stop, True
             if self.ask.on_stop is not None:
@@ -461,9 +461,11 @@ class SharedArbiter:
     def standings(self, ask: Ask) -> tuple[Standing, ...]:
         """Return the line that a durable run of this request stands in."""
         rules = ask.rules
-        most = rules.most_waiting if rules.waits else None
-        ttl = rules.budget if rules.waits else None
-        return (Standing(ask.address, KIND, 1, _on_limit(rules), ask.label, most, ttl, note=ask.action),)
+        if not rules.waits:
+            return (Standing(ask.address, KIND, 1, "reject", ask.label, note=ask.action),)
+        on_limit = JOIN_ALIKE if rules.joins else "queue"
+        most, ttl = rules.most_waiting, rules.budget
+        return (Standing(ask.address, KIND, 1, on_limit, ask.label, most, ttl, note=ask.action),)
 
     async def start(self, ask: Ask, begin: Callable[[], Awaitable[T]]) -> T:
         """Start a durable run, which stands in the line itself; let it supersede others if it is to."""
@@ -471,33 +473,28 @@ class SharedArbiter:
         try:
             begun = await begin()
         except WorkflowConcurrencyLimitExceededError as full:
-            raise await self._refusal(ask, full) from None
+            if full.waiting:
+                raise await self.full(ask, full.waiting) from None
+            is_run = full.holder_is_run
+            raise RequestRejectedError(ask.label, full.holder, full.since, holder_is_durable=is_run) from None
         except StoreError as problem:
             raise unavailable(problem) from problem
         if ask.rules.supersedes != "none":
             self.own(Supersession(self, ask).run())
         return begun
 
-    async def _refusal(
-        self, ask: Ask, full: WorkflowConcurrencyLimitExceededError
-    ) -> RequestRejectedError | QueueFullError:
-        if not full.waiting:
-            is_run = full.holder_is_run
-            return RequestRejectedError(ask.label, full.holder, full.since, holder_is_durable=is_run)
-        return await self.full(ask, full.waiting)
-
     async def full(self, ask: Ask, waiting: int) -> QueueFullError:
-        """Return what one is told that may not wait: after how many seconds to try again, and who has the key."""
+        """Return the error of a request that may not wait: after how many seconds to try again, and who has the key."""
         pace, holder, since = await self._seen(ask)
         return QueueFullError(ask.label, waiting, min(SLOWEST, max(1.0, pace * waiting)), holder, since)
 
     async def late(self, ask: Ask) -> QueueTimeoutError:
-        """Return what one is told whose turn did not come in time."""
+        """Return the error of a request whose turn did not come in time."""
         _, holder, since = await self._seen(ask)
         return QueueTimeoutError(ask.label, ask.rules.budget or 0.0, holder, since)
 
     async def _seen(self, ask: Ask) -> tuple[float, str, Instant]:
-        """Return how quickly a line moves, who has its turn and since when, as far as that can be found out soon."""
+        """Return the pace of a line, who has its turn and since when; empty if the store does not answer soon."""
         try:
             async with asyncio.timeout(LOOK_EVERY):
                 line = await self.look(ask.address)
@@ -612,9 +609,3 @@ class SharedArbiter:
 def who_of(entry: ExplainedEntry) -> RequestEntry:
     """Return one in a line as a request."""
     return RequestEntry(entry.owner, entry.note, entry.since, is_durable=entry.run is not None)
-
-
-def _on_limit(rules: QueueRules) -> str:
-    if not rules.waits:
-        return "reject"
-    return JOIN_ALIKE if rules.joins else "queue"

@@ -41,7 +41,7 @@ Address: TypeAlias = tuple[str, ...]
 
 
 def unavailable(problem: Exception) -> ArbiterUnavailableError:
-    """Return what callers are told if turns cannot be decided. Where the store lies is not told."""
+    """Return the error for callers if turns cannot be decided. It does not name the store."""
     kind = type(problem).__name__
     return ArbiterUnavailableError(f"the store fails ({kind})" if isinstance(problem, StoreError) else str(problem))
 
@@ -63,7 +63,7 @@ class OnServing(Protocol):
     """Told when this process is no longer the sole server, and when it is again."""
 
     def __call__(self, *, is_serving: bool) -> None:
-        """Hear which of the two it is."""
+        """Note which of the two it is."""
         ...
 
 
@@ -75,7 +75,7 @@ class QueueRules(Struct, frozen=True):
     """How a request behaves in a line; :func:`queue_rules_of` derives it from a policy.
 
     Attributes:
-        waits: Whether to stand in line; otherwise it is refused while anybody holds or waits.
+        waits: Whether to stand in line; otherwise it is refused while another one holds or waits.
         budget: How many seconds it waits for its turn; None: as long as it takes.
         most_waiting: How many may wait in the line before it; None: any number.
         supersedes: Whose place it takes. Requests of other actions are never superseded: it queues behind them.

@@ -310,23 +310,20 @@ class ObjectSocket:
     async def _read(self) -> None:
         try:
             async for message in self._ws:
-                if message.type is aiohttp.WSMsgType.BINARY:
-                    self._take(message.data)
-                elif self._pongs:
-                    pong = self._pongs.pop(0)
-                    if not pong.done():
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    pong = self._pongs.pop(0) if self._pongs else None
+                    if pong is not None and not pong.done():
                         pong.set_result(None)
+                    continue
+                number, reply = unpack(message.data)
+                if not number:
+                    self._heard(reply.take(int(reply.fields[0])) if reply.status == "message" else None)
+                elif (answer := self._waiting.get(number)) is not None and not answer.done():
+                    answer.set_result(reply)
         except (aiohttp.ClientError, ConnectionError, ValueError):
             pass
         finally:
             self.lose()
-
-    def _take(self, data: bytes) -> None:
-        number, reply = unpack(data)
-        if not number:
-            self._heard(reply.take(int(reply.fields[0])) if reply.status == "message" else None)
-        elif (answer := self._waiting.get(number)) is not None and not answer.done():
-            answer.set_result(reply)
 
     def lose(self) -> None:
         """Give it up: what is waited for is not known."""
@@ -423,25 +420,25 @@ class ObjectSockets:
             return socket
         async with self._dialing.setdefault(namespace, asyncio.Lock()):
             socket = self._open.get(namespace)
-            if socket is None or socket.is_lost:
-                socket = await self._dial(namespace)
-            return socket
-
-    async def _dial(self, namespace: bytes) -> ObjectSocket:
-        if self._is_closed:
-            raise StoreClosedError(self._options.name, "it was closed; open a new one")
-        await self._backoff.wait(self._options.timeout)
-        try:
-            ws = await self._connect(namespace)
-        except StoreError:
-            self._backoff.failed()
-            raise
-        self._backoff.succeeded()
-        socket = self._open[namespace] = ObjectSocket(ws, self._options.name, self._options.timeout, self._heard)
-        socket.seen = self._seen.get(namespace, 0)
-        socket.when_lost(lambda: self._note_loss(namespace, socket))
-        self._close_idle(socket)
-        return socket
+            if socket is not None and not socket.is_lost:
+                return socket
+            if self._is_closed:
+                raise StoreClosedError(self._options.name, "it was closed; open a new one")
+            await self._backoff.wait(self._options.timeout)
+            try:
+                ws = await self._connect(namespace)
+            except StoreError:
+                self._backoff.failed()
+                raise
+            self._backoff.succeeded()
+            opened = self._open[namespace] = ObjectSocket(ws, self._options.name, self._options.timeout, self._heard)
+            opened.seen = self._seen.get(namespace, 0)
+            opened.when_lost(lambda: self._note_loss(namespace, opened))
+            idle = [(name, each) for name, each in self._open.items() if each.is_idle and each is not opened]
+            for name, each in idle[: max(0, len(idle) - MOST_IDLE)]:
+                del self._open[name]
+                self._close_soon(each)
+            return opened
 
     async def _connect(self, namespace: bytes) -> aiohttp.ClientWebSocketResponse:
         try:
@@ -458,12 +455,6 @@ class ObjectSockets:
             self._close_soon(socket)
             if not self._is_closed:
                 self._lost(namespace)
-
-    def _close_idle(self, used: ObjectSocket) -> None:
-        idle = [(namespace, each) for namespace, each in self._open.items() if each.is_idle and each is not used]
-        for namespace, each in idle[: max(0, len(idle) - MOST_IDLE)]:
-            del self._open[namespace]
-            self._close_soon(each)
 
     def _close_soon(self, socket: ObjectSocket) -> None:
         task = asyncio.get_running_loop().create_task(socket.aclose())

@@ -102,9 +102,11 @@ class CloudflareServer(ServerDefaults):
         if reply.status == "refused":
             at, places = reply.fields
             keys: Sequence[RecordKey] = tuple(intent.guards)
-            return WriteRefused(
-                Instant(at), {keys[int(index)]: _record(keys[int(index)], place, reply) for index, *place in places}
-            )
+            lost: dict[RecordKey, Record | None] = {}
+            for index, *place in places:
+                key = keys[int(index)]
+                lost[key] = _there(key, place, reply) if place else None
+            return WriteRefused(Instant(at), lost)
         if reply.status == "stale":
             return WriteRefused(Instant(reply.fields[0]), {}, stale=True)
         if reply.status == "closed":
@@ -267,10 +269,6 @@ def _there(key: RecordKey, place: Sequence[Any], reply: Reply) -> Record:
     return Record(key, reply.take(length), version, None if expires_at is None else Instant(expires_at))
 
 
-def _record(key: RecordKey, place: Sequence[Any], reply: Reply) -> Record | None:
-    return _there(key, place, reply) if place else None
-
-
 # --- topics: each object knows what its sockets listen to, and has a generation of its own --------------------------
 #
 # A handle counts the generations that it meets as one: it grows whenever that of any namespace has changed.
@@ -332,7 +330,10 @@ class ObjectTopics:
 
     async def subscribe(self, all_topics: frozenset[bytes]) -> None:
         """Let the objects know what is listened to, where that has changed or the connection has."""
-        mine = _by_namespace(all_topics)
+        by_namespace: dict[bytes, set[bytes]] = {}
+        for topic in all_topics:
+            by_namespace.setdefault(RecordKey.from_encoded(topic).namespace, set()).add(topic)
+        mine = {namespace: frozenset(topics) for namespace, topics in by_namespace.items()}
         gone, self._mine = self._mine.keys() - mine.keys(), mine
         for namespace in gone:
             await self._tell(namespace, frozenset())
@@ -392,13 +393,6 @@ class ObjectTopics:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-
-def _by_namespace(topics: Iterable[bytes]) -> dict[bytes, frozenset[bytes]]:
-    found: dict[bytes, set[bytes]] = {}
-    for topic in topics:
-        found.setdefault(RecordKey.from_encoded(topic).namespace, set()).add(topic)
-    return {namespace: frozenset(each) for namespace, each in found.items()}
 
 
 # --- transfer: all objects of a store ------------------------------------------------------------------------------

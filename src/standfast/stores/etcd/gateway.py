@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import aiohttp
 import msgspec
@@ -33,9 +33,6 @@ from standfast.stores.address import Address, tls_error
 from standfast.stores.remote.connection import ConnectBackoff
 from standfast.stores.remote.liveness import take_grace
 from standfast.stores.remote.service_time import ServiceTime, shared_time
-
-if TYPE_CHECKING:
-    from standfast.clock import Instant
 
 T = TypeVar("T", bound="EtcdReply")
 
@@ -416,7 +413,9 @@ class EtcdConnection:
                 unreachable = unreachable + 1 if refused.is_unreachable else 0
                 if loop.time() + pause >= deadline or unreachable >= len(self.options.urls):
                     self._backoff.failed()
-                    raise self._in_the_end(refused, is_unknown=writes and doubtful) from refused.problem.__cause__
+                    error = refused.problem
+                    is_unknown = writes and doubtful
+                    raise (OutcomeUnknownError(self.name, error.problem) if is_unknown else error) from error.__cause__
                 if not refused.is_unreachable:
                     await asyncio.sleep(pause)
                     pause, patience = min(pause * 2, LONGEST_PAUSE), patience * 2
@@ -424,9 +423,6 @@ class EtcdConnection:
             self._backoff.succeeded()
             self._check(answer.header, floor if kind[0].startswith("/v3/kv/") else 0)
             return answer
-
-    def _in_the_end(self, refused: RefusedError, *, is_unknown: bool) -> StoreError:
-        return OutcomeUnknownError(self.name, refused.problem.problem) if is_unknown else refused.problem
 
     def _check(self, header: EtcdHeader, floor: int) -> None:
         """Notice a cluster that was restored from a backup, or is another one: what was acknowledged may be gone.
@@ -496,7 +492,8 @@ class EtcdConnection:
             data = BytesIO(body) if len(body) > _PIECE else body
             url = f"{self.member}{path}"
             async with self._session.post(url, data=data, headers=self._headers(), timeout=limits) as response:
-                self._learn_time(response.headers.get("Date", ""), sent)
+                if date := response.headers.get("Date"):
+                    self.time.learn(date, sent)
                 return response.status, await response.read()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientSSLError) as error:
             problem = _unreachable(error, self.name, self.member)
@@ -505,10 +502,6 @@ class EtcdConnection:
             text = "no answer came in time" if isinstance(error, TimeoutError) else "the connection broke"
             problem = StoreUnavailableError(self.name, f"{self.member.partition('://')[2]}: {text}")
             raise RefusedError(problem, is_certain=False) from error
-
-    def _learn_time(self, date: str, sent: Instant) -> None:
-        if date:
-            self.time.learn(date, sent)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}

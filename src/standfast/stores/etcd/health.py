@@ -96,8 +96,6 @@ class EtcdHealth:
         try:
             request = {"key": b"\0", "revision": revision, "count_only": True, "serializable": True}
             await self._connection.ask(RANGE, request)
-        except CompactedError:
-            return ""
-        except StoreUnavailableError:
+        except (CompactedError, StoreUnavailableError):
             return ""
         return "its history is never compacted, so it grows until it is full; set --auto-compaction-retention=5m"

@@ -150,7 +150,7 @@ class EtcdLivenessSession:
         return {number for number, each in found if max(0, each.grantedTTL - SILENT) > each.TTL}
 
     async def aclose(self) -> None:
-        """Give the lease up, so that everyone sees at once that this process is gone."""
+        """Give the lease up, so that other processes see at once that this one is gone."""
         if self._keeping is None:
             return
         self._keeping.cancel()

@@ -26,7 +26,7 @@ from standfast.stores.protocol import ABSENT, Record
 from standfast.stores.remote.server import Landed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from standfast.stores.remote.server import Intent, Message, Row
 
@@ -329,12 +329,18 @@ def intent_txn(
         revision = there.revision if there is not None else 0
         compare.append(is_at(place, revision))
         failure.append(get(place, newer_than=revision))
-    pulses = _created_pulses(keys, intent) if intent.exact else ()
-    if pulses:
+    pulses: dict[bytes, None] = {}
+    if intent.exact:
+        pulses = {keys.pulse(row.key): None for row in intent.puts if intent.guards[row.key] == ABSENT}
         reserved_at = (intent.exact[0] >> PLACES) - ground.base
         compare.extend(is_not_after(pulse, reserved_at) for pulse in pulses)
     success = [put(attempt, landed_attempt(intent, ground.base, at, ground.token)), get(keys.generation)]
-    success.extend(_changes(keys, intent, ground.base))
+    for row in intent.puts:
+        success.append(put(keys.record(row.key), row_value(row, ground.base, intent.exact)))
+        if row.expires_at is not None:
+            success.append(put(keys.expiry(row.key, row.expires_at), b""))
+    success.extend(delete(keys.record(key)) for key in intent.deletes)
+    success.extend(put(pulse, b"") for pulse in {keys.pulse(key): None for key in intent.deletes})
     room = max(0, most - len(success))
     success.extend(
         put(keys.topic(message.topic), message_value(message, ground.base, intent.exact))
@@ -342,22 +348,6 @@ def intent_txn(
     )
     request = {"compare": compare, "success": success, "failure": failure}
     return IntentTxn(request, intent.messages[room:], bool(pulses))
-
-
-def _created_pulses(keys: EtcdKeys, intent: Intent) -> Iterable[bytes]:
-    return {keys.pulse(row.key): None for row in intent.puts if intent.guards[row.key] == ABSENT}
-
-
-def _changes(keys: EtcdKeys, intent: Intent, base: int) -> list[Operation]:
-    changes: list[Operation] = []
-    for row in intent.puts:
-        changes.append(put(keys.record(row.key), row_value(row, base, intent.exact)))
-        if row.expires_at is not None:
-            changes.append(put(keys.expiry(row.key, row.expires_at), b""))
-    if intent.deletes:
-        changes.extend(delete(keys.record(key)) for key in intent.deletes)
-        changes.extend(put(pulse, b"") for pulse in {keys.pulse(key): None for key in intent.deletes})
-    return changes
 
 
 def removals(keys: EtcdKeys, expired: Sequence[KeyValue]) -> Operation:

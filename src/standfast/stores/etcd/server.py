@@ -54,7 +54,7 @@ from standfast.stores.etcd.subscriber import EtcdSubscriber
 from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot, StoreMeasure
 from standfast.stores.remote.liveness import join_liveness
 from standfast.stores.remote.server import Audience, Landed, ServerDefaults, WriteRefused, Written
-from standfast.stores.remote.service_time import SLACK
+from standfast.stores.remote.service_time import sharpen
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.etcd.gateway import EtcdOptions, KeyValue, TxnReply
-    from standfast.stores.etcd.records import EtcdAttempt, Operation
+    from standfast.stores.etcd.records import Operation
     from standfast.stores.protocol import Record
     from standfast.stores.remote.server import Intent, Listener, Message
 
@@ -84,9 +84,6 @@ REMEMBERED: Final = 20_000
 """How many keys a handle knows the revision of. A version that it does not know is looked at before it is compared."""
 
 ASKED_FOR_TIME: Final = 5
-ASK_EVERY: Final = 0.01
-SHARPENED_WITHIN: Final = 2.0
-SHARP: Final = 4 * SLACK / MICROSECONDS
 
 ATTEMPTS_KEPT: Final = 7 * 86_400 * MICROSECONDS
 LISTENERS_LIVE: Final = 60 * MICROSECONDS
@@ -144,8 +141,9 @@ class EtcdServer(ServerDefaults):
         connection = EtcdConnection(options)
         try:
             await check_members(connection, hooks)
-            store = await _prepare(connection, EtcdKeys(options.prefix))
-            await _sharpen(connection, EtcdKeys(options.prefix))
+            keys = EtcdKeys(options.prefix)
+            store = await _prepare(connection, keys)
+            await sharpen(connection.time, options.shortest_lease, lambda: _probe(connection, keys))
             if options.lifeline:
                 options = structs.replace(options, grace=await grace_of(connection))
             server = cls(options, connection, store, hooks)
@@ -186,7 +184,7 @@ class EtcdServer(ServerDefaults):
             pins = self._pins(intent, now)
             if pins is None or not in_window(now, intent.after, intent.before):
                 seen = await self.read(list(intent.guards))
-                lost = {key: seen.get(key) for key, guard in intent.guards.items() if seen.version(key) != guard}
+                lost = intent.lost(seen)
                 if lost or not in_window(seen.at, intent.after, intent.before):
                     return WriteRefused(seen.at, lost)
                 continue
@@ -223,9 +221,13 @@ class EtcdServer(ServerDefaults):
         if answer.succeeded:
             return await self._written(intent, answer, txn.unsent, now)
         found = [each.found for each in answer.responses]
-        attempt = _attempt_of(found[ATTEMPT])
+        attempt = read_attempt(found[ATTEMPT].kvs[0]) if found[ATTEMPT].kvs else None
         if attempt is not None and attempt.number >= intent.number:
-            return self._own_attempt(intent, attempt, token)
+            if attempt.landed is None or (attempt.number, attempt.token) != (intent.number, token):
+                problem = f"attempt {intent.handle}.{intent.number} was settled as never written"
+                raise AttemptClosedError(self.name, problem)
+            self._attempts[intent.handle] = attempt.number, attempt.revision
+            return Written(attempt.landed.at, attempt.landed.versions)  # its first answer was lost; it was sent again
         counted = self._attempts[intent.handle] = (0, 0) if attempt is None else (attempt.number, attempt.revision)
         is_ground_new = ground.attempt_revision != counted[1]
         if found[STORE].kvs[:1] and found[STORE].kvs[0].mod_revision != ground.store_revision:
@@ -249,13 +251,6 @@ class EtcdServer(ServerDefaults):
             with contextlib.suppress(StoreError):  # then polling finds it
                 await self.send(unsent)
         return Written(now, versions, _revision_of(answer.responses[GENERATION].found))
-
-    def _own_attempt(self, intent: Intent, attempt: EtcdAttempt, token: bytes) -> Written:
-        """Return what this very attempt has written: its first answer was lost, and it was sent again."""
-        if attempt.landed is not None and (attempt.number, attempt.token) == (intent.number, token):
-            self._attempts[intent.handle] = attempt.number, attempt.revision
-            return Written(attempt.landed.at, attempt.landed.versions)
-        raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was settled as never written")
 
     def _lost(self, intent: Intent, found: Sequence[RangeReply], now: Instant) -> dict[RecordKey, Record | None]:
         """Return the present records where guards did not hold, and remember what is there."""
@@ -501,10 +496,6 @@ class EtcdServer(ServerDefaults):
 MOST_SCANNED: Final = 2_000
 
 
-def _attempt_of(found: RangeReply) -> EtcdAttempt | None:
-    return read_attempt(found.kvs[0]) if found.kvs else None
-
-
 def _revision_of(found: RangeReply) -> int:
     return found.kvs[0].mod_revision if found.kvs else 0
 
@@ -527,15 +518,6 @@ def _topics_of(listeners: Iterable[KeyValue], now: Instant) -> frozenset[bytes]:
 async def _probe(connection: EtcdConnection, keys: EtcdKeys) -> RangeReply:
     """Learn the time, and the revision."""
     return await connection.ask(RANGE, {"key": keys.store, "count_only": True})
-
-
-async def _sharpen(connection: EtcdConnection, keys: EtcdKeys) -> None:
-    """Where leases may be short, ask for the time around the turn of a second, until it is known well enough."""
-    goal = max(connection.options.shortest_lease / 4, SHARP)
-    deadline = monotonic() + SHARPENED_WITHIN
-    while connection.time.error > goal and monotonic() < deadline:
-        await asyncio.sleep(ASK_EVERY)
-        await _probe(connection, keys)
 
 
 async def _prepare(connection: EtcdConnection, keys: EtcdKeys) -> EtcdFacts:

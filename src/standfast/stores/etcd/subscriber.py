@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import aiohttp
 import msgspec
@@ -114,7 +114,12 @@ class EtcdSubscriber:
     async def _watch(self) -> None:
         """Watch all topics until the stream breaks: writes and reads meet that too, and report it."""
         topics = tuple(self._starts.items())
-        requests = [self._request(number, topic, start) for number, (topic, start) in enumerate(topics, 1)]
+        requests: list[bytes] = []
+        for number, (topic, start) in enumerate(topics, 1):
+            request: dict[str, Any] = {"key": self._keys.topic(topic), "watch_id": number, "filters": ["NODELETE"]}
+            if start:
+                request["start_revision"] = start
+            requests.append(_encode({"create_request": request}))
         self._waiting = set(self._starts)
         try:
             async with asyncio.timeout(self._connection.options.timeout):
@@ -126,10 +131,6 @@ class EtcdSubscriber:
             if self._stream is not None:
                 self._stream.close()
                 self._stream = None
-
-    def _request(self, number: int, topic: bytes, start: int) -> bytes:
-        request = {"key": self._keys.topic(topic), "watch_id": number, "filters": ["NODELETE"]}
-        return _encode({"create_request": request | {"start_revision": start} if start else request})
 
     async def _hear(self, stream: aiohttp.ClientResponse, topics: list[bytes]) -> None:
         left = b""

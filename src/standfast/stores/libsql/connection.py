@@ -31,7 +31,6 @@ from standfast.stores.libsql.hrana import (
     Cell,
     HranaBatch,
     HranaFailure,
-    HranaReply,
     closing,
     read_entry,
     read_failure,
@@ -343,17 +342,6 @@ class LibsqlConnection:
         raise AssertionError
 
     async def _run(self, batch: HranaBatch) -> BatchResults | HranaFailure:
-        reply = await self._ask(batch)
-        answer = reply.batch()
-        if isinstance(answer, BatchResults):
-            self._streams.put(reply.baton, reply.base_url)
-            return answer
-        if reply.baton is not None:  # it ended half-way, perhaps in a transaction that would keep others waiting
-            with contextlib.suppress(StoreError):
-                await self._post("pipeline", closing(reply.baton))
-        return answer
-
-    async def _ask(self, batch: HranaBatch) -> HranaReply:
         baton, close = self._streams.take(), not self._streams.is_left_open()
         status, body = await self._post("pipeline", batch.encoded(baton, close=close))
         if status != OK and baton is not None and is_expired_stream(status, read_failure(body)):
@@ -368,7 +356,13 @@ class LibsqlConnection:
             failure = read_failure(body)
             certain = refusal(status, failure, self._name)
             raise certain or OutcomeUnknownError(self._name, f"the server answered HTTP {status}: {failure.message}")
-        return reply
+        answer = reply.batch()
+        if isinstance(answer, BatchResults):
+            self._streams.put(reply.baton, reply.base_url)
+        elif reply.baton is not None:  # it ended half-way, perhaps in a transaction that would keep others waiting
+            with contextlib.suppress(StoreError):
+                await self._post("pipeline", closing(reply.baton))
+        return answer
 
     # --- rows one by one -------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class LibsqlServer(ServerDefaults):
         self.capabilities: Final = structs.replace(CAPABILITIES, durable=durable)
         self.batching: Final = BATCHING
         self._sql: Final = Statements(options.prefix)
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out the retries of several handles
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -94,7 +94,8 @@ class LibsqlServer(ServerDefaults):
         results = await self._not_busy(self._caller.write, batch)
         if isinstance(results, HranaFailure):
             if is_too_large(results):  # only the records that refuse it can be: nothing was written
-                return await self._look_for_refusal(intent)
+                seen = await self.read(list(intent.guards))
+                return WriteRefused(seen.at, intent.lost(seen), stale=bool(intent.exact))
             raise OutcomeUnknownError(self.name, translate(results, self.name).problem)
         if results.step_results[_COMMIT] is not None:
             [[at, count]] = _numbers(results.rows(_JUDGED))
@@ -103,7 +104,11 @@ class LibsqlServer(ServerDefaults):
         failed = results.step_errors[_JUDGED]
         if is_constraint(failed) and not is_frozen(failed):
             return self._refused(intent, results)
-        raise self._undone(results)
+        failure = results.failure() or _NOTHING
+        error = translate(failure, self.name)
+        if results.step_results[_ROLLBACK] is not None or results.step_results[0] is None or is_rolled_back(failure):
+            raise error
+        raise OutcomeUnknownError(self.name, error.problem)
 
     def _refused(self, intent: Intent, results: BatchResults) -> WriteRefused:
         if results.step_results[_DIAGNOSIS] is None:
@@ -112,24 +117,11 @@ class LibsqlServer(ServerDefaults):
         if number is not None and cast("int", number) >= intent.number:
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} is closed")
         keys = list(intent.guards)
-        current = {
-            keys[cast("int", row[0])]: (None if row[1] is None else _record_there(keys[cast("int", row[0])], row))
-            for row in lost
-        }
+        current: dict[RecordKey, Record | None] = {}
+        for row in lost:
+            key = keys[cast("int", row[0])]
+            current[key] = None if row[1] is None else _record_there(key, row)
         return WriteRefused(Instant(cast("int", at)), current, stale=bool(intent.exact) and count != intent.exact[-1])
-
-    async def _look_for_refusal(self, intent: Intent) -> WriteRefused:
-        """Find out which guards did not hold where the records are too much for one answer."""
-        seen = await self.read(list(intent.guards))
-        lost = {key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version}
-        return WriteRefused(seen.at, lost, stale=bool(intent.exact))
-
-    def _undone(self, results: BatchResults) -> StoreError:
-        failure = results.failure() or _NOTHING
-        error = translate(failure, self.name)
-        if results.step_results[_ROLLBACK] is not None or results.step_results[0] is None or is_rolled_back(failure):
-            return error
-        return OutcomeUnknownError(self.name, error.problem)
 
     async def _not_busy(self, run: Run, batch: HranaBatch) -> BatchResults | HranaFailure:
         """Run a batch until its first step meets no other writer: nothing was written then."""
@@ -176,7 +168,7 @@ class LibsqlServer(ServerDefaults):
         return 0 if result is None else result.affected_row_count
 
     async def measure(self) -> StoreMeasure:
-        """Return the bytes of the database. How many rows it has is known only to who reads them, which is billed."""
+        """Return the bytes of the database. Counting its rows would read all of them, which is billed."""
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         [[size]] = _numbers(await self._one(pages))
         return StoreMeasure(size)

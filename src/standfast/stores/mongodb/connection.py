@@ -77,9 +77,23 @@ class MongoOptions(Struct, frozen=True):
 def read_options(address: Address) -> MongoOptions:
     """Read the options of ``address``; raises ``InvalidUrlError``."""
     is_srv, driver = address.scheme == "mongodb+srv", _for_the_driver(address)
+    if is_srv:
+        host, port = address.host(0)
+        if port:
+            raise address.refuse("mongodb+srv:// names a domain without a port")
+        hosts = [(host, DEFAULT_PORT)]
+    else:
+        hosts = address.hosts(DEFAULT_PORT)
+    database = address.path()
+    if not _DATABASE.fullmatch(database):
+        raise address.refuse("name a database after the host, for example mongodb://localhost:27017/standfast")
+    context = address.tls(default=is_srv or "tlsCAFile" in driver)
+    # Asked twice, a context of the caller's is the same one. The driver makes its own and takes none.
+    if context is not None and context is address.tls(default=True):
+        raise address.refuse("MongoDB's driver takes no TLS context; write ?tls_ca= and ?tlsCertificateKeyFile=")
     options = MongoOptions(
-        hosts=tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(address)]),
-        database=_database(address),
+        hosts=tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts]),
+        database=database,
         is_srv=is_srv,
         prefix=address.take_identifier("prefix", "standfast"),
         timeout=address.take_limit("timeout"),
@@ -87,35 +101,11 @@ def read_options(address: Address) -> MongoOptions:
         pool=address.take_count("pool", 10),
         migrate=address.take_flag("migrate", default=True),
         linearizable=address.take_choice("reads", ("majority", "linearizable"), "majority") == "linearizable",
-        tls=_tls(address, default=is_srv or "tlsCAFile" in driver),
+        tls=context is not None,
         driver=driver,
     )
     address.finish(*OPTION_NAMES)
     return options
-
-
-def _hosts(address: Address) -> list[tuple[str, int]]:
-    if address.scheme != "mongodb+srv":
-        return address.hosts(DEFAULT_PORT)
-    host, port = address.host(0)
-    if port:
-        raise address.refuse("mongodb+srv:// names a domain without a port")
-    return [(host, DEFAULT_PORT)]
-
-
-def _database(address: Address) -> str:
-    database = address.path()
-    if not _DATABASE.fullmatch(database):
-        raise address.refuse("name a database after the host, for example mongodb://localhost:27017/standfast")
-    return database
-
-
-def _tls(address: Address, *, default: bool) -> bool:
-    context = address.tls(default=default)
-    # Asked twice, a context of the caller's is the same one. The driver makes its own and takes none.
-    if context is not None and context is address.tls(default=True):
-        raise address.refuse("MongoDB's driver takes no TLS context; write ?tls_ca= and ?tlsCertificateKeyFile=")
-    return context is not None
 
 
 def _for_the_driver(address: Address) -> dict[str, Any]:
@@ -310,7 +300,13 @@ class MongoConnection:
     async def command(self, command: Document, session: AsyncClientSession | None = None) -> Document:
         """Send a command, with the driver's errors; those that a reply carries are raised as well."""
         command["maxTimeMS"] = self.milliseconds
-        return _checked(await self.database.command(command, session=session))
+        reply = await self.database.command(command, session=session)
+        for failed in reply.get("writeErrors", ()):
+            raise errors.OperationFailure(failed.get("errmsg", "refused"), failed.get("code"), failed)
+        late = reply.get("writeConcernError")
+        if late is not None:
+            raise WriteConcernError(late.get("errmsg", "not confirmed"), late.get("code"), late)
+        return reply
 
     async def ask(self, command: Document) -> Document:
         """Send a command that may be sent again, or that nothing depends on."""
@@ -390,15 +386,6 @@ def _client(address: Address, options: MongoOptions, listener: PrimaryListener) 
         )
     except (errors.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a certificate's file
         raise address.refuse(f"the driver refuses it: {error}") from None
-
-
-def _checked(reply: Document) -> Document:
-    for failed in reply.get("writeErrors", ()):
-        raise errors.OperationFailure(failed.get("errmsg", "refused"), failed.get("code"), failed)
-    late = reply.get("writeConcernError")
-    if late is not None:
-        raise WriteConcernError(late.get("errmsg", "not confirmed"), late.get("code"), late)
-    return reply
 
 
 def is_duplicate(error: BaseException, document: str) -> bool:

@@ -172,10 +172,17 @@ def updates_of(intent: Intent, at: Instant, versions: Sequence[int]) -> list[Doc
     Each of them must find its document as it is expected; to create one is to find none, or an expired one.
     """
     guards, touched = intent.guards, {*intent.deletes}
-    statements = [_count(intent, at, versions)]
+    first = versions[0] if versions else 0
+    counted = {"number": intent.number, "at": at, "first": first, "count": len(versions), "salt": salt(intent.handle)}
+    not_counted = {"_id": attempt_id(intent.handle), "number": {"$lt": intent.number}}
+    statements: list[Document] = [{"q": not_counted, "u": {"$set": counted}, "upsert": True}]
     for row in intent.puts:
         touched.add(row.key)
-        statements.append(_put(row, guards[row.key], at, versions[row.draw]))
+        document, expected = _document(row, versions[row.draw]), guards[row.key]
+        if expected == ABSENT:
+            statements.append({"q": _expired(row.key, at), "u": document, "upsert": True})
+        else:
+            statements.append({"q": _at_version(row.key, expected, at), "u": document})
     for key, version in guards.items():
         if version != ABSENT and key not in touched:
             # A transaction notices only what it writes: without a change, two could each check what the other writes.
@@ -183,23 +190,11 @@ def updates_of(intent: Intent, at: Instant, versions: Sequence[int]) -> list[Doc
     return statements
 
 
-def _count(intent: Intent, at: Instant, versions: Sequence[int]) -> Document:
-    first = versions[0] if versions else 0
-    counted = {"number": intent.number, "at": at, "first": first, "count": len(versions), "salt": salt(intent.handle)}
-    return {
-        "q": {"_id": attempt_id(intent.handle), "number": {"$lt": intent.number}},
-        "u": {"$set": counted},
-        "upsert": True,
-    }
-
-
-def _put(row: Row, expected: int, at: Instant, version: int) -> Document:
+def _document(row: Row | Record, version: int) -> Document:
     document: Document = {"version": version, "value": row.value}
     if row.expires_at is not None:
         document["expires_at"] = row.expires_at
-    if expected == ABSENT:
-        return {"q": _expired(row.key, at), "u": document, "upsert": True}
-    return {"q": _at_version(row.key, expected, at), "u": document}
+    return document
 
 
 def _at_version(key: RecordKey, version: int, at: Instant) -> Document:
@@ -346,15 +341,12 @@ class MongoTransfer:
 
     async def put(self, records: Sequence[Record]) -> None:
         """Write records as they are."""
-        for some in in_commands(map(_written, records)):
+        statements = [
+            {"q": {"_id": to_id(record.key)}, "u": _document(record, record.version), "upsert": True}
+            for record in records
+        ]
+        for some in in_commands(statements):
             await self._connection.ask({"update": self._connection.records, "updates": some, "writeConcern": DURABLE})
-
-
-def _written(record: Record) -> Document:
-    document: Document = {"version": record.version, "value": record.value}
-    if record.expires_at is not None:
-        document["expires_at"] = record.expires_at
-    return {"q": {"_id": to_id(record.key)}, "u": document, "upsert": True}
 
 
 # --- versions: drawn from one counter, outside of the transactions that use them, a few in advance -----------------
@@ -386,9 +378,9 @@ class MongoVersions:
             return intent.exact if is_last or not creates else None
         if not intent.draws:
             return ()
-        nobody_drew = seen["last"] == self._end - 1 and seen["drawn_by"] == self._mine
+        drew_last = seen["last"] == self._end - 1 and seen["drawn_by"] == self._mine
         highest = max(intent.guards.values())
-        if self._end - self._next < intent.draws or self._next <= highest or (creates and not nobody_drew):
+        if self._end - self._next < intent.draws or self._next <= highest or (creates and not drew_last):
             last = await self._raise(intent.draws + SPARE)
             self._next, self._end = last - intent.draws - SPARE + 1, last + 1
         first = self._next
@@ -484,7 +476,7 @@ class MongoWriter:
     def __init__(self, connection: MongoConnection, reading: MongoReader, versions: MongoVersions) -> None:
         self._connection, self._reading, self._versions = connection, reading, versions
         self.announcing: Final = MongoHandles(connection)
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out the retries of several handles
         self._in_doubt: Document | None = None
         self._abandoned: Final = AbandonedTransactions(connection)
 
@@ -500,9 +492,10 @@ class MongoWriter:
                 return await self._transact(intent, until)
             except _LostError as lost:
                 losses += 1
-                refused = _refused(intent, await self._reading.read(list(intent.guards)))
-                if refused is not None:
-                    return refused
+                seen = await self._reading.read(list(intent.guards))
+                current = intent.lost(seen)
+                if current or not in_window(seen.at, intent.after, intent.before):
+                    return WriteRefused(seen.at, current)
                 if loop.time() > until:
                     raise self._busy() from lost.__cause__
                 await self._abandoned.end(since)
@@ -527,8 +520,16 @@ class MongoWriter:
                     done = await self._prepare(intent, session)
             except DRIVER_ERRORS as error:
                 raise self._undone(intent, error) from error
-            if isinstance(done, Written):
-                await self._commit(session)
+            if isinstance(done, WriteRefused):
+                return done
+            try:
+                async with asyncio.timeout(self._connection.options.timeout):
+                    await session.commit_transaction()
+            except DRIVER_ERRORS as error:
+                if commit_is_unknown(error):
+                    self._in_doubt = dict(session.session_id)
+                    raise self._connection.unknown(error) from error
+                raise _LostError from error
             return done
 
     def _undone(self, intent: Intent, error: BaseException) -> Exception:
@@ -583,18 +584,8 @@ class MongoWriter:
         for some in in_commands(perhaps):
             await self._connection.command({"delete": records, "deletes": some}, session)
 
-    async def _commit(self, session: AsyncClientSession) -> None:
-        try:
-            async with asyncio.timeout(self._connection.options.timeout):
-                await session.commit_transaction()
-        except DRIVER_ERRORS as error:
-            if commit_is_unknown(error):
-                self._in_doubt = dict(session.session_id)
-                raise self._connection.unknown(error) from error
-            raise _LostError from error
-
     async def end_doubtful(self) -> None:
-        """End the transaction whose commit got no answer, if it is still open: it would be in everyone's way."""
+        """End the transaction whose commit got no answer, if it is still open: it would be in the way of all others."""
         if self._in_doubt is not None:
             with contextlib.suppress(StoreError):  # then the server ends it, in its own time
                 await self._connection.ask({"killSessions": [self._in_doubt]})
@@ -605,13 +596,3 @@ def inserting(connection: MongoConnection, messages: Sequence[Message]) -> Docum
     """Return the command that sends messages."""
     documents = [{"topic": message.topic, "data": message.data} for message in messages]
     return {"insert": connection.messages, "documents": documents}
-
-
-def _refused(intent: Intent, seen: Snapshot) -> WriteRefused | None:
-    """Return what to answer if the guards do not hold, or the window does not; None if they do by now."""
-    lost: dict[RecordKey, Record | None] = {
-        key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version
-    }
-    if lost or not in_window(seen.at, intent.after, intent.before):
-        return WriteRefused(seen.at, lost)
-    return None

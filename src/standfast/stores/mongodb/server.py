@@ -401,7 +401,9 @@ class MongoSubscriber:
         while True:
             await self._backoff.wait()
             try:
-                async with await self._open() as stream:
+                async with asyncio.timeout(self._connection.options.timeout):
+                    stream = await self._messages.watch(_INSERTED, max_await_time_ms=int(QUIET * 1000))
+                async with stream:
                     self._is_open.set()
                     self._backoff.succeeded()
                     if was_open and self.listener is not None:
@@ -411,10 +413,6 @@ class MongoSubscriber:
             except DRIVER_ERRORS:  # writes and reads meet it too, and report it
                 self._is_open.clear()
                 self._backoff.failed()
-
-    async def _open(self) -> Stream:
-        async with asyncio.timeout(self._connection.options.timeout):
-            return await self._messages.watch(_INSERTED, max_await_time_ms=int(QUIET * 1000))
 
     async def _hear(self, stream: Stream) -> None:
         """Hand over what arrives. A connection that says nothing for too long is broken, whatever it looks like."""

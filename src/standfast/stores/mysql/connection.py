@@ -514,8 +514,10 @@ def check(settings: Mapping[str, str], name: str) -> None:
 
 def weakness_of(settings: Mapping[str, str]) -> str:
     """Return which settings let the server answer before a commit is on its disk; empty if none does."""
-    weak = [each for each in ("innodb_flush_log_at_trx_commit", "sync_binlog") if _is_weak(settings, each)]
-    return " and ".join(f"{each}={settings[each]}" for each in weak)
+    names = ["innodb_flush_log_at_trx_commit"]
+    if _is_on(settings, "log_bin"):
+        names.append("sync_binlog")
+    return " and ".join(f"{name}={settings[name]}" for name in names if settings.get(name, "1") != "1")
 
 
 def packet_of(settings: Mapping[str, str]) -> int:
@@ -526,7 +528,9 @@ def packet_of(settings: Mapping[str, str]) -> int:
 def _flaw(settings: Mapping[str, str]) -> str:
     said = settings.get("version", "")
     brand = "MariaDB" if "mariadb" in said.lower() else "MySQL"
-    if _version(said) < _OLDEST[brand]:
+    numbers = said.split("-", maxsplit=1)[0].split(".")
+    version = tuple(int(number) for number in numbers[:2] if number.isdigit())
+    if version < _OLDEST[brand]:
         needed = ".".join(map(str, _OLDEST[brand]))
         return f"it is {brand} {said}; {needed} is the oldest that can be used"
     if packet_of(settings) < SMALLEST_PACKET:
@@ -536,17 +540,6 @@ def _flaw(settings: Mapping[str, str]) -> str:
     if _is_on(settings, "wsrep_on") or settings.get("group_replication_single_primary_mode", "ON").upper() == "OFF":
         return "it is a cluster with several primaries, where a lock on a row holds on one of them only"
     return ""
-
-
-def _version(said: str) -> tuple[int, ...]:
-    numbers = said.split("-", maxsplit=1)[0].split(".")
-    return tuple(int(number) for number in numbers[:2] if number.isdigit())
-
-
-def _is_weak(settings: Mapping[str, str], name: str) -> bool:
-    if name == "sync_binlog" and not _is_on(settings, "log_bin"):
-        return False
-    return settings.get(name, "1") != "1"
 
 
 def _is_on(settings: Mapping[str, str], name: str) -> bool:

@@ -386,16 +386,12 @@ async def sweep(links: MysqlPool, names: MysqlTables, limit: int) -> int:
             "COMMIT",
         ]
         await links.ask(";".join(statements))
-    await _sweep_attempts(links, names)
+    is_old = f"at<{NOW}-{ATTEMPTS_KEPT}"
+    [attempts] = await links.ask(f"SELECT handle FROM {names.attempts} WHERE {is_old} LIMIT {MOST_ATTEMPTS}")
+    if attempts:
+        handles = literals(sorted(row[0] for row in attempts))
+        await links.ask(f"DELETE FROM {names.attempts} WHERE handle IN ({handles}) AND {is_old}")
     return len(rows)
-
-
-async def _sweep_attempts(links: MysqlPool, names: MysqlTables) -> None:
-    old = f"at<{NOW}-{ATTEMPTS_KEPT}"
-    [rows] = await links.ask(f"SELECT handle FROM {names.attempts} WHERE {old} LIMIT {MOST_ATTEMPTS}")
-    if rows:
-        handles = literals(sorted(row[0] for row in rows))
-        await links.ask(f"DELETE FROM {names.attempts} WHERE handle IN ({handles}) AND {old}")
 
 
 # --- writing: an intent in one round trip, tried again while it is certain that nothing landed ---------------------
@@ -419,7 +415,7 @@ class MysqlWriter:
     def __init__(self, options: MysqlOptions, links: MysqlPool, longest_packet: int) -> None:
         self._options, self._links, self._longest = options, links, longest_packet
         self._names: Final = options.names
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out the retries of several handles
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of an intent or nothing.
@@ -454,7 +450,17 @@ class MysqlWriter:
         return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
 
     async def _send(self, link: MysqlConnection, intent: Intent, answers: list[Rows]) -> None:
-        *first, last = sql.packets(self._statements(intent), self._longest)
+        names, guards, count = self._names, guards_of(intent), count_of(intent)
+        statements = [
+            "START TRANSACTION",
+            sql.lock(names, guards),
+            sql.look_at_time(names, count),
+            sql.count_attempt(names, guards, count),
+            *changes_of(names, intent),
+            "SELECT @sf_t,@sf_b",
+            "COMMIT",
+        ]
+        *first, last = sql.packets(statements, self._longest)
         for packet in first:
             await link.run(packet, self._options.timeout, answers)
         try:
@@ -465,16 +471,6 @@ class MysqlWriter:
             attempt = f"{intent.handle}.{intent.number}"
             unknown = translated(error, self._options.name)
             raise OutcomeUnknownError(self._options.name, unknown.problem, attempt) from error
-
-    def _statements(self, intent: Intent) -> Iterator[str]:
-        names, guards, count = self._names, guards_of(intent), count_of(intent)
-        yield "START TRANSACTION"
-        yield sql.lock(names, guards)
-        yield sql.look_at_time(names, count)
-        yield sql.count_attempt(names, guards, count)
-        yield from changes_of(names, intent)
-        yield "SELECT @sf_t,@sf_b"
-        yield "COMMIT"
 
 
 async def see_why(link: MysqlConnection, intent: Intent, options: MysqlOptions) -> WriteRefused:
@@ -646,7 +642,10 @@ class MysqlWorkRunner:
     async def _prepare(self, link: MysqlConnection, job: _Work) -> Outcome:
         """Do everything but commit."""
         intent = Intent.of_commit(job.rider.commit, job.handle, job.number)
-        begun = await self._begin(link, intent)
+        locked = f"{sql.fetch(self._names, intent.guards)} FOR UPDATE"
+        statements = ["START TRANSACTION", "SAVEPOINT sf", locked, f"SELECT {sql.NOW}"]
+        _, _, rows, ((at,),) = await link.run(";".join(statements), self._options.timeout)
+        begun = judged(intent, Instant(at), rows, is_stale=False)
         if begun.current or not in_window(begun.at, intent.after, intent.before):
             return Conflict(begun.at, begun.current)
         try:
@@ -661,13 +660,6 @@ class MysqlWorkRunner:
         if refused is not None:
             return Conflict(refused.at, refused.current)
         return Worked(answer, begun.at, versions)
-
-    async def _begin(self, link: MysqlConnection, intent: Intent) -> WriteRefused:
-        """Lock the rows of the first changes; return what is wrong with them, if anything is."""
-        locked = f"{sql.fetch(self._names, intent.guards)} FOR UPDATE"
-        statements = ["START TRANSACTION", "SAVEPOINT sf", locked, f"SELECT {sql.NOW}"]
-        _, _, rows, ((at,),) = await link.run(";".join(statements), self._options.timeout)
-        return judged(intent, Instant(at), rows, is_stale=False)
 
     async def _do(self, link: MysqlConnection, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
         """Run the work with a time limit; return its answer and all changes to commit with it."""
@@ -688,17 +680,13 @@ class MysqlWorkRunner:
             raise work.error
         if len(changes) > len(rider.commit.changes):
             check_commit(changes, rider.commit.wake, self._limits)
-        await self._check_transaction(link)
-        return answer, changes
-
-    async def _check_transaction(self, link: MysqlConnection) -> None:
-        """See that it is still the same transaction, and put settings back that the work may have changed."""
-        try:
+        try:  # it must still be the same transaction; and settings are put back that the work may have changed
             await link.run(f"RELEASE SAVEPOINT sf;{session_of(self._options)}", self._options.timeout)
         except DRIVER_ERRORS as error:
             if code_of(error) == _NO_SAVEPOINT:
                 raise StoreError(self._options.name, _ENDED) from error
             raise translated(error, self._options.name) from error
+        return answer, changes
 
     async def _write(
         self, link: MysqlConnection, intent: Intent, at: Instant

@@ -120,27 +120,20 @@ async def _version(link: MysqlConnection, options: MysqlOptions) -> int:
 
 
 async def _migrate(link: MysqlConnection, options: MysqlOptions) -> None:
-    place = hashlib.sha256(f"{options.database}/{options.prefix}".encode()).hexdigest()[:32]
+    names, place = options.names, hashlib.sha256(f"{options.database}/{options.prefix}".encode()).hexdigest()[:32]
     try:
         [[[got]]] = await link.run(f"SELECT GET_LOCK('standfast.{place}',{PATIENCE})", PATIENCE + options.timeout)
         if got != 1:
             raise StoreUnavailableError(options.name, "another process is making the tables and does not get done")
-        for statement in _steps(await _version(link, options), options.names):
-            await link.run(statement, PATIENCE)
+        found = await _version(link, options)
+        for version, migration in enumerate(MIGRATIONS[found:], start=found + 1):
+            for statement in migration(names):
+                await link.run(statement, PATIENCE)
+            done = f"INSERT INTO {names.facts} (name,number) VALUES ('schema',{version})"
+            await link.run(f"{done} ON DUPLICATE KEY UPDATE number=VALUES(number)", PATIENCE)
         await link.run(f"DO RELEASE_LOCK('standfast.{place}')", options.timeout)
     except DRIVER_ERRORS as error:
         raise translated(error, options.name) from error
-
-
-def _steps(found: int, names: MysqlTables) -> Sequence[str]:
-    steps: list[str] = []
-    for version, migration in enumerate(MIGRATIONS[found:], start=found + 1):
-        steps += migration(names)
-        steps.append(
-            f"INSERT INTO {names.facts} (name,number) VALUES ('schema',{version}) "
-            "ON DUPLICATE KEY UPDATE number=VALUES(number)"
-        )
-    return steps
 
 
 async def _check_engine(link: MysqlConnection, options: MysqlOptions) -> None:

@@ -14,10 +14,10 @@ from msgspec import structs
 from standfast.clock import Instant
 from standfast.errors import (
     AttemptClosedError,
+    InvalidArgumentError,
     InvalidChangeError,
     StoreError,
     StoreUnavailableError,
-    UnsuitableConnectionError,
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
@@ -36,7 +36,7 @@ from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Record, S
 from standfast.stores.remote.connection import note_place
 from standfast.stores.remote.server import Audience, Intent, WriteRefused, run_user_work
 from standfast.stores.remote.subscriptions import KnownTopics
-from standfast.stores.user_transactions import Question, sqlstate_of
+from standfast.stores.user_transactions import Question, sqlstate_of, unsuitable_connection
 from standfast.stores.validation import check_commit, check_read, in_window
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class PostgresUserTransactions:
                 raise moved_error(self._name) from error
             raise
         if told["status"] == _APART:
-            raise UnsuitableConnectionError(self._name, "no transaction is open on it: begin one, and commit it")
+            raise unsuitable_connection(self._name, "no transaction is open on it: begin one, and commit it")
         at = Instant(told["at"])
         if told["status"] == _WRITTEN:
             version: int = told["drawn"][0]
@@ -336,14 +336,14 @@ class PostgresUserTransactions:
                 raise self._elsewhere() from error
             if code == _NO_PRIVILEGE:
                 advice = f'its user may not use the store; let the owner call SELECT "{self._schema}".grant_to(user)'
-                raise UnsuitableConnectionError(self._name, advice) from error
+                raise unsuitable_connection(self._name, advice) from error
             raise
         if begun["store"] != self._store:
             raise self._elsewhere()
         return begun
 
-    def _elsewhere(self) -> UnsuitableConnectionError:
-        return UnsuitableConnectionError(
+    def _elsewhere(self) -> InvalidArgumentError:
+        return unsuitable_connection(
             self._name,
             f"it sees another database than the store's, or another schema {self._schema!r}; connect it there",
         )

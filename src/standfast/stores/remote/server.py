@@ -92,6 +92,10 @@ class Intent(Struct, frozen=True):
         """The first part of all keys, encoded, where a server keeps namespaces apart."""
         return next(iter(self.guards)).namespace
 
+    def lost(self, seen: Snapshot) -> dict[RecordKey, Record | None]:
+        """Return what is there instead, where guards do not hold in a snapshot of all guarded keys."""
+        return {key: seen.get(key) for key, version in self.guards.items() if seen.version(key) != version}
+
 
 class Written(Struct, frozen=True):
     """The intent is durable."""

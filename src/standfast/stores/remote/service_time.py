@@ -8,14 +8,17 @@ most a second, a round trip and :data:`SLACK` behind it.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, monotonic
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from standfast.clock import Clock
 
 SLACK: Final = 50_000
@@ -114,6 +117,21 @@ def instant_of(date: str) -> Instant | None:
         return Instant(int(parsedate_to_datetime(date).timestamp()) * MICROSECONDS)
     except (ValueError, OverflowError):
         return None
+
+
+ASK_EVERY: Final = 0.01
+SHARPENED_WITHIN: Final = 2.0
+SHARP: Final = 4 * SLACK / MICROSECONDS
+"""How well the time can be known, in seconds, where round trips are short."""
+
+
+async def sharpen(time: ServiceTime, shortest_lease: float, probe: Callable[[], Awaitable[object]]) -> None:
+    """Where leases may be short, ask for the time around the turn of a second, until it is known well enough."""
+    goal = max(shortest_lease / 4, SHARP)
+    deadline = monotonic() + SHARPENED_WITHIN
+    while time.error > goal and monotonic() < deadline:
+        await asyncio.sleep(ASK_EVERY)
+        await probe()
 
 
 _times: Final[dict[str, ServiceTime]] = {}

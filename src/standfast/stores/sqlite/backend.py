@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import apsw
 
 from standfast.clock import SYSTEM_CLOCK, monotonic
-from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyError, StoreError
+from standfast.errors import OutcomeUnknownError, StoreBusyError, StoreError, UnsuitableStoreError
 from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, StoreSized, Swept
 from standfast.stores.backend import WorkRider
 from standfast.stores.liveness import ForkGuard
@@ -183,7 +183,7 @@ class Upkeep:
         try:
             with self._file.lock:  # not while a thread opens a connection that is not yet known as ours
                 self._file.guard.check()
-        except ForeignHandleError:
+        except UnsuitableStoreError:
             self._hooks.emit(ForeignHandleSeen(at=SYSTEM_CLOCK.wall(), store=self._name))
             raise
 

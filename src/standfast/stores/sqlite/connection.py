@@ -18,7 +18,6 @@ import apsw
 
 from standfast.clock import monotonic
 from standfast.errors import (
-    ForkedError,
     FormatTooNewError,
     StoreBusyError,
     StoreClosedError,
@@ -265,7 +264,9 @@ def share(path: str) -> SharedFile:
         file = _files.get(path)
         if file is None or not file.identity.is_current():
             if Identity(path).database in _left_open:
-                raise ForkedError(path, "a thread used it at the moment of the fork; open it in a process of its own")
+                raise StoreClosedError(
+                    path, "a thread used it at the moment of the fork; open it in a process of its own"
+                )
             if all(Identity(path).database != each.identity.database for each in _files.values()):
                 _check_header(path)
             file = _files[path] = SharedFile(path)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
     from standfast.stores.backend import Rider, Scan
-    from standfast.stores.fold import Ranges
     from standfast.stores.protocol import Change
     from standfast.stores.sqlite.connection import SharedFile, SqliteConnection
     from standfast.stores.sqlite.plain_batch import Found, Row
@@ -400,7 +399,10 @@ _SCAN: Final = (
     "SELECT key, version, expires_at, value FROM main.records"
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
-_FIRST: Final = _SCAN.format("ASC")
+_FIRST: Final = (
+    "SELECT key, version, expires_at, value FROM main.records"
+    " WHERE key > ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key LIMIT 1"
+)
 _FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
 # Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
 _ONE_MORE: Final = " UNION ALL SELECT key, version, expires_at, value, rowid FROM main.records WHERE key = ?"
@@ -530,23 +532,18 @@ class Database:
             at = self._time.now_in(self._writer, last_at)
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
-        return fold(
-            riders, at=at, last_version=last_version, records=records, limits=self._limits, ranges=self._first_at(at)
-        )
+        ranges = functools.partial(self._first, at)
+        return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits, ranges=ranges)
 
-    def _first_at(self, at: Instant) -> Ranges:
-        """Return what finds the first live record that continues a key, in the transaction under way."""
-
-        def first(prefix: RecordKey, without: Container[RecordKey]) -> Record | None:
-            start, end = prefix.successor(), prefix.within()[1]
-            while rows := self._writer.execute(_FIRST, (start, end, at, 1)).fetchall():
-                record = _record(rows[0])
-                if record.key not in without:
-                    return record
-                start = record.key.successor()
-            return None
-
-        return first
+    def _first(self, at: Instant, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
+        """Return the first record that continues a key, is live at ``at`` and is not left out."""
+        start, end = prefix.within()
+        while rows := self._writer.execute(_FIRST, (start, end, at)).fetchall():
+            record = _record(rows[0])
+            if record.key not in without:
+                return record
+            start = record.key
+        return None
 
     def _write_plainly(self, riders: Sequence[Rider], patience: float) -> Folded | None:
         """Write commits whose guards all hold, without folding them; None: fold them, nothing is written."""

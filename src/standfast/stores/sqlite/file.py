@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import (
-    ForeignHandleError,
     InvalidUrlError,
     StandfastError,
     StoreFullError,
@@ -387,7 +386,7 @@ class FileGuard:
     def __init__(self, path: str, identity: tuple[int, int]) -> None:
         self._path, self._identity = path, identity
         self._ours: frozenset[int] = frozenset()
-        self.seen: ForeignHandleError | None = None
+        self.seen: UnsuitableStoreError | None = None
         self.check()
         _refuse_from_now_on(path, identity)
 
@@ -408,7 +407,7 @@ class FileGuard:
         strange = descriptors_of(self._identity) - self._ours
         if strange:
             # Remembered for good: the locks are gone as soon as that descriptor is closed.
-            self.seen = ForeignHandleError(
+            self.seen = UnsuitableStoreError(
                 self._path,
                 f"another library in this process has it open (descriptor {min(strange)}), which breaks its locks; "
                 "close both, give your data a file of its own, and open the store anew",
@@ -455,9 +454,8 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
     name = _as_path(arguments[0], uri=event == "sqlite3.connect")
     path = None if name is None else _guarded_path(name)
     if path is not None:
-        raise ForeignHandleError(
-            path, f"{event} would break its locks in this process; give your data a file of its own"
-        )
+        problem = "give your data a file of its own, or go through commit_with"
+        raise UnsuitableStoreError(path, f"{event} would break its locks in this process; {problem}")
 
 
 def _guarded_path(name: str) -> str | None:

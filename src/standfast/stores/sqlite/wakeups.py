@@ -121,10 +121,10 @@ class WakeSockets:
             self._read_folder(changed_at)
         if not self._others:
             return
+        for wake in wakes:  # before the rest: some process waits for it
+            self._send(wake)
         for key in changed:
             self._send(Wake(key))
-        for wake in wakes:
-            self._send(wake)
 
     def _send(self, wake: Wake) -> None:
         to = wake.to

@@ -76,6 +76,25 @@ class Ground:
         return functools.partial(RecordKey, f"conformance-{uuid.uuid4().hex}")
 
 
+class SharedStoreGround:
+    """The fixtures of a suite in which several processes use one store."""
+
+    @pytest.fixture
+    def open_another(self) -> Callable[[], Awaitable[Store]]:
+        """Return a coroutine function that opens another handle on the same data."""
+        pytest.fail("provide the fixture open_another: it opens another handle on the same data")
+
+    @pytest.fixture
+    def clock(self) -> VirtualClock | None:
+        """Return the clock that the store goes by, if it is one that follows the loop; None: it goes by a real one."""
+        return None
+
+    @pytest.fixture
+    def patience(self) -> float:
+        """Return how long a case may wait for a lease in real time, in seconds."""
+        return PATIENCE
+
+
 @contextlib.asynccontextmanager
 async def another(open_another: OpenAnother) -> AsyncGenerator[Store]:
     """Open another handle on the same data, or skip the test."""

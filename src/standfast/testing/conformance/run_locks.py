@@ -49,8 +49,6 @@ OTHER: Final = "owner-2"
 
 
 BRIEF: Final = 0.3
-
-
 """A lease that is waited for in real time, in seconds, if the store takes such a short one."""
 
 

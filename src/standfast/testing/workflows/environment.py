@@ -246,7 +246,8 @@ class WorkflowEnvironment:
             await self._turn(turns)
             turns += 1
             now = await self._state() if quiet == TURNS - 1 else self._progress()
-            quiet = quiet + 1 if now == seen and self._is_still() else 0
+            is_still = self._recovery is None and (self._process is None or self._process.is_still)
+            quiet = quiet + 1 if now == seen and is_still else 0
             seen = self._progress()
 
     async def _turn(self, turns: int) -> None:
@@ -258,11 +259,6 @@ class WorkflowEnvironment:
             self._process.engine.runtime.notify()
         is_simulated = isinstance(asyncio.get_running_loop(), SimulatedLoop)  # whose tasks take no turns
         await asyncio.sleep(0.001 if turns > AT_ONCE or is_simulated else 0)
-
-    def _is_still(self) -> bool:
-        if self._recovery is not None:
-            return False
-        return self._process is None or self._process.is_still
 
     def _progress(self) -> object:
         process = self._process

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from standfast.workflows.definition import Step, Workflow
     from standfast.workflows.run import Run
-    from standfast.workflows.runtime import Runtime
 
 
 class Replayed(Struct, frozen=True):
@@ -89,17 +88,13 @@ async def replay_history(
     if saved.header.workflow != workflow.name:
         raise DeclarationError(workflow.name, f"the history is one of the workflow {saved.header.workflow!r}")
     async with Engine("memory://", workflows=[workflow], steps=steps, errors=errors, drive=False) as engine:
-        return await _replay(engine.runtime, workflow, saved)
-
-
-async def _replay(runtime: Runtime, workflow: Workflow[..., Any], saved: SavedHistory) -> Replayed:
-    keys = RunKeys(runtime.space, saved.run)
-    copy = Activation(runtime, keys, workflow, saved.header, saved.state, None, saved.events)
-    copy.context = Context(copy)
-    try:
-        how, value = await copy.run_code()
-    except DecodeError as problem:
-        raise NondeterminismError(saved.run, "another input", str(problem)) from problem
+        keys = RunKeys(engine.runtime.space, saved.run)
+        copy = Activation(engine.runtime, keys, workflow, saved.header, saved.state, None, saved.events)
+        copy.context = Context(copy)
+        try:
+            how, value = await copy.run_code()
+        except DecodeError as problem:
+            raise NondeterminismError(saved.run, "another input", str(problem)) from problem
     if copy.mismatch is not None:
         raise copy.mismatch
     if how == "unloaded" and saved.state.status in ("completed", "failed"):

@@ -104,19 +104,14 @@ class Process:
         self.cut_off()
         tasks: set[asyncio.Task[Any]] = set() if worker is None else worker.stop_dead()
         self.life.bury()
-        await _end(tasks)
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         runtime.threads.close()
         lines_of(self._space).is_closing = True
         await self._space.aclose()
-
-
-async def _end(tasks: set[asyncio.Task[Any]]) -> None:
-    if not tasks:
-        return
-    _, left = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _nothing_more(_: object) -> None:

@@ -11,7 +11,7 @@ from standfast.clock import monotonic
 from standfast.durations import seconds
 from standfast.errors import DeclarationError, TooManyRequestsError
 from standfast.flows.shares import SAID
-from standfast.web.limits import OpenCounts, several
+from standfast.web.limits import OpenCounts, several, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -57,9 +57,9 @@ class ChatLimits:
         patience: Duration = "30s",
         keep: Duration = "1 day",
     ) -> None:
-        self.message: Final = _count("message", message, 100_000)
-        self.burst: Final = _count("burst", burst, 10_000)
-        self.connections: Final = _count("connections", connections, 10_000)
+        self.message: Final = whole_number("ChatLimits", "message", message, 100_000)
+        self.burst: Final = whole_number("ChatLimits", "burst", burst, 10_000)
+        self.connections: Final = whole_number("ChatLimits", "connections", connections, 10_000)
         if type(rate) not in (int, float) or not 0 < rate <= 10_000:  # noqa: PLR2004 -- as many as burst
             raise DeclarationError("ChatLimits", f"rate is {rate!r:.60}; it must be a number above 0, up to 10,000")
         self.rate: Final = float(rate)
@@ -146,12 +146,6 @@ def _takes_text(action: Action[..., Any]) -> bool:
     if needed := set(schema.get("required", ())) - {TEXT}:
         raise DeclarationError(action.where, f"a chat cannot give it {', '.join(map(repr, sorted(needed)))}")
     return TEXT in schema.get("properties", {})
-
-
-def _count(what: str, given: int, most: int) -> int:
-    if type(given) is not int or not 1 <= given <= most:
-        raise DeclarationError("ChatLimits", f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
-    return given
 
 
 # --- how much each user takes of a chat in this process: open connections, and messages a second -------------------

@@ -28,17 +28,16 @@ if TYPE_CHECKING:
     from standfast.flows.request import Principal
     from standfast.keys import RecordKey
     from standfast.scope import Scope
-    from standfast.stores.protocol import Snapshot, Watch
+    from standfast.stores.protocol import Watch
     from standfast.web.call import Dispatching
     from standfast.web.chat import Chat
     from standfast.web.limits import AppLimits, Caller, UserShares
 
 
-# --- what was written in a conversation, in order, so that all who are in it see the same wherever they are
-# connected ---
+# --- the messages of a conversation, in order: every client sees the same, whatever process it is connected to -----
 #
-# The text of a message and the id of the request that answers it lie here for a while. What that request tells lies
-# where every request's events do.
+# The text of a message and the id of the request that answers it are kept here for a while. What that request emits is
+# kept where the events of every request are.
 
 PAGE: Final = 100
 """How many messages are read at once."""
@@ -105,25 +104,17 @@ class Conversation:
             seen = await self._scope.read(self._head, sent)
             if entry.request and (found := seen.get(sent)) is not None:
                 return SENT.decode(found.value).number
-            number = self._next(seen)
-            if not isinstance(await self._scope.commit(*self._changes(entry, number, sent, seen)), Conflict):
+            head, gone = seen.get(self._head), later(seen.at, self._keep)
+            # The first number follows from the time, so that none is ever used again.
+            number = seen.at // 1_000 if head is None else HEADS.decode(head.value).last + 1
+            changes = [
+                Put(self._head, HEADS.encode_own(HeadRecord(number)), seen.version(self._head), expires_at=gone),
+                Put(self._key(number), ENTRIES.encode_own(entry), expires_at=gone),
+            ]
+            if entry.request:  # one that was refused may be sent again, and is then another one
+                changes.append(Put(sent, SENT.encode_own(SentRecord(number)), seen.version(sent), expires_at=gone))
+            if not isinstance(await self._scope.commit(*changes), Conflict):
                 return number
-
-    def _changes(self, entry: ChatEntry, number: int, sent: RecordKey, seen: Snapshot) -> list[Put]:
-        gone = later(seen.at, self._keep)
-        head = HEADS.encode_own(HeadRecord(number))
-        changes = [
-            Put(self._head, head, seen.version(self._head), expires_at=gone),
-            Put(self._key(number), ENTRIES.encode_own(entry), expires_at=gone),
-        ]
-        if entry.request:  # one that was refused may be sent again, and is then another one
-            changes.append(Put(sent, SENT.encode_own(SentRecord(number)), seen.version(sent), expires_at=gone))
-        return changes
-
-    def _next(self, seen: Snapshot) -> int:
-        """Return the next number. The first one follows from the time, so that none is ever used again."""
-        head = seen.get(self._head)
-        return seen.at // 1_000 if head is None else HEADS.decode(head.value).last + 1
 
     def _key(self, number: int) -> RecordKey:
         return self._said.child(f"{number:015d}")
@@ -133,7 +124,7 @@ class Conversation:
         return self._scope.watch(self._said)
 
     async def beginning(self) -> int:
-        """Return the number before the first message that a user is told who has read none."""
+        """Return the number before the first message that is told to a user who has read none."""
         page = await self._scope.scan(*self._said.within(), limit=TOLD_AGAIN, reverse=True)
         return min((_number(key) for key in page.records), default=1) - 1
 

@@ -326,8 +326,7 @@ def accepted_body(message: str, handle: HandleLike) -> dict[str, Any]:
     return body
 
 
-# --- what a client of a conversation is told: each message once, and each answer as it comes, from where it left
-# off ---
+# --- the frames for one client: each message once, and each answer as it comes, from where the client left off -----
 
 AHEAD: Final = 64
 """How many frames are ready for a client that has not read them yet."""
@@ -336,13 +335,13 @@ FOLLOWED: Final = 16
 """How many answers are followed at the same time; the oldest that have not ended."""
 
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks for news, if nothing tells earlier."""
+"""Seconds between two polls if no notification comes earlier."""
 
 NEXT_WITHIN: Final = 1.0
 """Seconds between two looks at an answer that is the next one: what is in front of it may not be of this client."""
 
 PAUSE: Final = 1.0
-"""Seconds until it is tried again when the store does not answer."""
+"""Seconds before the next attempt when the store does not answer."""
 
 
 @final
@@ -460,7 +459,9 @@ class Feed:
                 await self._tell_early(request)
                 async with self._slots:
                     handle = await self._find(request)
-                    if await self._tell_status(handle) == "waiting":
+                    info = await handle.info()
+                    await self._tell_status(request, info)
+                    if info.status == "waiting":
                         self._watch_position(handle)
                     async for event in handle.events(after):
                         self._forget_status(request)
@@ -496,16 +497,15 @@ class Feed:
         """Tell where an answer stands that is to be followed later, because as many are followed as may be."""
         if self._slots.locked():
             async with self._looks:
-                await self._tell_status(await self._find(request))
+                handle = await self._find(request)
+                await self._tell_status(request, await handle.info())
 
-    async def _tell_status(self, handle: HandleLike) -> str:
-        """Tell where an answer stands, if it has not ended and that was not told, and return its status."""
-        info = await handle.info()
+    async def _tell_status(self, request: str, info: RequestInfo) -> None:
+        """Tell where an answer stands, if it has not ended and that was not told."""
         frame = status_frame(info)
-        if info.status not in ENDED and self._told.get(handle.id) != frame.body:
-            self._told[handle.id] = frame.body
+        if info.status not in ENDED and self._told.get(request) != frame.body:
+            self._told[request] = frame.body
             await self._frames.put(frame)
-        return info.status
 
     def _forget_status(self, request: str) -> None:
         """Note that an answer has begun or ended: what it tells itself says where it stands."""
@@ -539,7 +539,4 @@ class Feed:
                     continue
                 if info.status != "waiting":
                     self._waiting.pop(request, None)
-                frame = status_frame(info)
-                if info.status not in ENDED and self._told.get(request) != frame.body:
-                    self._told[request] = frame.body
-                    await self._frames.put(frame)
+                await self._tell_status(request, info)

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-# --- where a chat is served: ``/chat/{flow}`` and what lies below it -----------------------------------------------
-
 POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """What the page may do: load from here, and talk to here. No script or style in it is its own."""
 
@@ -87,6 +85,10 @@ def _routes(chat: Chat, serving: Serving) -> list[BaseRoute]:
     async def talk(socket: WebSocket) -> None:
         await Talk(socket, serving).run()
 
+    async def to_the_page(request: Request) -> Response:
+        del request
+        return RedirectResponse(f"{chat.flow}/", HTTPStatus.TEMPORARY_REDIRECT)
+
     routes: list[BaseRoute] = [
         WebSocketRoute(path, talk),
         Route(f"{path}/messages", http.post, methods=["POST"]),
@@ -94,7 +96,7 @@ def _routes(chat: Chat, serving: Serving) -> list[BaseRoute]:
     ]
     if chat.page:
         routes += [Route(f"{path}/{name}", _file(*file)) for name, file in FILES.items()]
-        routes.append(Route(path, _to_the_page(chat)))
+        routes.append(Route(path, to_the_page))
     return routes
 
 
@@ -172,11 +174,3 @@ def _file(name: str, kind: str) -> Endpoint:
         return Response(content, 200, headers, kind)
 
     return show
-
-
-def _to_the_page(chat: Chat) -> Endpoint:
-    async def lead(request: Request) -> Response:
-        del request
-        return RedirectResponse(f"{chat.flow}/", HTTPStatus.TEMPORARY_REDIRECT)
-
-    return lead

@@ -85,7 +85,13 @@ class Talk:
                     await asyncio.gather(self._receiving, return_exceptions=True)
 
     async def _converse(self) -> None:
-        party, seen = await self._opened()
+        said = await self._next_frame(self._limits.heartbeat)
+        if said is None:
+            raise _LeaveError(NO_ANSWER, "no session was opened in time")
+        frame = read_frame(said)
+        if not isinstance(frame, Open):
+            raise InvalidInputError("the first frame", "must be of the type 'open'")
+        party, seen = await self._serving.party(self._socket, frame.session), FeedCursor.read(frame.after)
         hello = {"type": "hello", "session": party.session, "flow": party.chat.flow, "message": self._limits.message}
         await self._send(hello)
         async with Feed(party, seen) as feed:
@@ -101,16 +107,6 @@ class Talk:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         raise _LeaveError(RESTARTING, "the server is closing")
-
-    async def _opened(self) -> tuple[Party, FeedCursor]:
-        """Return who talks in which session, as the first frame says."""
-        said = await self._next_frame(self._limits.heartbeat)
-        if said is None:
-            raise _LeaveError(NO_ANSWER, "no session was opened in time")
-        frame = read_frame(said)
-        if not isinstance(frame, Open):
-            raise InvalidInputError("the first frame", "must be of the type 'open'")
-        return await self._serving.party(self._socket, frame.session), FeedCursor.read(frame.after)
 
     # --- in ------------------------------------------------------------------------------------------------------
 

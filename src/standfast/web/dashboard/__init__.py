@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from standfast.web.dashboard.live import Watcher
 
 MOST_TENANTS: Final = 100
-"""How many tenants a dashboard keeps open; the one that was looked at longest ago is closed for another."""
+"""How many tenants a dashboard keeps open; the least recently used one is closed for another."""
 
 
 @final
@@ -109,12 +109,12 @@ class Dashboard:
         await self.aclose()
 
     def drain(self) -> None:
-        """Let streams end: what a server does first when it is to stop."""
+        """End streams: the first thing that a server does to stop."""
         self.closing.set()
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Let all pages look again."""
+        """Let all pages refresh."""
         for watcher in self.watchers.values():
             watcher.wake()
 
@@ -130,7 +130,7 @@ class Dashboard:
             await opened.aclose()
 
     async def engine_of(self, tenant: str) -> Engine:
-        """Return an engine that drives nothing, in the space of a tenant; the application's own one for its tenant."""
+        """Return an engine that executes nothing, in the space of a tenant; for its own tenant the application's."""
         own = self._store
         if isinstance(own, Engine) and is_open(own) and own.space.tenant == tenant:
             return own
@@ -174,7 +174,7 @@ class Dashboard:
 
 
 def _building() -> ModuleType:
-    """Return what needs the libraries of the web, which are an extra."""
+    """Return the module that needs the libraries of the web, which are an extra."""
     try:
         from standfast.web.dashboard import routes  # noqa: PLC0415 -- sf.web.Dashboard can be named without them
     except ModuleNotFoundError as problem:

@@ -6,13 +6,14 @@ import hmac
 from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
 
 from standfast.errors import DeclarationError, ForbiddenError
 from standfast.flows.request import Principal
 from standfast.flows.view import OPERATOR, VIEWER
+from standfast.web.asgi import is_origin_of
 from standfast.web.auth import QUERY, OwnToken, new_token
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def default_access(principal: Principal) -> Level:
 
 
 class PageError(Exception):
-    """A page that cannot be shown, or a form that is not taken; the words are for the person in front of it."""
+    """A page that cannot be shown, or a form that is refused; the words are for the user."""
 
     def __init__(self, status: int, heading: str, detail: str, advice: str = "") -> None:
         super().__init__(status, heading, detail, advice)
@@ -118,7 +119,7 @@ def access_of(principal: Principal, level: object) -> Access:
 
 
 def form_token(secret: bytes, principal: Principal, action: str) -> str:
-    """Return what a form carries that changes something: only a page that this caller was shown has it."""
+    """Return the token of a form that changes something: only a page that this caller was shown has it."""
     words = f"{principal.tenant}\0{principal.user}\0{action}".encode()
     return hmac.new(secret, words, sha256).hexdigest()
 
@@ -131,16 +132,9 @@ def is_own_form(headers: Headers, given: str, expected: str) -> bool:
     origin = headers.get("origin")
     if origin == "null" and site is not None:  # what browsers send for a page that tells others nothing about itself
         origin = None
-    if origin is not None and not _is_same_host(origin, headers.get("host", "")):
+    if origin is not None and not is_origin_of(origin, headers.get("host", "")):
         return False
     return hmac.compare_digest(given.encode(), expected.encode())
-
-
-def _is_same_host(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc.lower() == host.lower() != ""
-    except ValueError:
-        return False
 
 
 @final
@@ -163,7 +157,7 @@ class OneTimeToken:
         return None if self._session(connection) is None else self._principal
 
     def greeting(self, scope: Scope) -> Response | None:
-        """Return what the browser is sent that brings the token, once; None: it brings none, or a wrong one."""
+        """Return the answer to the first browser that has the token in its address; None: none, or a wrong one."""
         given = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         shown = [value for name, value in given if name == QUERY]
         if len(shown) != 1 or not self.token or not hmac.compare_digest(shown[0].encode(), self.token.encode()):

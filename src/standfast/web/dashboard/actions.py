@@ -1,4 +1,4 @@
-"""What can be changed from the dashboard: each change is first shown as what it will do, then done by a second form."""
+"""What can be changed from the dashboard: each change is first shown as a preview, then done by a second form."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ Fields: TypeAlias = dict[str, list[str]]
 
 @final
 class PageAction:
-    """How an action is shown before it is done, and how it is done; that returns the next page."""
+    """The preview of an action, and the function that does it and returns the next page."""
 
     __slots__ = ("perform", "preview")
 
@@ -269,7 +269,7 @@ async def _preview_update(view: View, fields: Fields) -> Preview:
 
 
 async def _update(view: View, engine: Engine, fields: Fields) -> Response:
-    return await _answer(view, engine, fields, engine.update)
+    return await _answer(view, fields, engine.update)
 
 
 async def _preview_query(view: View, fields: Fields) -> Preview:
@@ -281,11 +281,10 @@ async def _preview_query(view: View, fields: Fields) -> Preview:
 async def _query(view: View, engine: Engine, fields: Fields) -> Response:
     if not view.access.reveals:
         raise PageError(403, "Nothing was done", "An answer is a value, and values are hidden from you.")
-    return await _answer(view, engine, fields, engine.query)
+    return await _answer(view, fields, engine.query)
 
 
-async def _answer(view: View, engine: Engine, fields: Fields, ask: Callable[..., Awaitable[object]]) -> Response:
-    del engine
+async def _answer(view: View, fields: Fields, ask: Callable[..., Awaitable[object]]) -> Response:
     run_id, name = _one(fields, "id"), _one(fields, "name")
     arguments = json_in(_one(fields, "arguments") or "[]", "What you gave")
     if not isinstance(arguments, list):
@@ -411,19 +410,13 @@ async def _preview_release(view: View, fields: Fields) -> Preview:
         raise PageError(409, "It does not hold any more", "The holder has left the line meanwhile.")
     following = [each for each in told.waiters if each.is_alive][:1]
     fence = "" if holder.fence is None else f" Fence {holder.fence} is void: writes that are guarded by it are refused."
-    hands = (
-        f"Releasing it hands the lock to {_name_of(following[0])}, with a new and higher fence."
-        if following
-        else ("Nothing waits for it, so it becomes free.")
-    )
-    who = (
-        ""
-        if not holder.is_alive
-        else f"{_name_of(holder)} has held it for {length(max(0.0, holder.held_for))}, and gets LeaseLostError."
-    )
-    gone = "" if holder.is_alive else f"{_name_of(holder)} is dead already: nothing is lost."
-    will = tuple(each for each in (hands, who + gone + fence) if each)
-    return _about_line(view, address, told, *will, fields=(("entry", entry),))
+    hands = "Nothing waits for it, so it becomes free."
+    if following:
+        hands = f"Releasing it hands the lock to {_name_of(following[0])}, with a new and higher fence."
+    loses = f"{_name_of(holder)} is dead already: nothing is lost."
+    if holder.is_alive:
+        loses = f"{_name_of(holder)} has held it for {length(max(0.0, holder.held_for))}, and gets LeaseLostError."
+    return _about_line(view, address, told, hands, loses + fence, fields=(("entry", entry),))
 
 
 async def _release(view: View, engine: Engine, fields: Fields) -> str:
@@ -537,14 +530,7 @@ async def _preview_backfill(view: View, fields: Fields) -> Preview:
     will += ", the oldest first; they wait for each other." if len(missing) > 1 else "."
     rest = f"{len(ticks) - len(missing):,} of {len(ticks):,} ticks have had their run already."
     times = ", ".join([*(moment(tick.nominal_at) for tick in missing[:5]), *["..."][: len(missing[5:])]])
-    shown = await _about_schedule(
-        view,
-        fields,
-        will,
-        rest,
-        f"The ticks: {times}",
-        is_harmless=True,
-    )
+    shown = await _about_schedule(view, fields, will, rest, f"The ticks: {times}", is_harmless=True)
     own = (*shown.fields, ("start", start.isoformat()), ("end", end.isoformat()))
     return msgspec.structs.replace(shown, fields=own)
 

@@ -41,10 +41,10 @@ MOST_KEPT: Final = 50
 """How many are remembered after their end."""
 
 MOST_TOLD: Final = 100
-"""How many runs that could not be changed are told."""
+"""How many of the runs that could not be changed are named."""
 
 TELL_EVERY: Final = 1.0
-"""Seconds between two records of how far it is."""
+"""Seconds between two records of the progress."""
 
 KEPT_FOR: Final = 7 * 86_400.0
 """Seconds for which the record of work that is over, or was cut off, is kept."""
@@ -170,7 +170,7 @@ class BulkJob:
         return self.task is None or self.task.done()
 
     async def tell(self, state: State = "under way") -> None:
-        """Write down how far it is, and learn if it is asked to stop."""
+        """Record the progress, and learn if it is asked to stop."""
         changed, key = self.changed, self.space.key(BULK_RECORDS, self.id)
         failed = dict(list(changed.failed.items())[:MOST_TOLD])
         self._record = structs.replace(
@@ -201,7 +201,7 @@ class BulkJob:
             self.task.cancel()
 
     async def work(self, engine: Engine, tell: Callable[[], None]) -> None:
-        """Change all runs that are meant, while a mutex says that this process does."""
+        """Change all runs that are meant, while this process holds the mutex."""
         state: State = "cut off"
         try:
             async with self.space.mutex(lock_name(self.id)).hold(note=f"by {self._record.user}"):
@@ -292,7 +292,7 @@ class Jobs:
 
 
 async def read_work(scope: Space, job_id: str) -> BulkRecord:
-    """Return how work on many runs is, whichever process does it."""
+    """Return the state of work on many runs, whichever process does it."""
     key = scope.key(BULK_RECORDS, job_id[:100])
     found = (await scope.read(key)).get(key)
     if found is None:
@@ -309,7 +309,7 @@ async def list_work(scope: Space, most: int = MOST_KEPT) -> list[tuple[str, Bulk
 
 
 async def _as_it_is(scope: Space, job_id: str, record: BulkRecord) -> BulkRecord:
-    """Return a record with what it cannot say itself: that the process ended which did the work."""
+    """Return a record with what it cannot say itself: that the process which did the work has ended."""
     if record.state != "under way":
         return record
     told = await scope.explain(lock_name(job_id))

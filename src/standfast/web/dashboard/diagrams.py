@@ -100,7 +100,7 @@ def stretches_of(timeline: Timeline, history: Sequence[HistoryEntry]) -> list[St
         timeline: What it did and waited for.
         history: Its history, or the part of it that is of :data:`LOCKS`.
     """
-    names = {entry.id: _lock_name(entry) for entry in history if entry.kind == "lock"}
+    names = {entry.id: str(fields_of(entry).get("name") or entry.id) for entry in history if entry.kind == "lock"}
     found = [_of_span(span, names) for span in timeline.spans]
     since: dict[str, int] = {}
     for entry in history:
@@ -129,10 +129,10 @@ def _held(name: str, start: int, end: int, *, is_open: bool) -> Stretch:
     return Stretch(f"holds {name}", "hold", start, end, "held", is_open=is_open)
 
 
-def _lock_name(entry: HistoryEntry) -> str:
-    given: object = entry.value
-    value = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    return str(value.get("name") or entry.id)
+def fields_of(entry: HistoryEntry) -> dict[str, Any]:
+    """Return the value of an entry of a history if it is an object; else one without fields."""
+    value: object = entry.value
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def draw(stretches: Sequence[Stretch], *, first: int = 0) -> DrawnTimeline:
@@ -143,16 +143,14 @@ def draw(stretches: Sequence[Stretch], *, first: int = 0) -> DrawnTimeline:
     if not shown:
         return DrawnTimeline((), (), (), (), HEAD, len(names))
     axis = _Axis(shown)
-    bars = tuple(_bar(axis, HEAD + ROW * rows[each.row], each) for each in shown)
+    bars: list[Bar] = []
+    for each in shown:
+        x, took = axis.x(each.start), length(max(0.0, (each.end - each.start) / MICROSECONDS))
+        words = f"{each.row}: {each.words}, {took}{' so far' if each.is_open else ''}"
+        bars.append(Bar(each, x, HEAD + ROW * rows[each.row], max(3.0, axis.x(each.end) - x), words))
     marks = tuple((axis.x(at), length((at - axis.start) / MICROSECONDS)) for at in axis.ticks())
     labels = tuple((HEAD + ROW * number, name) for name, number in rows.items())
-    return DrawnTimeline(bars, axis.gaps, marks, labels, HEAD + ROW * len(rows) + 6, len(names))
-
-
-def _bar(axis: _Axis, y: int, stretch: Stretch) -> Bar:
-    x, took = axis.x(stretch.start), length(max(0.0, (stretch.end - stretch.start) / MICROSECONDS))
-    words = f"{stretch.row}: {stretch.words}, {took}{' so far' if stretch.is_open else ''}"
-    return Bar(stretch, x, y, max(3.0, axis.x(stretch.end) - x), words)
+    return DrawnTimeline(tuple(bars), axis.gaps, marks, labels, HEAD + ROW * len(rows) + 6, len(names))
 
 
 class _Axis:

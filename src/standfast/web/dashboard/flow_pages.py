@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 50
 MOST_COUNTED: Final = 300
-"""Of how many of the latest requests the table of actions is made."""
+"""How many of the latest requests the table of actions counts."""
 
 MOST_WINDOWS: Final = 20
 COLLECTING: Final = ("debounce", "batch")
@@ -77,7 +77,11 @@ async def flows(view: View) -> Response:
     status = (chosen["status"],) if chosen["status"] else ()
     page = await list_requests(space, tenant, status=status, limit=PAGE, after=query.get("after") or None, **wanted)
     latest = await list_requests(space, tenant, limit=MOST_COUNTED)
-    rows = _declared(view)
+    rows: dict[tuple[str, str], ActionRow] = {}
+    for flow in view.dashboard.flows:
+        for name, action in flow.actions.items():
+            policy, limits = action.policy, tuple(map(repr, action.limits))
+            rows[flow.kind, name] = ActionRow(flow.kind, name, policy.name, in_words(policy), limits, Counter())
     for each in latest.requests:
         row = rows.setdefault((each.flow, each.action), ActionRow(each.flow, each.action, counts=Counter()))
         row.counts[each.status] += 1
@@ -101,18 +105,8 @@ async def flows(view: View) -> Response:
     )
 
 
-def _declared(view: View) -> dict[tuple[str, str], ActionRow]:
-    """Return the actions of the flows that the dashboard was given."""
-    found: dict[tuple[str, str], ActionRow] = {}
-    for flow in view.dashboard.flows:
-        for name, action in flow.actions.items():
-            policy, limits = action.policy, tuple(map(repr, action.limits))
-            found[flow.kind, name] = ActionRow(flow.kind, name, policy.name, in_words(policy), limits, Counter())
-    return found
-
-
 def in_words(declared: Value) -> str:
-    """Return the options of a policy or a limit as they were declared, without those that say nothing."""
+    """Return the options of a policy or a limit as they were declared, without those that are not set."""
     told: list[str] = []
     for name, value in declared.options().items():
         if value is None or value is False:
@@ -123,7 +117,7 @@ def in_words(declared: Value) -> str:
 
 
 async def _windows(space: Space, requests: tuple[RequestInfo, ...]) -> list[Window]:
-    """Return the bursts and batches that are open, the one that ends first in front."""
+    """Return the bursts and batches that are open, the first to end in front."""
     found: list[Window] = []
     for each in [each for each in requests if each.status == "waiting" and each.policy in COLLECTING][:MOST_WINDOWS]:
         keys = RunKeys(space, each.id)

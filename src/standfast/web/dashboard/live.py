@@ -1,4 +1,4 @@
-"""Live pages: one stream a page that says when to look again, and one watch on the store for all of them.
+"""Live pages: one stream a page that says when to refresh, and one watch on the store for all of them.
 
 A stream carries no data: our script fetches the part of the page that changes, as the caller may see it. However many
 look, the store is watched once for each tenant, and what several fetch after a change is made once (ADR 105).
@@ -82,7 +82,7 @@ class Watcher:
 
     def _stop(self) -> None:
         task, self._task, self._changes = self._task, None, 0
-        if task is not None:
+        if task is not None:  # it may have ended by itself
             task.cancel()
 
     def wake(self) -> None:
@@ -92,7 +92,7 @@ class Watcher:
         self._changed = asyncio.Event()
 
     async def change(self, seen: int = 0) -> int:
-        """Wait until there were other changes than those that were seen, and no longer than a while; return how many.
+        """Wait for a change that was not seen yet, for a bounded time; return how many there were.
 
         A caller that has seen none is told at once that it is watched: its page was drawn before that.
         """
@@ -114,7 +114,7 @@ class Watcher:
 
 @final
 class SharedParts:
-    """Parts of pages that were made since the last change: all that look at the same page have the same one.
+    """Parts of pages that were made since the last change: all viewers of a page share one.
 
     A part is made anew when something has changed since it was begun, but two are not begun within a pause: a viewer
     that asks meanwhile waits for the next one. So what a viewer gets is never older than its question, the first change

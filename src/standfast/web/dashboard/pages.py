@@ -1,4 +1,4 @@
-"""The shell of the dashboard: who is let in, which address shows what, and what every page is told to browsers."""
+"""The shell of the dashboard: its static files, its templates, and what a page needs to answer a request."""
 
 from __future__ import annotations
 
@@ -119,30 +119,30 @@ def _iso(instant: Instant) -> str:
     return moment(instant).replace(" ", "T")
 
 
-def _environment() -> Environment:
-    env = Environment(
-        loader=PackageLoader("standfast.web.dashboard"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters: dict[str, Any] = {
-        "length": _length,
-        "length_of": len,
-        "moment": _moment,
-        "line": one_line,
-        "error": _error,
-        "brief": _brief,
-        "iso": _iso,
-    }
-    env.filters.update(filters)
-    shown: dict[str, Any] = {"static_name": static_name, "menu": MENU, "buttons": ACTIONS, "seconds": MICROSECONDS}
-    env.globals.update(shown)
-    return env
-
-
-_templates: Final = _environment()
+_FILTERS: Final[dict[str, Any]] = {
+    "length": _length,
+    "length_of": len,
+    "moment": _moment,
+    "line": one_line,
+    "error": _error,
+    "brief": _brief,
+    "iso": _iso,
+}
+_GLOBALS: Final[dict[str, Any]] = {
+    "static_name": static_name,
+    "menu": MENU,
+    "buttons": ACTIONS,
+    "seconds": MICROSECONDS,
+}
+_templates: Final = Environment(
+    loader=PackageLoader("standfast.web.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(_FILTERS)
+_templates.globals.update(_GLOBALS)
 
 
 @cache
@@ -192,7 +192,7 @@ class SharedByPages(Protocol):
 
 @final
 class View:
-    """One request of a user who is let in: what a screen needs to answer it.
+    """One request that was let in: what a screen needs to answer it.
 
     Attributes:
         request: The request.
@@ -236,7 +236,7 @@ class View:
         return max(0.0, (instant - self.now) / MICROSECONDS)
 
     def token(self, action: str) -> str:
-        """Return what a form carries that does something."""
+        """Return the token of a form that does something."""
         return form_token(self.dashboard.secret, self.access.principal, action)
 
     def page(self, template: str, **facts: Any) -> Response:  # noqa: ANN401 -- whatever the template shows
@@ -255,7 +255,7 @@ class View:
 
 
 def error_page(title: str, root: str, status: int, heading: str, detail: str, advice: str) -> Response:
-    """Return a page that says what went wrong, to anybody."""
+    """Return a page that says what went wrong; it needs no credentials."""
     text = _templates.get_template("error.html").render(
         title=title, root=root, status=status, heading=heading, detail=detail, advice=advice
     )

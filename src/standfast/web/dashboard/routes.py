@@ -176,7 +176,8 @@ class _Gate:
         match problem:
             case AuthenticationError():
                 words = "You are not signed in", "This dashboard shows nothing without credentials."
-                answer = error_page(title, root, problem.status, *words, _ADVICE[type(self._dashboard.authenticate)])
+                advice = _SIGN_IN.get(type(self._dashboard.authenticate), _SIGN_IN_ELSEWHERE)
+                answer = error_page(title, root, problem.status, *words, advice)
                 answer.headers["www-authenticate"] = "Bearer"
                 return answer
             case PageError():
@@ -197,17 +198,11 @@ class _Gate:
                 return error_page(title, root, 500, "Something went wrong here", "The log of the server says what.", "")
 
 
-class _Advice(dict[type, str]):
-    def __missing__(self, key: type) -> str:
-        return "Sign in to the application that it is part of, and come back."
-
-
-_ADVICE: Final = _Advice(
-    {
-        OwnToken: "Add ?token= and the token of the dashboard to its address, or give it authenticate=.",
-        OneTimeToken: "What standfast dashboard printed opens it once. Start the command again for another address.",
-    }
-)
+_SIGN_IN: Final[dict[type, str]] = {
+    OwnToken: "Add ?token= and the token of the dashboard to its address, or give it authenticate=.",
+    OneTimeToken: "What standfast dashboard printed opens it once. Start the command again for another address.",
+}
+_SIGN_IN_ELSEWHERE: Final = "Sign in to the application that it is part of, and come back."
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

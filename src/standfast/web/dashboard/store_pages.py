@@ -35,9 +35,9 @@ MOST_A_MINUTE: Final = 1_000
 """Up to how many runs of a minute are counted."""
 
 MOST_LOST: Final = 200
-MOST_WORK: Final = 20
-"""How many lines are looked at for leases that were lost."""
+"""How many lines are searched for leases that were lost."""
 
+MOST_WORK: Final = 20
 LATELY: Final = 86_400.0
 _MINUTE: Final = 60 * MICROSECONDS
 
@@ -76,7 +76,7 @@ _measured: Final[WeakKeyDictionary[Space, Throughput]] = WeakKeyDictionary()
 
 
 def _link(view: View, kind: str, name: str) -> tuple[str, str]:
-    """Return the page that shows what an example of something names that needs a person."""
+    """Return a link to an example of what needs a person: its name, and the page that shows it."""
     if kind.endswith(("-runs", "no-code")):
         return name, view.url("run", id=name)
     places = {"late-schedules": "schedules", "stopped-schedules": "schedules", "dead-workers": "workers"}
@@ -122,7 +122,7 @@ async def now(view: View) -> Response:
 
 
 def _all_of(view: View, kind: str) -> str:
-    """Return the page that lists all of what needs a person."""
+    """Return the page that lists all of a kind of what needs a person; empty: there is none."""
     if kind == "failed-runs":
         return view.url("runs", status="failed", ended_after="1 day")
     return view.url("runs", status="quarantined") if kind == "quarantined-runs" else ""
@@ -166,7 +166,10 @@ async def store(view: View) -> Response:
         samples = list(kept)
     whole = backend.count(MOST_WHOLE) if isinstance(backend, GroupedStore) else None
     counts = await asyncio.gather(*(_count(space, kind) for kind in KINDS))
-    ages = {name: await _ended(space, told.at, seconds) for name, seconds in _AGES.items()}
+    ages: dict[str, RunCount] = {}
+    for name, seconds in _AGES.items():
+        lately = RunFilter(status=ENDED, ended_after=later(told.at, -seconds))
+        ages[name] = await count_runs(space, lately, most=MOST_RECORDS)
     grown = None
     if len(samples) > 1:
         took = seconds_between(samples[0][0], samples[-1][0])
@@ -193,10 +196,6 @@ _AGES: Final = {"the last minute": 60.0, "the last hour": 3_600.0, "the last day
 async def _count(scope: Scope, kind: str) -> str:
     page = await scope.scan(*scope.key(kind).within(), limit=MOST_RECORDS)
     return f"{len(page.records):,}{'+' if page.more is not None else ''}"
-
-
-async def _ended(scope: Scope, now: Instant, seconds: float) -> RunCount:
-    return await count_runs(scope, RunFilter(status=ENDED, ended_after=later(now, -seconds)), most=MOST_RECORDS)
 
 
 def _retention(view: View) -> list[tuple[str, str]] | None:

@@ -10,7 +10,7 @@ import msgspec
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import InvalidArgumentError
-from standfast.redaction import MASK, mask_text
+from standfast.redaction import mask_data, mask_text, mask_whole
 from standfast.web.dashboard.access import PageError
 
 if TYPE_CHECKING:
@@ -32,17 +32,12 @@ def pretty(value: object) -> str:
 
 
 def masked(value: object) -> object:
-    """Return JSON-shaped data without what looks like a secret in it."""
-    match value:
-        case str():
-            return mask_text(value) if len(value) <= MOST_SHOWN else f"{mask_text(value)}..."
-        case list() | tuple():
-            return [masked(item) for item in cast("list[object]", value)]
-        case dict():
-            items = cast("dict[str, object]", value).items()
-            return {key: MASK if mask_text(f"{key}=x").endswith(f"={MASK}") else masked(item) for key, item in items}
-        case _:
-            return value
+    """Return JSON-shaped data without what looks like a secret in it; a text that is too long to be shown is cut."""
+
+    def mask(text: str) -> str:
+        return mask_whole(text) if len(text) <= MOST_SHOWN else f"{mask_whole(text[:MOST_SHOWN])}..."
+
+    return mask_data(value, mask)
 
 
 def unmasked(edited: object, original: object) -> object:

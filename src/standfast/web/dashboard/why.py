@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from standfast.flows.view import look
 from standfast.locks.inspect import explain, length, one_line
 from standfast.locks.survey import addresses_awaited_by
 from standfast.web.dashboard.access import PageError
-from standfast.web.dashboard.diagrams import WaitEdge, WaitGraph, WaitNode, graph
+from standfast.web.dashboard.diagrams import WaitEdge, WaitGraph, WaitNode, fields_of, graph
 from standfast.workflows.records import find
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from standfast.locks.inspect import ExplainedEntry, Explanation
     from standfast.space import Space
     from standfast.web.dashboard.pages import View
-    from standfast.workflows.queries import HistoryEntry, RunInfo
+    from standfast.workflows.queries import RunInfo
 
 MOST_NODES: Final = 40
 MOST_CHILDREN: Final = 100
@@ -119,7 +119,7 @@ class _WaitWalk:
             detail = info.status.replace("_", " ")
             if not info.has_ended and info.waits_for:
                 detail += f", waits for {info.waits_for}"
-            if not info.has_ended and info.waits_for == "a worker":
+            if not info.has_ended and info.waits_for.startswith("a worker"):
                 detail += await self._lack(info)
             href = self._view.url("run", id=run_id)
             self.nodes[name] = WaitNode(name, "run", one_line(run_id), one_line(detail), href)
@@ -173,7 +173,8 @@ class _WaitWalk:
         history = await self._engine.history(info.id)
         held = {entry.id for entry in history if entry.kind == "held"}
         for entry in history:
-            if entry.kind == "lock" and entry.id not in held and (address := _address_of(entry)):
+            address = tuple(map(str, fields_of(entry).get("address", ()))) if entry.kind == "lock" else ()
+            if address and entry.id not in held:
                 self.edges.append(WaitEdge(name, await self.line(address), "waits for"))
         if "child" in info.waits_for:
             children = await self._engine.list(parent=info.id, limit=MOST_CHILDREN)
@@ -214,9 +215,3 @@ class _WaitWalk:
             target = await self.line(address)
             if not any(edge.source == name and edge.target == target for edge in self.edges):
                 self.edges.append(WaitEdge(name, target, "waits for"))
-
-
-def _address_of(entry: HistoryEntry) -> tuple[str, ...]:
-    given: object = entry.value
-    value = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    return tuple(map(str, value.get("address", ())))

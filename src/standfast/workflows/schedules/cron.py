@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from standfast.clock import Instant
-from standfast.errors import DeclarationError, UnknownZoneError
+from standfast.errors import DeclarationError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def zone_of(zone: str) -> tzinfo:
     """Return a time zone by its name; UTC is known everywhere.
 
     Raises:
-        UnknownZoneError: This machine has no zone of that name.
+        MissingExtraError: This machine has no zone of that name.
     """
     if zone == "UTC":
         return UTC
@@ -66,7 +66,7 @@ def zone_of(zone: str) -> tzinfo:
     try:
         return ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # no such file, a path that leads elsewhere, a folder
-        raise UnknownZoneError(zone) from None
+        raise MissingExtraError(f"the time zone {zone!r}", "tzdata") from None
 
 
 def ticks(cron: str, zone: str, after: Instant) -> Iterator[Instant]:
@@ -74,7 +74,7 @@ def ticks(cron: str, zone: str, after: Instant) -> Iterator[Instant]:
 
     Raises:
         DeclarationError: The expression cannot be read, or has no match within fifty years.
-        UnknownZoneError: This machine does not know the zone.
+        MissingExtraError: This machine does not know the zone.
     """
     place, hours = zone_of(zone), _parse(cron).parts[2]
     next_tick = _next_on_clock_face if hours.startswith("*") else _next_named

@@ -51,7 +51,7 @@ from standfast.workflows.values import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from standfast.workflows.catalog import RemoteWorkflow
+    from standfast.workflows.catalog import Startable
     from standfast.workflows.runtime import AnyEngine
     from standfast.workflows.schedules.spec import ScheduleSnapshot, ScheduleSpec
 
@@ -453,15 +453,14 @@ class Schedules:
                 "the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", repr(chosen)[:60]
             )
         code = workflow_of(runtime, spec)
-        workflow = await self._remote(spec) if code is None else code
+        workflow: Startable
+        if code is not None:
+            workflow = code
+        else:  # as workers have written it down, in the version that the schedule names
+            declared = await find_declared(runtime.space, spec.workflow, {name for name, _ in runtime.workflows})
+            workflow = as_remote(declared if spec.version is None else structs.replace(declared, version=spec.version))
         started = await start_run(runtime, seen.id, spec, workflow, run_id, nominal_at=nominal_at, overlap=chosen)
         return Run(self._engine, started.run_id, code, is_new=started.is_new)
-
-    async def _remote(self, spec: ScheduleSpec) -> RemoteWorkflow:
-        """Return the workflow of a schedule as workers have written it down, in the version that the schedule names."""
-        runtime = self._engine.runtime
-        declared = await find_declared(runtime.space, spec.workflow, {name for name, _ in runtime.workflows})
-        return as_remote(declared if spec.version is None else structs.replace(declared, version=spec.version))
 
 
 # --- what a change comes to -----------------------------------------------------------------------------------------

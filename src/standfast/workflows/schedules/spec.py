@@ -14,7 +14,6 @@ from typing import (
     TypedDict,
     TypeVarTuple,
     Unpack,
-    cast,
     final,
     get_args,
     overload,
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 from standfast.clock import MICROSECONDS, Instant
 from standfast.codec import Codec
 from standfast.durations import DAY, Duration, seconds
-from standfast.errors import DeclarationError, InvalidArgumentError, UnknownZoneError
+from standfast.errors import DeclarationError, InvalidArgumentError, MissingExtraError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.records import NO_DUE, timer_key
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from standfast.scope import Scope
-    from standfast.stores.protocol import Change, Commit, Record
+    from standfast.stores.protocol import Change, Commit
     from standfast.workflows.definition import Bound, Workflow
 
 
@@ -217,13 +216,16 @@ def check_spec(workflow: str, packed: Raw, **options: Unpack[ScheduleOptions]) -
         raise DeclarationError("the option of a schedule", f"it must be one of {', '.join(sorted(KNOWN))}", repr(name))
     cron, every, zone = _check_when(options.get("cron"), options.get("every"), options.get("zone"))
     backfill = check_flag("backfill", options.get("backfill", False))
+    overlap = options.get("overlap", "skip")
+    if overlap not in OVERLAPS:
+        raise DeclarationError("the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", _shown(overlap))
     spec = ScheduleSpec(
         workflow,
         packed,
         cron=cron,
         every=every,
         zone=zone,
-        overlap=_check_overlap(options.get("overlap", "skip")),
+        overlap=overlap,
         backfill=backfill,
         most_backfilled=_check_most(options.get("most_backfilled"), backfill=backfill),
     )
@@ -270,16 +272,10 @@ def _check_zone(zone: str | None) -> str:
         )
     try:
         zone_of(zone)
-    except UnknownZoneError:
+    except MissingExtraError:
         problem = 'this machine knows no such time zone; write one like "Europe/Berlin", or install tzdata'
         raise DeclarationError("the zone of a schedule", problem, _shown(zone)) from None
     return zone
-
-
-def _check_overlap(overlap: str) -> Overlap:
-    if overlap not in OVERLAPS:
-        raise DeclarationError("the overlap of a schedule", f"it must be one of {', '.join(OVERLAPS)}", _shown(overlap))
-    return cast("Overlap", overlap)
 
 
 def _check_most(most: int | None, *, backfill: bool) -> int:
@@ -394,7 +390,7 @@ def first_after(spec: ScheduleSpec, anchor: Instant, at: Instant) -> Instant:
     Ticks of a period lie whole periods after ``anchor``, the first of them one period after it.
 
     Raises:
-        UnknownZoneError: This machine does not know the zone of the schedule.
+        MissingExtraError: This machine does not know the zone of the schedule.
     """
     if spec.cron is not None:
         return next(ticks(spec.cron, spec.zone, at))
@@ -485,7 +481,7 @@ def due(
         most: How many ticks to fire at once; the others stay due.
 
     Raises:
-        UnknownZoneError: This machine does not know the zone of the schedule.
+        MissingExtraError: This machine does not know the zone of the schedule.
     """
     if state.paused:
         return DueTicks((), 0, state, None)
@@ -500,7 +496,13 @@ def due(
         else:
             fire.append(after.next_at)
             made_up += late
-            after = _fired(spec, after, late=late)
+            after = replace(
+                after,
+                next_at=first_after(spec, after.anchor, after.next_at),
+                fired=after.fired + 1,
+                last_fired_at=after.next_at,
+                backfilled=after.backfilled + late,
+            )
             wake_at = max(wake_at, _wake_at(spec, schedule_id, after))
     if wake_at > now and after.backfilled:
         after = replace(after, backfilled=0)
@@ -511,16 +513,6 @@ def _wake_at(spec: ScheduleSpec, schedule_id: str, state: ScheduleState) -> Inst
     """Return when the next tick fires: never before the one that fired last, however they were shifted."""
     own = fires_at(spec, schedule_id, state.next_at)
     return own if state.last_fired_at is None else max(own, fires_at(spec, schedule_id, state.last_fired_at))
-
-
-def _fired(spec: ScheduleSpec, state: ScheduleState, *, late: bool) -> ScheduleState:
-    return replace(
-        state,
-        next_at=first_after(spec, state.anchor, state.next_at),
-        fired=state.fired + 1,
-        last_fired_at=state.next_at,
-        backfilled=state.backfilled + late,
-    )
 
 
 class _Passed(Struct, frozen=True):
@@ -653,14 +645,10 @@ async def find_all(scope: Scope) -> list[tuple[str, Stored, Instant]]:
     found: list[tuple[str, Stored, Instant]] = []
     while True:
         page = await scope.scan(start, end, limit=PAGE)
-        found += [(_id_of(record), STORED.decode(record.value), page.at) for record in page.records.values()]
+        found += [(key.parts[-1], STORED.decode(record.value), page.at) for key, record in page.records.items()]
         if page.more is None:
             return found
         start = page.more
-
-
-def _id_of(record: Record) -> str:
-    return record.key.parts[-1]
 
 
 def with_timer(stored: Stored, schedule_id: str) -> Stored:

@@ -11,8 +11,8 @@ from standfast.clock import Instant, seconds_between
 from standfast.errors import (
     ArbiterUnavailableError,
     FlowError,
+    MissingExtraError,
     RunNotFoundError,
-    UnknownZoneError,
     WorkflowAlreadyExistsError,
     WorkflowConcurrencyLimitExceededError,
     WorkflowError,
@@ -211,18 +211,17 @@ class Ticker:
     async def come_back(self) -> None:
         """Let those schedules go on that have paused because no engine had what this engine has."""
         for schedule_id, stored, _ in await find_all(self._runtime.space):
-            if stored.lacks and workflow_of(self._runtime, stored.spec) is not None:
-                await self._resume(schedule_id)
-
-    async def _resume(self, schedule_id: str) -> None:
-        seen = await find(self._runtime.space, schedule_id)
-        if seen is not None and seen.stored.lacks:
+            if not stored.lacks or workflow_of(self._runtime, stored.spec) is None:
+                continue
+            seen = await find(self._runtime.space, schedule_id)
+            if seen is None or not seen.stored.lacks:
+                continue
             try:
                 state = resume(seen.stored.spec, seen.stored.state, seen.at)
-            except UnknownZoneError:
-                return
-            stored = with_timer(structs.replace(seen.stored, state=state, note="", lacks=""), schedule_id)
-            await commit(self._runtime.space, changing(self._runtime.space, seen, stored))
+            except MissingExtraError:  # this machine does not know its zone
+                continue
+            resumed = with_timer(structs.replace(seen.stored, state=state, note="", lacks=""), schedule_id)
+            await self._write(seen, resumed)
 
     # --- one tick ------------------------------------------------------------------------------------------------
 
@@ -233,15 +232,17 @@ class Ticker:
             return await self._lack(seen, f"no worker has the workflow {seen.stored.spec.workflow!r}")
         try:
             now_due = due(seen.stored.spec, seen.id, seen.stored.state, noticed_at, most=1)
-        except UnknownZoneError as problem:
+        except MissingExtraError as problem:
             return await self._lack(seen, str(problem))
         self._lacking.pop(seen.id, None)
         after = structs.replace(seen.stored, state=now_due.state, wake_at=now_due.wake_at)
         if after == seen.stored:
             return False
         moved = await (self._fire(seen, after, workflow, now_due) if now_due.fire else self._write(seen, after))
-        if moved and now_due.missed:
-            self._tell_missed(seen.id, now_due)
+        missed, last = now_due.missed, now_due.state.last_missed_at
+        if moved and missed and last is not None:
+            wall = self._runtime.clock.wall()
+            self._runtime.emit(TicksMissed(at=wall, schedule=seen.id, count=missed, last_missed_at=last))
         return True
 
     async def _fire(
@@ -274,13 +275,12 @@ class Ticker:
             skip = _Skip(f"{type(problem).__name__}: {problem}")
         else:
             if started.is_new:
-                self._tell_fired(seen, run_id, nominal_at)
+                late = seconds_between(fires_at(seen.stored.spec, seen.id, nominal_at), seen.at)
+                wall = self._runtime.clock.wall()
+                self._runtime.emit(TickFired(at=wall, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
                 return True
             joined = "its run is there already" if started.run_id == run_id else f"it joined the run {started.run_id!r}"
             skip = _Skip(joined)
-        return await self._skip(seen, after, nominal_at, skip)
-
-    async def _skip(self, seen: ScheduleSnapshot, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
         stored = structs.replace(
             after,
             skipped=after.skipped + skip.by_overlap,
@@ -296,17 +296,6 @@ class Ticker:
 
     async def _write(self, seen: ScheduleSnapshot, after: Stored) -> bool:
         return await commit(self._runtime.space, changing(self._runtime.space, seen, after))
-
-    def _tell_fired(self, seen: ScheduleSnapshot, run_id: str, nominal_at: Instant) -> None:
-        late = seconds_between(fires_at(seen.stored.spec, seen.id, nominal_at), seen.at)
-        at = self._runtime.clock.wall()
-        self._runtime.emit(TickFired(at=at, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
-
-    def _tell_missed(self, schedule_id: str, now_due: DueTicks) -> None:
-        last = now_due.state.last_missed_at
-        if last is not None:
-            at, count = self._runtime.clock.wall(), now_due.missed
-            self._runtime.emit(TicksMissed(at=at, schedule=schedule_id, count=count, last_missed_at=last))
 
     # --- what is not here ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from standfast import blocking
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,8 @@ def attempt(what: str, action: Callable[[], object]) -> None:
     try:
         say(what, action())
     except StandfastError as problem:
-        say(what, type(problem).__name__)
+        is_forked = isinstance(problem, StoreClosedError) and "fork" in str(problem)
+        say(what, "forked" if is_forked else type(problem).__name__)
 
 
 def take(mutex: blocking.Mutex) -> bool:

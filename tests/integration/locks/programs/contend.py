@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import standfast as sf
 from standfast.clock import monotonic
-from standfast.errors import LeaseLostError, StandfastError
+from standfast.errors import LeaseLostError, StandfastError, StoreClosedError
 from standfast.stores import Commit, Decision, Put
 from tests.integration.locks.ledger import Ledger
 from tests.integration.sqlite.programs.dialogue import ARGUMENTS, say
@@ -143,7 +143,8 @@ class Contender:
             try:
                 await attempt()
             except StandfastError as problem:
-                say(name, type(problem).__name__)
+                is_forked = isinstance(problem, StoreClosedError) and "fork" in str(problem)
+                say(name, "forked" if is_forked else type(problem).__name__)
             else:
                 say(name, "worked")
 

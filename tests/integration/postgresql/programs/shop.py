@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 import standfast as sf
 from standfast import blocking
-from standfast.errors import RunNotFoundError, UnsuitableConnectionError
+from standfast.errors import InvalidArgumentError, RunNotFoundError
 
 SERVER, URL, SPACE = sys.argv[1:]
 _parts = urllib.parse.urlsplit(SERVER)
@@ -79,7 +79,7 @@ def main() -> None:
             found["rolled back"] = True
         try:
             engine.start(fulfil, "order-3", connection=connection)
-        except UnsuitableConnectionError as problem:
+        except InvalidArgumentError as problem:
             found["autocommit"] = problem.problem
     connection.close()
     print(json.dumps(found))

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING
 
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreClosedError
 from standfast.stores import Decision, Put
 from standfast.stores.sqlite import backend as slow_check
 from standfast.stores.url import open_store
@@ -43,7 +43,8 @@ async def in_child(inherited: Store, watch: Watch, url: str, how_to_exit: str) -
         try:
             await attempt()
         except StandfastError as problem:
-            say(name, type(problem).__name__)
+            is_forked = isinstance(problem, StoreClosedError) and "fork" in str(problem)
+            say(name, "forked" if is_forked else type(problem).__name__)
         else:
             say(name, "worked")
     own = await open_store(url)

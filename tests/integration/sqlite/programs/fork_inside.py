@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreClosedError
 from standfast.stores import Decision, Put
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
@@ -20,7 +20,8 @@ async def in_child(url: str) -> None:
     try:
         await open_store(url)
     except StandfastError as problem:
-        say("child", type(problem).__name__)
+        is_forked = isinstance(problem, StoreClosedError) and "fork" in str(problem)
+        say("child", "forked" if is_forked else type(problem).__name__)
     else:
         say("child", "opened")
 

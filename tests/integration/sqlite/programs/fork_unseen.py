@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Any
 
-from standfast.errors import StandfastError
+from standfast.errors import StandfastError, StoreClosedError
 from standfast.stores import Put
 from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.dialogue import ARGUMENTS, key, say
@@ -23,7 +23,8 @@ async def in_child(url: str) -> None:
     try:
         await open_store(url)
     except StandfastError as problem:
-        say("child", type(problem).__name__)
+        is_forked = isinstance(problem, StoreClosedError) and "fork" in str(problem)
+        say("child", "forked" if is_forked else type(problem).__name__)
     else:
         say("child", "opened")
 

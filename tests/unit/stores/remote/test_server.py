@@ -1,4 +1,4 @@
-"""The time that a handle decides by: never before a moment that it has been shown."""
+"""What a server is asked to do, and the time that a handle decides by: never before a moment that it was shown."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
-from standfast.stores import Decision, Put
+from standfast.stores import ABSENT, Decision, Put, Record, Snapshot
 from standfast.stores.remote import open_remote
 from standfast.stores.remote.planner import RecordCache
+from standfast.stores.remote.server import Intent
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from standfast.stores import Snapshot
-    from standfast.stores.remote.server import Intent, WriteRefused, Written
+    from standfast.stores.remote.server import WriteRefused, Written
 
 KEY = RecordKey("n", "k")
 
@@ -41,6 +41,17 @@ class Sluggish(TableServer):
         answer = await super().read(keys)
         await self._linger()
         return answer
+
+
+def test_an_intent_says_which_of_its_guards_do_not_hold() -> None:
+    """With what is there instead: another version, nothing, or a record where none was expected."""
+    held, moved, gone, made, absent = (RecordKey("n", name) for name in ("held", "moved", "gone", "made", "absent"))
+    records = {key: Record(key, b"", 7) for key in (held, moved, made)}
+    guards = {held: 7, moved: 6, gone: 5, made: ABSENT, absent: ABSENT}
+
+    lost = Intent("handle", 1, guards, (), (), 0).lost(Snapshot(Instant(1), records))
+
+    assert lost == {moved: records[moved], gone: None, made: records[made]}
 
 
 async def test_an_update_does_not_decide_before_what_was_read() -> None:

@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.stores.remote.service_time import DRIFT, FRESH, SLACK, ServiceTime, instant_of
+from standfast.stores.remote.service_time import DRIFT, FRESH, SHARP, SLACK, ServiceTime, instant_of, sharpen
 from standfast.testing import VirtualClock
 
 NOON = Instant(1_800_000_000 * MICROSECONDS)
@@ -154,3 +154,30 @@ def test_what_is_no_date_is_no_news(date: str) -> None:
     service = Service()
     service.time.learn(date, service.time.elapsed())
     assert service.time.now() is None
+
+
+@pytest.mark.parametrize(("lease", "error"), [(0.5, SHARP), (2.0, 0.5)])
+async def test_for_short_leases_the_service_is_asked_until_its_time_is_known_well(lease: float, error: float) -> None:
+    """The turn of a second tells it: a quarter of the lease, or as well as it can be known."""
+    service = Service()
+    service.answer()
+    assert service.time.error > error
+
+    async def probe() -> None:
+        service.pass_time(0.05)
+        service.answer()
+
+    await sharpen(service.time, lease, probe)
+
+    assert service.time.error <= error
+
+
+async def test_for_long_leases_the_service_is_not_asked() -> None:
+    """One answer is enough for them."""
+    service = Service()
+    service.answer()
+
+    async def probe() -> None:
+        pytest.fail("it was asked")
+
+    await sharpen(service.time, 10, probe)

@@ -210,3 +210,9 @@ def test_what_was_masked_and_left_alone_is_put_back() -> None:
     assert unmasked(shown, original) == original
     edited = {"token": "***", "deep": [{"password": "new", "n": 2}], "more": "***"}
     assert unmasked(edited, original) == {"token": "a", "deep": [{"password": "new", "n": 2}], "more": "***"}
+
+
+def test_a_long_text_is_shown_whole_and_a_very_long_one_says_that_it_is_cut() -> None:
+    """What is edited and sent back must not lose its end without a mark."""
+    assert masked(["x" * 5_000]) == ["x" * 5_000]
+    assert masked("x" * 30_000) == "x" * 20_000 + "..."

@@ -18,6 +18,7 @@ from standfast.testing.conformance.locks.ground import (
     entered,
     eventually,
     passes,
+    queued_or_done,
     waiters_of,
 )
 
@@ -33,8 +34,6 @@ Moment: TypeAlias = Literal["as it begins to wait", "as it is answered"]
 
 
 MOMENTS: Final[tuple[Moment, ...]] = ("as it begins to wait", "as it is answered")
-
-
 """An await can be interrupted before what it waits for has happened, or in the very tick in which it does."""
 
 
@@ -159,7 +158,7 @@ class LockCancellationCases(LockGround):
         async def wait_for_it(interruption: Interruption) -> None:
             holder = await entered(kind.alone(other))
             task = asyncio.create_task(enter_and_leave(kind.one(space), interruption))
-            await _queued_or_done(space, task)
+            await queued_or_done(space, task)
             await holder.leave()
             await task
 
@@ -178,7 +177,7 @@ class LockCancellationCases(LockGround):
             holder = await entered(kind.alone(other))
             async with kind.alone(space, "outer", owner="me"):
                 task = asyncio.create_task(enter_and_leave(kind.one(space, owner="me"), interruption))
-                await _queued_or_done(space, task)
+                await queued_or_done(space, task)
                 await holder.leave()
                 await task
 
@@ -193,7 +192,7 @@ class LockCancellationCases(LockGround):
         async def wait_for_it(interruption: Interruption) -> None:
             holder = await entered(kind.alone(other))
             task = asyncio.create_task(enter_and_leave(kind.alone(space), interruption))
-            await _queued_or_done(space, task)
+            await queued_or_done(space, task)
             second = LockClient(kind.alone(space, note="second"))
             await eventually(lambda: _stands_in_line(space, "second"))
             await holder.leave()
@@ -229,15 +228,6 @@ class LockCancellationCases(LockGround):
         async for _ in each_cancellation(twice, moment):
             await at_rest(other)
             await passes(kind.alone(other))
-
-
-async def _queued_or_done(space: Space, task: asyncio.Task[Any]) -> None:
-    """Return when a waiter stands in line, or was cancelled before it came to that."""
-
-    async def is_so() -> bool:
-        return task.done() or bool(await waiters_of(space))
-
-    await eventually(is_so)
 
 
 async def _stands_in_line(space: Space, note: str) -> bool:

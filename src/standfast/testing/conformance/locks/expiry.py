@@ -45,14 +45,11 @@ if TYPE_CHECKING:
     from standfast.locks.line import Waiter
     from standfast.locks.locks import Holding
     from standfast.space import Space
-    from standfast.stores import Snapshot
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
     from standfast.testing.simulation import VirtualClock
 
 
 KEPT = 0.6
-
-
 """A lease that must not be lost though it is short: long enough for a busy machine to renew it in."""
 
 
@@ -178,7 +175,9 @@ class LockExpiryCases(LockGround):
         waiter = await waiting(space, kind.one(await open_space(told=told, lease=SHORT)))
         [seen] = await waiters_of(space)
         behind = await waiting(space, kind.alone(space))
-        await space.store.update(*_deletion_of(LineKeys(space, address_of(KEY)), seen))
+        assert isinstance(seen.entry.anchor, OfPresence)
+        presence = LineKeys(space, address_of(KEY)).presence(seen.entry.anchor.presence)
+        await space.store.update([presence], lambda found: Decision(None, (Delete(presence, found.version(presence)),)))
         await look_after(space)
         await eventually(lambda: _comes_after(space, seen))
 
@@ -319,6 +318,7 @@ class LockExpiryCases(LockGround):
 
         with pytest.raises(LeaseLostError, match="max_hold"):
             await holder.leave()
+        assert "expired" in [past.end for past in await other.history(KEY)]
         await at_rest(other)
 
     async def test_a_hold_within_its_longest_time_is_left_alone(self, space: Space, kind: Kind) -> None:
@@ -326,13 +326,6 @@ class LockExpiryCases(LockGround):
         async with kind.alone(space, max_hold=60) as hold:
             hold.check()
         assert await head_of(space) is None
-
-
-def _deletion_of(keys: LineKeys, waiter: Waiter) -> tuple[list[RecordKey], Callable[[Snapshot], Decision[None]]]:
-    """Return an update that ends the presence of a waiter."""
-    assert isinstance(waiter.entry.anchor, OfPresence)
-    key = keys.presence(waiter.entry.anchor.presence)
-    return [key], lambda seen: Decision(None, (Delete(key, seen.version(key)),))
 
 
 async def _store_time_ahead(space: Space) -> float:

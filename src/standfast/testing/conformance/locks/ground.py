@@ -19,7 +19,7 @@ from standfast.locks import registry as lines
 from standfast.locks.line_records import HEADS, LineKeys
 from standfast.scope import address_of
 from standfast.space import Space
-from standfast.testing.conformance.ground import PATIENCE, shortest_lease
+from standfast.testing.conformance.ground import SharedStoreGround, shortest_lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable
@@ -104,23 +104,8 @@ KINDS: Final = (
 """Every kind of lock, in every way that holders can share it."""
 
 
-class LockGround:
+class LockGround(SharedStoreGround):
     """The fixtures of the suite. A subclass provides ``open_another``, and ``clock`` if it can."""
-
-    @pytest.fixture
-    def open_another(self) -> Callable[[], Awaitable[Store]]:
-        """Return a coroutine function that opens another handle on the same data."""
-        pytest.fail("provide the fixture open_another: it opens another handle on the same data")
-
-    @pytest.fixture
-    def clock(self) -> VirtualClock | None:
-        """Return the clock that the store goes by, if it is one that follows the loop; None: it goes by a real one."""
-        return None
-
-    @pytest.fixture
-    def patience(self) -> float:
-        """Return how long a case may wait for a lease in real time, in seconds."""
-        return PATIENCE
 
     @pytest.fixture(params=KINDS, ids=lambda kind: str(kind.name))
     def kind(self, request: pytest.FixtureRequest) -> Kind:
@@ -233,6 +218,15 @@ async def queued(space: Space, count: int, key: str = KEY) -> None:
         return len(await waiters_of(space, key)) == count
 
     await eventually(are_there)
+
+
+async def queued_or_done(space: Space, task: asyncio.Task[Any]) -> None:
+    """Return when a waiter stands in line, or the task has ended before it came to that."""
+
+    async def is_so() -> bool:
+        return task.done() or bool(await waiters_of(space))
+
+    await eventually(is_so)
 
 
 # --- holding --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,11 +18,11 @@ from standfast.testing.conformance.locks.ground import (
     all_of,
     at_rest,
     entered,
-    eventually,
     leftovers,
     look_after,
     passes,
     queued,
+    queued_or_done,
     waiters_of,
     waiting,
 )
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 
 LOOK = "standfast.locks.registry.POLL_EVERY"
-
-
 """How often a process looks by itself. Tests make it never happen, or soon."""
 
 
@@ -231,10 +228,7 @@ class OrderCases(LockGround):
 
 MOST_AWAITS = 200
 
-
 LONG = 61.5
-
-
 """A time-out that a test lets run out by hand, in seconds."""
 
 
@@ -322,7 +316,7 @@ class TimeoutCases(LockGround):
             holder = await entered(kind.alone(other))
             interruption = Interruption(number, moment, limits.run_out)
             task = asyncio.create_task(_enter_or_give_up(kind.one(space, timeout=LONG), interruption))
-            await eventually(functools.partial(_is_waiting_or_done, space, task))
+            await queued_or_done(space, task)
             await holder.leave()
             outcomes.add(await task)
             await at_rest(other)
@@ -335,7 +329,8 @@ class TimeoutCases(LockGround):
         wire = Wire()
         space, other = await open_space(), await open_space(through=wire.around)
         holder = await entered(space.mutex(KEY).hold())
-        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=0.5), 2))
+        moment = await a_while(other, 0.5)
+        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=moment), moment + 1.5))
         await queued(space, 1)
 
         wire.cut()
@@ -353,10 +348,6 @@ async def _enter_or_give_up(holding: Holding, interruption: Interruption) -> str
         return "timed out"
     await holding.__aexit__(None, None, None)
     return "got in"
-
-
-async def _is_waiting_or_done(space: Space, task: asyncio.Task[Any]) -> bool:
-    return task.done() or bool(await waiters_of(space))
 
 
 async def circle(spaces: list[Space], kind: Kind) -> list[object]:

@@ -171,7 +171,7 @@ class RaceCases(Ground):
 
 
 class Client:
-    """Someone who does random things to a few keys, guarding at versions that may be stale by now."""
+    """A client that does random things to a few keys, guarding at versions that may be stale by now."""
 
     def __init__(self, store: Store, keys: list[RecordKey], seed: str) -> None:
         self._store, self._keys = store, keys

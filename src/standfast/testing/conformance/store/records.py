@@ -92,14 +92,10 @@ NASTY: Final[tuple[tuple[str, ...], ...]] = (
 
 
 AWKWARD: Final = "\x00\x01\x02\x1f ~%_*?[]{}\\'\":/.,aAbB\u00e9\u0301\u00df\ufeff\ufffd\uffff\U0001f512\U0010ffff"
-
-
 """Characters that random keys are made of: each of them has a meaning somewhere, or sorts in its own way."""
 
 
 FEW: Final = 25
-
-
 """As many keys as any store takes in one commit."""
 
 

@@ -12,7 +12,7 @@ import pytest
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.locks import registry
 from standfast.space import Space
-from standfast.testing.conformance.ground import PATIENCE, shortest_lease
+from standfast.testing.conformance.ground import SharedStoreGround, shortest_lease
 from standfast.testing.conformance.locks.wire import Wire
 from standfast.testing.conformance.workflows.samples import DONE, WORKFLOWS
 from standfast.workflows import inbox, queries, worker
@@ -59,23 +59,8 @@ class OpenEngine(Protocol):
         ...
 
 
-class WorkflowGround:
+class WorkflowGround(SharedStoreGround):
     """The fixtures of the suite. A subclass provides ``open_another``, and ``clock`` if it can."""
-
-    @pytest.fixture
-    def open_another(self) -> Callable[[], Awaitable[Store]]:
-        """Return a coroutine function that opens another handle on the same data."""
-        pytest.fail("provide the fixture open_another: it opens another handle on the same data")
-
-    @pytest.fixture
-    def clock(self) -> VirtualClock | None:
-        """Return the clock that the store goes by, if it is one that follows the loop; None: it goes by a real one."""
-        return None
-
-    @pytest.fixture
-    def patience(self) -> float:
-        """Return how long a case may wait for a lease in real time, in seconds."""
-        return PATIENCE
 
     @pytest.fixture
     def done(self) -> list[str]:
