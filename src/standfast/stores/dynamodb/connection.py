@@ -113,11 +113,21 @@ class DynamoOptions(Struct, frozen=True):
 def options_of(address: Address) -> DynamoOptions:
     """Read the options out of a URL, and refuse what makes no sense."""
     tls = address.tls(default=True)
+    table = address.path()
+    if not _TABLE.fullmatch(table):
+        raise address.refuse("name a table: 3 to 255 letters, digits, '_', '-' or '.', as in dynamodb:///standfast")
+    region = address.take_text("region", "us-east-1" if address.has_host else "")
+    if region and not _REGION.fullmatch(region):
+        raise address.refuse("region is the name of a region, for example eu-central-1")
+    endpoint = ""
+    if address.has_host:
+        host, port = address.host(_HTTPS if tls else _HTTP)
+        endpoint = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     options = DynamoOptions(
-        table=_table(address),
+        table=table,
         name=address.name,
-        region=_region(address),
-        endpoint=_endpoint(address, tls),
+        region=region,
+        endpoint=endpoint,
         access=address.user or "",
         secret=address.password or "",
         tls=tls,
@@ -131,28 +141,6 @@ def options_of(address: Address) -> DynamoOptions:
     if bool(options.access) != bool(options.secret):
         raise address.refuse("give both an access key and its secret, or neither: then the usual chain is asked")
     return options
-
-
-def _table(address: Address) -> str:
-    table = address.path()
-    if not _TABLE.fullmatch(table):
-        raise address.refuse("name a table: 3 to 255 letters, digits, '_', '-' or '.', as in dynamodb:///standfast")
-    return table
-
-
-def _region(address: Address) -> str:
-    default = "us-east-1" if address.has_host else ""
-    region = address.take_text("region", default)
-    if region and not _REGION.fullmatch(region):
-        raise address.refuse("region is the name of a region, for example eu-central-1")
-    return region
-
-
-def _endpoint(address: Address, tls: ssl.SSLContext | None) -> str:
-    if not address.has_host:
-        return ""
-    host, port = address.host(_HTTPS if tls else _HTTP)
-    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 # --- errors: one table for all that the driver raises --------------------------------------------------------------
@@ -327,7 +315,7 @@ class RetryBudget:
 
     def __init__(self, seconds: float) -> None:
         self._deadline, self._pause = monotonic() + seconds, FIRST_PAUSE
-        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out the retries of several handles
 
     async def pause(self, turned_away: TurnedAwayError) -> None:
         """Wait before the next try; raise the error if there is to be none."""
@@ -356,8 +344,26 @@ class DynamoClient:
         """Make a client; nothing is sent yet."""
         session = AioSession()
         session.register_component("data_loader", _loader())
+        config = AioConfig(
+            connect_timeout=options.connect_timeout,
+            read_timeout=options.timeout,
+            max_pool_connections=options.pool,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            parameter_validation=False,
+            tcp_keepalive=True,
+            user_agent=USER_AGENT,
+            http_session_cls=AIOHTTPSession if options.tls is None else _encrypting(options.tls),
+        )
         try:
-            context = session.create_client("dynamodb", **_arguments(options))
+            context = session.create_client(
+                "dynamodb",
+                config=config,
+                region_name=options.region or None,
+                endpoint_url=options.endpoint or None,
+                use_ssl=options.tls is not None,
+                aws_access_key_id=options.access or None,
+                aws_secret_access_key=options.secret or None,
+            )
             client = await context.__aenter__()
             client.meta.events.register("before-send.dynamodb", _in_pieces)
             return cls(options, client, context)
@@ -383,17 +389,9 @@ class DynamoClient:
         """Send a request once."""
         if self._is_closed:
             raise StoreClosedError(self._options.name, "it was closed")
+        store, sent = self._options.name, self.time.elapsed()
         self._under_way += 1
         self._idle.clear()
-        try:
-            return await self._exchange(operation, request, writes=writes)
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
-
-    async def _exchange(self, operation: str, request: Mapping[str, Any], *, writes: bool) -> Mapping[str, Any]:
-        store, sent = self._options.name, self.time.elapsed()
         try:
             async with asyncio.timeout(self._options.timeout + self._options.connect_timeout):
                 answer: Mapping[str, Any] = await getattr(self.client, operation)(**request)
@@ -402,8 +400,13 @@ class DynamoClient:
             raise answered(error, store, writes=writes) from error
         except (BotoCoreError, TimeoutError) as error:
             raise unanswered(error, store, writes=writes) from error
-        self._learn_time(answer, sent)
-        return answer
+        else:
+            self._learn_time(answer, sent)
+            return answer
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     def _learn_time(self, answer: Mapping[str, Any], sent: Instant) -> None:
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
@@ -441,24 +444,3 @@ def _encrypting(tls: ssl.SSLContext) -> type[AIOHTTPSession]:
             return tls
 
     return Encrypting
-
-
-def _arguments(options: DynamoOptions) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "config": AioConfig(
-            connect_timeout=options.connect_timeout,
-            read_timeout=options.timeout,
-            max_pool_connections=options.pool,
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            parameter_validation=False,
-            tcp_keepalive=True,
-            user_agent=USER_AGENT,
-            http_session_cls=AIOHTTPSession if options.tls is None else _encrypting(options.tls),
-        ),
-        "region_name": options.region or None,
-        "endpoint_url": options.endpoint or None,
-        "use_ssl": options.tls is not None,
-    }
-    if options.access:
-        arguments |= {"aws_access_key_id": options.access, "aws_secret_access_key": options.secret}
-    return arguments

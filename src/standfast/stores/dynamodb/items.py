@@ -190,21 +190,18 @@ def transaction(intent: Intent, table: str, token: str, now: Instant, versions: 
         key: (key_of(key) | {"v": {"N": str(version)}, "t": _removable(version, now)})
         for key, version in tombstones.items()
     }
-    _refuse_too_large(written)
-    items = [{"Put": counting(intent.handle, intent.number, table, Landed(now, tuple(versions)), token, now)}]
-    items.extend(_guarded(table, key, guard, written.get(key), now) for key, guard in intent.guards.items())
-    return Transaction(token, items, tombstones)
-
-
-def _refuse_too_large(written: Mapping[RecordKey, Item]) -> None:
     size = sum(len(key) + 100 + len(item["b"]["B"] if "b" in item else b"") for key, item in written.items())
     if size > MOST_BYTES:
         raise InvalidChangeError(
             f"the changes come to {size:,} bytes, and DynamoDB takes {MOST_BYTES:,} in one transaction"
         )
+    items = [{"Put": counting(intent.handle, intent.number, table, Landed(now, tuple(versions)), token, now)}]
+    items.extend(_guarded(table, key, guard, written.get(key), now) for key, guard in intent.guards.items())
+    return Transaction(token, items, tombstones)
 
 
 def _guarded(table: str, key: RecordKey, guard: int, item: Item | None, now: Instant) -> dict[str, Any]:
+    """Return the item of a transaction that checks one guard, and writes there what is to be written, if anything."""
     values = {":now": {"N": str(now)}}
     if guard == ABSENT:
         condition = _ABSENT if item is None else _CREATABLE
@@ -213,16 +210,9 @@ def _guarded(table: str, key: RecordKey, guard: int, item: Item | None, now: Ins
     else:
         condition = _PRESENT
         values[":v"] = {"N": str(guard)}
-    return _conditional(table, key_of(key), item, condition, values)
-
-
-def _conditional(
-    table: str, key: Mapping[str, Any], item: Item | None, condition: str, values: Mapping[str, Any]
-) -> dict[str, Any]:
-    what = {"Key": key} if item is None else {"Item": item}
     request = {
         "TableName": table,
-        **what,
+        **({"Key": key_of(key)} if item is None else {"Item": item}),
         "ConditionExpression": condition,
         "ExpressionAttributeValues": values,
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",

@@ -43,7 +43,7 @@ from standfast.stores.remote.server import (
     WriteRefused,
     Written,
 )
-from standfast.stores.remote.service_time import SLACK
+from standfast.stores.remote.service_time import sharpen
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -69,11 +69,6 @@ ASKED_FOR_TIME: Final = 5
 """How often the service is asked for the time before it is held to be unusable."""
 
 REMOVED_AT_ONCE: Final = 8
-
-ASK_EVERY: Final = 0.01
-SHARPENED_WITHIN: Final = 2.0
-SHARP: Final = 4 * SLACK / MICROSECONDS
-"""How well the time can be known, in seconds, where round trips are short."""
 
 
 @final
@@ -105,7 +100,7 @@ class DynamoServer(ServerDefaults):
         link = await DynamoClient.open(options)
         try:
             await prepare(link, options)
-            await _sharpen(link, options)
+            await sharpen(link.time, options.shortest_lease, lambda: probe(link, options.table))
         except BaseException:
             await link.aclose()
             raise
@@ -138,10 +133,12 @@ class DynamoServer(ServerDefaults):
         while True:
             now = await self.now()
             if not in_window(now, intent.after, intent.before):
-                return await self._missed(intent)
-            versions = self._versions(intent, now)
-            if versions is None:
+                seen = await self.read(list(intent.guards))
+                return WriteRefused(seen.at, intent.lost(seen))
+            known = max(intent.guards.values(), default=ABSENT)
+            if intent.exact and known >= intent.exact[0]:
                 return WriteRefused(now, {}, stale=True)
+            versions = intent.exact or self._draw(intent.draws, max(now, known + 1))
             try:
                 answer = await self._transact(intent, now, versions)
             except TurnedAwayError as turned_away:
@@ -149,13 +146,6 @@ class DynamoServer(ServerDefaults):
                 continue
             if answer is not None:
                 return answer
-
-    def _versions(self, intent: Intent, now: Instant) -> tuple[int, ...] | None:
-        """Choose versions above all that the keys have; None if those that were reserved are not."""
-        known = max(intent.guards.values(), default=ABSENT)
-        if intent.exact:
-            return intent.exact if known < intent.exact[0] else None
-        return self._draw(intent.draws, max(now, known + 1))
 
     def _draw(self, count: int, least: int) -> tuple[int, ...]:
         first = max(least, self._floor)
@@ -203,12 +193,6 @@ class DynamoServer(ServerDefaults):
             return WriteRefused(now, current)
         return WriteRefused(now, {}, stale=True) if intent.exact else None
 
-    async def _missed(self, intent: Intent) -> WriteRefused:
-        """Say which guards do not hold, now that the window does not."""
-        seen = await self.read(list(intent.guards))
-        lost = {key: seen.get(key) for key, guard in intent.guards.items() if seen.version(key) != guard}
-        return WriteRefused(seen.at, lost)
-
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Choose versions ahead. Whether they are above what is there, the transaction checks key by key."""
         del namespace
@@ -248,20 +232,16 @@ class DynamoServer(ServerDefaults):
             request = {"TableName": self._options.table, "Key": key_of(keys[0]), "ConsistentRead": True}
             items = [(await self._link.ask("get_item", request)).get("Item")]
         else:
-            items = await self._get_together(keys)
+            gets = [{"Get": {"TableName": self._options.table, "Key": key_of(key)}} for key in keys]
+            try:
+                answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
+                items = [each.get("Item") for each in answer["Responses"]]
+            except StoreError as error:
+                if type(error) is not StoreError:  # those have a meaning of their own
+                    raise
+                items = await collect(self._link, self._options.table, keys, self.name)  # together they are too large
         found = {key: live_record(item, key, at) for key, item in zip(keys, items, strict=True)}
         return Snapshot(at, {key: record for key, record in found.items() if record is not None})
-
-    async def _get_together(self, keys: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
-        table = self._options.table
-        gets = [{"Get": {"TableName": table, "Key": key_of(key)}} for key in keys]
-        try:
-            answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
-        except StoreError as error:
-            if type(error) is not StoreError:  # those have a meaning of their own
-                raise
-            return await collect(self._link, table, keys, self.name)  # together they are too large
-        return [each.get("Item") for each in answer["Responses"]]
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of live records, and remember the dead ones among them."""
@@ -274,23 +254,21 @@ class DynamoServer(ServerDefaults):
         """Remove up to ``limit`` dead items that this handle knows of."""
         dead = self._garbage.take(await self.now(), limit)
         turn = asyncio.Semaphore(REMOVED_AT_ONCE)
-        return sum(await asyncio.gather(*(self._remove(key, version, turn) for key, version in dead)))
+
+        async def remove(key: RecordKey, version: int) -> bool:
+            async with turn:
+                try:
+                    await self._link.ask("delete_item", removal(self._options.table, key, version))
+                except (ConditionError, StoreError):  # another handle was faster, or the service removes it one day
+                    return False
+            return True
+
+        return sum(await asyncio.gather(*(remove(key, version) for key, version in dead)))
 
     async def measure(self) -> StoreMeasure:
         """Return the bytes and the items of the table, as the service last counted them: about every six hours."""
         told = (await self._link.ask("describe_table", {"TableName": self._options.table}))["Table"]
         return StoreMeasure(told.get("TableSizeBytes"), told.get("ItemCount"))
-
-    async def _remove(self, key: RecordKey, version: int, turn: asyncio.Semaphore) -> bool:
-        async with turn:
-            try:
-                await self._link.ask("delete_item", removal(self._options.table, key, version))
-            except (
-                ConditionError,
-                StoreError,
-            ):  # another handle was faster; or the service removes it by itself one day
-                return False
-        return True
 
     # --- polling ---------------------------------------------------------------------------------------------
 
@@ -307,15 +285,6 @@ class DynamoServer(ServerDefaults):
     async def aclose(self) -> None:
         """Close every connection."""
         await self._link.aclose()
-
-
-async def _sharpen(link: DynamoClient, options: DynamoOptions) -> None:
-    """Where leases may be short, ask for the time around the turn of a second, until it is known well enough."""
-    goal = max(options.shortest_lease / 4, SHARP)
-    deadline = monotonic() + SHARPENED_WITHIN
-    while link.time.error > goal and monotonic() < deadline:
-        await asyncio.sleep(ASK_EVERY)
-        await probe(link, options.table)
 
 
 # --- reading more than one transaction of the service may read, 4 MB, and still as of one moment -------------------
@@ -549,12 +518,13 @@ class DynamoTransfer:
     async def put(self, records: Sequence[Record]) -> None:
         """Write records as they are."""
         turn = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._put(record, turn) for record in records))
 
-    async def _put(self, record: Record, turn: asyncio.Semaphore) -> None:
-        async with turn:
-            item = full(record, record.version)
-            await self._link.ask("put_item", {"TableName": self._options.table, "Item": item})
+        async def put(record: Record) -> None:
+            async with turn:
+                item = full(record, record.version)
+                await self._link.ask("put_item", {"TableName": self._options.table, "Item": item})
+
+        await asyncio.gather(*map(put, records))
 
 
 # --- polling: soon after something was written here, then more and more seldom -------------------------------------
@@ -608,23 +578,8 @@ async def scan(
     """Read up to ``limit`` records that are alive at ``at``, and hand the dead ones to ``garbage``."""
     if start >= end:
         return Snapshot(at, {})
-    found: list[Record] = []
-    request = _request(table, start, end, reverse=reverse)
-    size = limit + 1
-    while True:
-        answer = await link.ask("query", request | {"Limit": min(size, MOST_A_PAGE)})
-        found.extend(_alive(answer["Items"], end, at, garbage))
-        last = answer.get("LastEvaluatedKey")
-        if last is None or len(found) > limit:
-            break
-        request["ExclusiveStartKey"] = last
-        size = max(2 * size, limit + 1)  # many are dead: look at more of them at a time
-    return Snapshot.page(at, found, limit, reverse=reverse)
-
-
-def _request(table: str, start: RecordKey, end: RecordKey, *, reverse: bool) -> dict[str, Any]:
     namespace = start.namespace
-    return {
+    request: dict[str, Any] = {
         "TableName": table,
         "ConsistentRead": True,
         "ScanIndexForward": not reverse,
@@ -635,6 +590,17 @@ def _request(table: str, start: RecordKey, end: RecordKey, *, reverse: bool) -> 
             ":end": {"B": sort_key(end, namespace)},
         },
     }
+    found: list[Record] = []
+    size = limit + 1
+    while True:
+        answer = await link.ask("query", request | {"Limit": min(size, MOST_A_PAGE)})
+        found.extend(_alive(answer["Items"], end, at, garbage))
+        last = answer.get("LastEvaluatedKey")
+        if last is None or len(found) > limit:
+            break
+        request["ExclusiveStartKey"] = last
+        size = max(2 * size, limit + 1)  # many are dead: look at more of them at a time
+    return Snapshot.page(at, found, limit, reverse=reverse)
 
 
 def _alive(items: list[Mapping[str, Any]], end: RecordKey, at: Instant, garbage: Garbage) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError
@@ -54,20 +55,14 @@ async def prepare(link: DynamoClient, options: DynamoOptions) -> None:
     except StoreError as error:  # it has other keys: the service says which do not match
         raise UnsuitableStoreError(options.name, f"the table is not Standfast's: {error.problem}") from error
     if found is None:
-        await _sign(link, options.table)
+        item = {**_KEY, "n": {"N": str(FORMAT)}}
+        request = {"TableName": options.table, "Item": item, "ConditionExpression": "attribute_not_exists(n)"}
+        with contextlib.suppress(ConditionError):  # another process was faster
+            await link.ask("put_item", request)
     elif int(found["n"]["N"]) > FORMAT:
         raise UnsuitableStoreError(
             options.name, f"the table has format {found['n']['N']}, and this release knows {FORMAT}; upgrade standfast"
         )
-
-
-async def _sign(link: DynamoClient, table: str) -> None:
-    item = {**_KEY, "n": {"N": str(FORMAT)}}
-    request = {"TableName": table, "Item": item, "ConditionExpression": "attribute_not_exists(n)"}
-    try:
-        await link.ask("put_item", request)
-    except ConditionError:
-        return  # another process was faster
 
 
 async def _create(link: DynamoClient, options: DynamoOptions) -> Mapping[str, Any] | None:
@@ -77,7 +72,12 @@ async def _create(link: DynamoClient, options: DynamoOptions) -> Mapping[str, An
         if not _says(error, "ResourceInUseException"):  # another process was faster
             raise
     found = await _until_active(link, options)
-    await _let_expire(link, options.table)
+    remove_dead = {"Enabled": True, "AttributeName": "t"}
+    try:
+        await link.ask("update_time_to_live", {"TableName": options.table, "TimeToLiveSpecification": remove_dead})
+    except StoreError as error:
+        if not _says(error, "ValidationException"):  # another process was faster
+            raise
     return found
 
 
@@ -89,16 +89,6 @@ async def _until_active(link: DynamoClient, options: DynamoOptions) -> Mapping[s
         except StoreGoneError:
             await asyncio.sleep(LOOK_EVERY)
     raise StoreUnavailableError(options.name, f"the table was created, but not ready within {CREATED_WITHIN:g} s")
-
-
-async def _let_expire(link: DynamoClient, table: str) -> None:
-    """Let the service remove what has been dead for long."""
-    settings = {"Enabled": True, "AttributeName": "t"}
-    try:
-        await link.ask("update_time_to_live", {"TableName": table, "TimeToLiveSpecification": settings})
-    except StoreError as error:
-        if not _says(error, "ValidationException"):  # another process was faster
-            raise
 
 
 def _says(error: StoreError, code: str) -> bool:

@@ -407,7 +407,10 @@ class SqliteBackend:
         done, _ = await asyncio.wait({future}, timeout=self._options.busy_seconds)
         if not done and job.withdraw():
             future.add_done_callback(_ignore)
-            raise StoreBusyError(self.name, self._who_has_the_turn())
+            holder = self._file.turn.holder()
+            who = "another handle in this process" if holder is None else f"process {holder}"
+            kept = f"kept the write turn for more than {self._options.busy_seconds:g} s"
+            raise StoreBusyError(self.name, f"{who} {kept}; nothing was written")
         if not done:
             done, _ = await asyncio.wait({future}, timeout=LAST_WAIT)
         if not done:
@@ -436,11 +439,6 @@ class SqliteBackend:
             is_needed = not job.ended.wait(GIVE_WAY_FOR)
         if is_needed and job.given_way < GIVE_WAY_AT_MOST:  # beyond that it is not the interpreter that it waits for
             self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
-
-    def _who_has_the_turn(self) -> str:
-        holder = self._file.turn.holder()
-        who = "another handle in this process" if holder is None else f"process {holder}"
-        return f"{who} kept the write turn for more than {self._options.busy_seconds:g} s; nothing was written"
 
     # --- reading ---------------------------------------------------------------------------------------------
 

@@ -448,7 +448,11 @@ def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_second
         raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
     try:
         if not _is_ready(file.path, connection):
-            _create_schema(connection)
+            script = resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text()
+            with transaction(connection):
+                connection.execute(script)
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", FORMAT)
         if not _has_views(connection):
             _create_views(connection)
     finally:
@@ -466,14 +470,6 @@ def _is_ready(path: str, connection: SqliteConnection) -> bool:
     if application or version or tables:
         raise StoreCorruptError(path, "it is a database of another program; name a file of Standfast's own")
     return False
-
-
-def _create_schema(connection: SqliteConnection) -> None:
-    script = resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text()
-    with transaction(connection):
-        connection.execute(script)
-        connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("user_version", FORMAT)
 
 
 def _has_views(connection: SqliteConnection) -> bool:

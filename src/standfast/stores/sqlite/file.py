@@ -76,7 +76,8 @@ def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | No
     for number, point, kind in _table(mounts):
         if number == wanted:
             return kind
-        if _lies_below(folder, point) and len(point) >= deepest:  # of two on the same point the later one is on top
+        is_above = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= deepest:  # of two on the same point the later one is on top
             deepest, found = len(point), kind
     return found
 
@@ -96,18 +97,10 @@ def _table(mounts: str) -> list[tuple[str, str, str]]:
     except OSError:
         return []
     return [
-        (fields[2], _unescaped(fields[4]), kind[0])
+        (fields[2], _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), fields[4]), kind[0])
         for fields, kind in lines
         if len(fields) >= _FIELDS and len(kind) > 0
     ]
-
-
-def _unescaped(point: str) -> str:
-    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), point)
-
-
-def _lies_below(folder: str, point: str) -> bool:
-    return folder == point or folder.startswith(point.rstrip("/") + "/")
 
 
 # --- the database file: where it may lie, who may read it, and whether it is still the one that was opened ---------
@@ -317,12 +310,8 @@ class Identity:
             changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 -- called for every commit; a Path costs more than the call
         except OSError as error:
             raise StoreGoneError(self._path, f"its folder cannot be looked at: {error.strerror}") from error
-        if changed_at != self._looked_at:
-            self._look()
-            is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
-            self._looked_at = 0 if is_fresh else changed_at
-
-    def _look(self) -> None:
+        if changed_at == self._looked_at:
+            return
         if not self.is_current():
             raise StoreGoneError(self._path, "the file was deleted, moved or replaced; put it back or open it anew")
         for ending, expected in (self._side_files or {}).items():
@@ -330,6 +319,8 @@ class Identity:
                 raise StoreGoneError(
                     self._path, f"its {ending} file was deleted or replaced; stop all processes and open it anew"
                 )
+        is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
+        self._looked_at = 0 if is_fresh else changed_at
 
 
 def _identify(path: str) -> tuple[int, int] | None:

@@ -184,7 +184,9 @@ class LivenessFile:
         self._lock: Final = threading.Lock()
         self._offset: int | None = None
         self.identity: Final = identity
-        self.sees_deaths: Final = SUPPORTED and _is_local(path)
+        # The locks of a network file system, and the boots of other machines, prove nothing here.
+        is_local = filesystem_of(os.path.dirname(path)) not in NETWORK_FILESYSTEMS  # noqa: PTH120 -- plain text, like all paths here
+        self.sees_deaths: Final = SUPPORTED and is_local
         self.users = 0
 
     def liveness_token(self) -> str:
@@ -262,11 +264,6 @@ def _draw() -> int:
     return int.from_bytes(os.urandom(8)) >> (64 - _OFFSET_BITS)
 
 
-def _is_local(path: str) -> bool:
-    # The locks of a network file system, and the boots of other machines, prove nothing here.
-    return filesystem_of(os.path.dirname(path)) not in NETWORK_FILESYSTEMS  # noqa: PTH120 -- plain text, like all paths here
-
-
 _liveness_files: dict[tuple[int, int], LivenessFile] = {}
 
 
@@ -307,7 +304,7 @@ run_in_forked_child(_liveness_in_child)
 #
 # SQLite's own busy handler lets a process that has just committed take the lock again before all others. Here two
 # file locks make a turnstile: a writer takes *next*, then *active*, then lets *next* go. One that
-# has just finished finds *next* taken by the one who waits, and so gets behind it.
+# has just finished finds *next* taken by the process that waits, and so gets behind it.
 
 _NEXT: Final = 0
 _ACTIVE: Final = 1

@@ -39,6 +39,7 @@ _SIZES: Final = 2 * _HEADER + _VERSION
 _HAS_RECORD: Final = 1 << 15  # in the first length: no key is that long
 _LONGEST_MESSAGE: Final = 8_192
 _AT_ONCE: Final = 100  # messages taken before the loop gets its turn again
+_QUEUE_LENGTH: Final = 10  # what kernels give a datagram socket unless told otherwise
 
 _process = new_id()
 _numbers: Final = itertools.count()
@@ -132,15 +133,12 @@ class WakeSockets:
             if length > len(to):
                 return
             for name in self._others.get(_name_of(to[:length]), ()):
-                self._send_to(name, _encoded(wake))
-
-    def _send_to(self, name: str, message: bytes) -> None:
-        try:
-            self._sender.sendto(message, self._address(name))
-        except ConnectionRefusedError:
-            self._remove_if_dead(name)
-        except OSError:  # gone, or its queue is full: it has enough to wake up for
-            return
+                try:
+                    self._sender.sendto(_encoded(wake), self._address(name))
+                except ConnectionRefusedError:
+                    self._remove_if_dead(name)
+                except OSError:  # gone, or its queue is full: it has enough to wake up for
+                    continue
 
     def _read_folder(self, changed_at: int) -> None:
         try:
@@ -201,15 +199,12 @@ class _Inbox:
         taken = 0
         with contextlib.suppress(BlockingIOError):
             while taken < _AT_ONCE:
-                self._deliver(self._socket.recv(_LONGEST_MESSAGE))
+                wake = _decoded(self._socket.recv(_LONGEST_MESSAGE))
                 taken += 1
-        if taken >= _queue_length():  # it may have been full, and then something was lost
+                if any(wake.to.startswith(prefix) for prefix in self.prefixes):
+                    self._subscriber.notify(wake.about, wake.moved)
+        if taken >= _QUEUE_LENGTH:  # it may have been full, and then something was lost
             self._subscriber.notify(None)
-
-    def _deliver(self, message: bytes) -> None:
-        wake = _decoded(message)
-        if any(wake.to.startswith(prefix) for prefix in self.prefixes):
-            self._subscriber.notify(wake.about, wake.moved)
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -242,10 +237,6 @@ def _decoded(message: bytes) -> Wake:
 
 def _nothing() -> None:
     """Do nothing: there is no inbox to remove."""
-
-
-def _queue_length() -> int:
-    return 10  # what kernels give a datagram socket unless told otherwise
 
 
 def _name_of(prefix: bytes) -> str:
