@@ -217,7 +217,7 @@ async def test_who_waits_is_told_the_position_and_when_it_changes(
 
 async def test_a_burst_that_was_debounced_has_one_answer() -> None:
     """Messages of a burst name the same request, whose events come once."""
-    support = Support(sf.Debounce("50ms"))
+    support = Support(sf.Debounce("500ms"))
     support.go_on()
     async with chat_app(support.flow) as app, Socket(app) as socket:
         await socket.open()
