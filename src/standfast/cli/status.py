@@ -43,7 +43,7 @@ def threshold_options(command: F) -> F:
 @target_options
 @click.pass_context
 def status(context: click.Context, lately: Duration, patience: Duration, *, check: bool, as_json: bool) -> None:
-    """Show the store, the workers, the runs, and what needs a person. It changes nothing.
+    """Show the store, workers, runs, and what needs a person. It changes nothing.
 
     Exits with 0 if nothing needs a person, with 6 if something does, and with 1 if the store does not answer.
     """

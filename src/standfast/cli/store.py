@@ -208,10 +208,10 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
 @store_option
 @click.pass_obj
 def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
-    """Import FILE into the store, which must be empty; '-' is stdin.
+    """Import FILE into the store, which must be empty.
 
-    Nothing is written unless the file is complete. Until all of it is imported, the store refuses other writes. If this
-    is interrupted, run it again with the same file.
+    '-' is stdin. Nothing is written unless the file is complete. Until all of it is imported, the store refuses other
+    writes. If this is interrupted, run it again with the same file.
     """
 
     async def write() -> ExportFooter:
