@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from msgspec import Struct
 
+from standfast.clock import MICROSECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -208,22 +210,25 @@ class HistogramValues:
             counts[bisect_left(bounds, value)] += 1
             counts[-1] += value
 
-    def observe_all(self, labels: Labels, values: Iterable[float]) -> None:
-        """Take note of several values: sorted, they are counted by bounds, and not one by one."""
-        ordered, before = sorted(values), 0
+    def observe_all(self, labels: Labels, times: list[int]) -> None:
+        """Take note of several times, in microseconds: sorted, they are counted by bounds, and not one by one."""
+        if not times:
+            return
+        times.sort()
+        before = 0
         with self._lock:
             counts = self.values.get(labels)
             if counts is None:
                 counts = self._another(labels)
             for place, bound in enumerate(self._bounds):
-                until = bisect_right(ordered, bound, before)
+                until = bisect_right(times, bound * MICROSECONDS, before)
                 counts[place] += until - before
                 before = until
-                if before == len(ordered):
+                if before == len(times):
                     break
             else:
-                counts[len(self._bounds)] += len(ordered) - before
-            counts[-1] += sum(ordered)
+                counts[len(self._bounds)] += len(times) - before
+            counts[-1] += sum(times) / MICROSECONDS
 
     def _another(self, labels: Labels) -> list[float]:
         if len(self.values) >= MOST_LABELS:

@@ -502,7 +502,8 @@ class Runtime:
         """Tell that a run is in another state now than ``before``; None: it is new."""
         if self.tracing is not None and not fence and header is not None and before is not None and state.has_ended:
             self.tracing.end_piece(self._unclaimed(run_id, state, before, header))
-        if not self.hooks:
+        tally = self._tally_move
+        if tally is None and not self.hooks:
             return
         started_at = Instant(0) if header is None else header.started_at
         was_ready_for = orphaned_for = None
@@ -511,9 +512,9 @@ class Runtime:
             was_ready_for = 0.0 if before is None else None if is_tried_again else ready_for(before, state.changed_at)
             orphaned_at = None if before is None else before.orphaned_at
             orphaned_for = None if orphaned_at is None else max(0.0, seconds_between(orphaned_at, state.changed_at))
-        if self._tally_move is not None:
-            times = (started_at, state.changed_at, was_ready_for, orphaned_for)
-            self._tally_move((state.workflow, state.status, before is None, *times))
+        if tally is not None:
+            took = state.changed_at - started_at if started_at else None
+            tally(state.workflow, state.status, before is None, took, was_ready_for, orphaned_for)
             return
         about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
         since = state.changed_at if before is None else before.changed_at

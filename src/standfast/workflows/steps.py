@@ -671,7 +671,7 @@ class StepExecution(Struct, eq=False):
             event = HistoryEvent("step", self._id, now, Raw(packed), digest=self._digest, took=took)
         activation.note(event)
         if event.kind != "tried" and runtime.tally_step is not None:
-            runtime.tally_step((activation.workflow.name, self._step.name, event.failure is not None, event.took))
+            runtime.tally_step(activation.workflow.name, self._step.name, event.failure is not None, took)
         elif event.kind == "tried" or runtime.hooks:
             self._tell(event)
         return event, restored
