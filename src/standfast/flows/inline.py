@@ -35,11 +35,11 @@ from standfast.flows.events import EventJournal, EventMemory
 from standfast.flows.flow import Action, workflow_name
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import kept_until_end
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, ended, session_key
 from standfast.flows.request import Address, Principal, Transport, label_of
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
-from standfast.flows.view import CALLER, ended
+from standfast.flows.view import CALLER
 from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Check, Put
 from standfast.workflows.failures import describe, log_failure

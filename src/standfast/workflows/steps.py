@@ -91,12 +91,12 @@ class JournalCommit:
         before: When the commit must be done.
     """
 
-    __slots__ = ("_alongside", "_chunks", "_guards", "_holds", "_taken", "added", "before", "keys", "versions")
+    __slots__ = ("_chunks", "_guards", "_taken", "added", "before", "keys", "versions")
 
     def __init__(self, journal: Journal, run: RunKeys, taken: Taken, line: tuple[str, ...]) -> None:
         own, *_ = journal.guards()
         holds = {key: held for key, held in journal.holds.items() if not line or held.line != line}
-        self._taken, self._holds = taken, holds
+        self._taken = taken
         self._guards: Final = (own, *(Check(key, held.fence) for key, held in holds.items()))
         last = taken.position + len(taken.events)
         self._chunks: Final = (run.chunk(taken.position), run.chunk(last))

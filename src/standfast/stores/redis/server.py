@@ -132,7 +132,7 @@ class RedisServer(ServerDefaults):
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
         self._otherwise: tuple[str, int] | None = None  # the last attempt that the script for its choice did not make
-        self._liveness: Final = (
+        self._liveness = (
             join_liveness(liveness_server(dialer, options, facts.store_id, finder)) if facts.store_id else None
         )
 
@@ -438,14 +438,6 @@ class RedisServer(ServerDefaults):
         await self._topics.send(messages)
 
     # --- life ------------------------------------------------------------------------------------------------
-
-    def liveness_token(self) -> str:
-        """Return this process's token; empty if deaths are not seen here."""
-        return "" if self._liveness is None else self._liveness.liveness_token()
-
-    def is_dead(self, token: str) -> bool:
-        """Return True if the process that gave ``token`` is known to have died."""
-        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def another(self) -> RedisServer:
         """Open another handle on the same server, on the running loop."""
