@@ -19,6 +19,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ GOALS = {
     "class names used twice or more": "<= 10",
     "of these, not a blocking class and its async one": "each with a reason",
     "private functions used once, of all functions": "<= 8 %",
+    "of these, called, and return at their end only": "each hides a decision, or is a task, a row or a piece of text",
     "modules in import cycles": "0",
     "modules in import cycles, types included": "<= 20",
     "error classes that a caller can meet": "<= 80",
@@ -84,10 +86,19 @@ def functions_of(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]
     return [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-def used_once(module: Module) -> int:
-    """Return how many private functions are named twice in their module: where they are defined, and where used."""
-    names = [each.name for each in functions_of(module) if re.match(r"_[^_]", each.name)]
-    return sum(len(re.findall(rf"\b{re.escape(name)}\b", module.text)) == TWICE for name in names)
+def used_once(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the private functions that are named twice in their module: where they are defined, and where used."""
+    private = [each for each in functions_of(module) if re.match(r"_[^_]", each.name)]
+    return [each for each in private if len(re.findall(rf"\b{re.escape(each.name)}\b", module.text)) == TWICE]
+
+
+def could_be_in_place(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return True if the caller could say what a function says, as it is: it is called, and returns at its end only."""
+    is_called = len(re.findall(rf"\b{re.escape(function.name)}\(", module.text)) == TWICE
+    inner = list(ast.walk(function))
+    yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inner)
+    returns = [each for each in inner if isinstance(each, ast.Return)]
+    return is_called and not (function.decorator_list or yields or returns[1:]) and returns in ([], function.body[-1:])
 
 
 def imports_of(modules: list[Module], *, types: bool) -> dict[str, set[str]]:
@@ -147,6 +158,7 @@ def measure(modules: list[Module]) -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Error")
     }
     functions = sum(len(functions_of(each)) for each in modules)
+    once = [(module, function) for module in modules for function in used_once(module)]
     gerunds = [each for each in modules if each.path.stem.endswith("ing")]
     small = [n for module, n in zip(modules, sizes, strict=True) if n < SMALL and module.path.name != "__init__.py"]
     front = next(each for each in modules if each.path == Path("__init__.py"))
@@ -161,7 +173,8 @@ def measure(modules: list[Module]) -> dict[str, str]:
         "modules named by a gerund": f"{sum(each.path.stem not in GERUNDS_OF_THE_FIELD for each in gerunds)}",
         "class names used twice or more": f"{sum(count > 1 for count in classes.values())}",
         "of these, not a blocking class and its async one": f"{sum(count > 1 for count in awaited.values())}",
-        "private functions used once, of all functions": f"{sum(map(used_once, modules)) / functions:.1%}",
+        "private functions used once, of all functions": f"{len(once) / functions:.1%}",
+        "of these, called, and return at their end only": f"{sum(starmap(could_be_in_place, once)) / functions:.1%}",
         "modules in import cycles": f"{in_cycles(imports_of(modules, types=False))}",
         "modules in import cycles, types included": f"{in_cycles(imports_of(modules, types=True))}",
         "error classes that a caller can meet": f"{len(public)}",

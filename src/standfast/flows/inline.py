@@ -454,6 +454,7 @@ def with_its_end(
 async def write_end(
     server: RequestServer,
     task: Task,
+    keys: RequestKeys,
     turn: RequestTurn | None,
     record: RequestRecord | None,
     operations: tuple[Operation, ...],
@@ -465,11 +466,11 @@ async def write_end(
     Args:
         server: Where it runs.
         task: The request.
+        keys: Where its records lie.
         turn: Its turn, if it has one.
         record: How it ended; None: it has no record.
         operations: What it did to its session.
     """
-    keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     weighed = WeighedChanges(with_its_end(server, task, keys, record, operations))
     changes, late = weighed.extra_changes, None
     if record is None:
@@ -516,7 +517,7 @@ class Concluding(KnownHere, eq=False):
         at = self._server.now()
         record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
         try:
-            late = await write_end(self._server, self._task, self._turn, record, operations)
+            late = await write_end(self._server, self._task, self.keys, self._turn, record, operations)
         except SessionStateError as problem:
             await self._fail(problem)
             return
@@ -531,7 +532,7 @@ class Concluding(KnownHere, eq=False):
         failure = describe(problem, self._server.known)
         record = ended(self.record, "failed", self._server.now(), failure=failure)
         if self.is_stored:
-            await write_end(self._server, self._task, self._turn, record, ())
+            await write_end(self._server, self._task, self.keys, self._turn, record, ())
         elif self._turn is not None:
             await self._turn.finish()
         self._close(record)
