@@ -2,7 +2,7 @@
 
 Nothing here is a gate: the figures follow from good modules, and none is worth a worse one. The walks run four calls on
 SQLite and count the files of the package that each of them passes. Why some goals are not met is said in
-``docs/adr/0142-rooms-are-judged-by-reading.md``.
+``docs/adr/0142-what-the-figures-of-the-house-consist-of.md``.
 """
 
 from __future__ import annotations
@@ -288,9 +288,9 @@ class Trace:
     def passed(self) -> Walk:
         """Return what every round after the first has passed."""
         always = set.intersection(*map(set, self.rounds[1:]))
-        functions: dict[str, list[str]] = {}
+        functions: dict[str, dict[str, int]] = {}
         for code in (each for each in self.rounds[-1] if each in always and self._is_read(each)):
-            functions.setdefault(self._file(code), []).append(code.co_qualname)
+            functions.setdefault(self._file(code), {})[code.co_qualname] = len(_lines(code))
         return Walk(frozenset(map(self._file, always)), functions)
 
     def _file(self, code: CodeType) -> str:
@@ -302,26 +302,30 @@ class Trace:
             return False
         if code.co_name.startswith("<") or code.co_name in {"__init__", "__new__", "__post_init__"}:
             return False
-        lines = {line for _, _, line in code.co_lines() if line and line != code.co_firstlineno}
-        return len(lines) > 1 or code in self._passes_on
+        return len(_lines(code)) > 1 or code in self._passes_on
+
+
+def _lines(code: CodeType) -> set[int]:
+    """Return the lines of a function that do something."""
+    return {line for _, _, line in code.co_lines() if line and line != code.co_firstlineno}
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What a call passes: all files, and of those that are read the functions in the order of their first calls."""
+    """What a call passes: all files, and of those that are read the functions in their order, with their lines."""
 
     called: frozenset[str]
-    functions: Mapping[str, list[str]]
+    functions: Mapping[str, Mapping[str, int]]
 
     def __str__(self) -> str:
         return f"{len(self.functions)} of {len(self.called)}"
 
     def show(self, name: str) -> None:
-        """Print the files, and what is read in each."""
+        """Print the files, and what is read in each: how many lines, in which functions."""
         print(f"{name}:")
         for file in sorted(self.called):
-            read = self.functions.get(file, ())
-            print(f"    {file:34} {', '.join(read) or '-'}")
+            read = self.functions.get(file, {})
+            print(f"    {file:34} {sum(read.values()):4}  {', '.join(read) or '-'}")
 
 
 async def walk_mutex(folder: Path, trace: Trace) -> None:
