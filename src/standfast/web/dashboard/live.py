@@ -78,9 +78,12 @@ class Watcher:
         finally:
             self._looking -= 1
             if not self._looking:
-                task, self._task, self._changes = self._task, None, 0
-                if task is not None:  # it may have ended by itself
-                    task.cancel()
+                self._stop()
+
+    def _stop(self) -> None:
+        task, self._task, self._changes = self._task, None, 0
+        if task is not None:  # it may have ended by itself
+            task.cancel()
 
     def wake(self) -> None:
         """Wake all streams."""
