@@ -255,8 +255,8 @@ class Tallies:
     """Bare facts of what happens most often, the steps and moves of runs, which are counted many at a time.
 
     To take note of one is to append a number to the list of its labels; for steps, workflows do so themselves, since a
-    call would take longer. A list is emptied in place when it is counted, so nothing is lost that another thread appends
-    meanwhile.
+    call would take longer. A list is emptied in place when it is counted, so nothing is lost that another thread
+    appends meanwhile.
 
     Args:
         metrics: Where they are counted.
