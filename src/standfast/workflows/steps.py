@@ -670,8 +670,8 @@ class StepExecution(Struct, eq=False):
         else:
             event = HistoryEvent("step", self._id, now, Raw(packed), digest=self._digest, took=took)
         activation.note(event)
-        if event.kind != "tried" and runtime.tally_step is not None:
-            runtime.tally_step(activation.workflow.name, self._step.name, event.failure is not None, took)
+        if event.kind != "tried" and (times := runtime.step_times) is not None:
+            times[activation.workflow.name, self._step.name, event.failure is not None].append(took)
         elif event.kind == "tried" or runtime.hooks:
             self._tell(event)
         return event, restored
