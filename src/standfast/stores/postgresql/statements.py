@@ -225,7 +225,7 @@ def _in(schema: str, statement: str) -> str:
 
 
 def _write_few(count: int) -> str:
-    """Return the call of ``write_few`` for a number of keys, which has no array among its parameters but those of messages.
+    """Return the call of ``write_few`` for a number of keys: only messages are parameters that are arrays.
 
     The driver asks an abstract class about each element of an array, and the server reads it element by element.
     """
