@@ -112,7 +112,7 @@ async def test_a_worker_that_loses_its_presence_while_it_loads_a_run_again_leave
 
 @pytest.mark.parametrize("is_sent", [False, True])
 async def test_a_first_claim_reads_the_inbox_only_if_something_was_sent(
-    url: str, is_sent: bool, monkeypatch: pytest.MonkeyPatch
+    url: str, *, is_sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no history, and an inbox without a counter is empty."""
     read: list[str] = []
