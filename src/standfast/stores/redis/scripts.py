@@ -79,6 +79,15 @@ class Script:
         return pack("EVAL", self._text, len(keys), *keys, *arguments)
 
 
+def unfold(reply: list[Any] | bytes) -> list[Any]:
+    """Return what a script has answered: status, time, last version and what is its own.
+
+    One that has written may answer a text, for a status of 0: time, version and generation, 16 digits each, and the
+    rest.
+    """
+    return [0, int(reply[:16]), int(reply[16:32]), int(reply[32:48]), reply[48:]] if type(reply) is bytes else reply  # type: ignore[return-value]  # mypy does not narrow a union by exact types
+
+
 def pack(*parts: Argument) -> bytes:
     """Return a command as it is sent."""
     packed: bytes = _packer.pack_command(parts)
