@@ -27,7 +27,7 @@ from standfast.locks.line_records import HELD, Leave, Left, LineKeys, LockSpec, 
 from standfast.locks.mutex_line import is_of_mutex
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Decision, Delete, Put, Wake
-from standfast.stores.watch import BackendWatch
+from standfast.stores.watch import TakesAtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -170,7 +170,7 @@ class Lines:
         """Hear wakes from now on."""
         if self._listening is None:
             watch = self.scope.watch(self.scope.presence)
-            if isinstance(watch, BackendWatch):
+            if isinstance(watch, TakesAtOnce):
                 watch.take_at_once = self._take_granted
             await watch.__aenter__()
             if self._listening is None:

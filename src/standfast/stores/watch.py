@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, Protocol, Self, final, runtime_checkable
 
 from standfast.durations import seconds
 from standfast.stores.backend import SubscribesElsewhere
@@ -136,6 +136,13 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 MAX_REMEMBERED: Final = 1_000
 """Beyond this many keys a watch answers "anything may have changed" instead of remembering more."""
+
+
+@runtime_checkable
+class TakesAtOnce(Protocol):
+    """A watch that hands over a record where a notification shows it, see :class:`BackendWatch`."""
+
+    take_at_once: Callable[[Record], bool] | None
 
 
 @final

@@ -166,7 +166,7 @@ async def test_a_notice_that_shows_the_grant_is_taken_where_it_arrives(
             await others.enter_async_context(held.hold())
         async with held.hold():
             entering = asyncio.ensure_future(wanted.hold().__aenter__())
-            while not (await here.explain("k")).waiting:
+            while not (await here.explain("k")).waiting:  # noqa: ASYNC110 -- another space makes it so
                 await asyncio.sleep(0)
         holding = await entering
         assert not holding.is_lost

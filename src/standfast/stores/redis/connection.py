@@ -315,6 +315,7 @@ class SentCall:
         """Return why there is no answer."""
         return self._error
 
+
 _CLOSED_WITHIN: Final = 1.0
 _READ_SIZE: Final = 65_536
 _NOTHING: Final = object()
@@ -381,9 +382,7 @@ class RedisConnection(asyncio.BufferedProtocol):
             answers = self.end()
         return answers
 
-    def begin(
-        self, command: bytes, replies: int, deadline: float, waiter: asyncio.Future[None] | SentCall
-    ) -> None:
+    def begin(self, command: bytes, replies: int, deadline: float, waiter: asyncio.Future[None] | SentCall) -> None:
         """Send a command; ``waiter`` is done when all answers are there, or fails. Then call :meth:`end`."""
         transport = self._transport
         if transport is None or self._loss is not None or transport.is_closing():
