@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -224,9 +224,10 @@ async def test_what_is_published_is_heard_where_it_arrives_until_the_end() -> No
 
 async def test_what_was_sent_calls_back_where_the_answer_arrives() -> None:
     """In the order in which it was asked for, and each in its context; no turn of the loop lies between."""
-    sent, called = SentCall(asyncio.get_running_loop()), list[str]()
+    sent, called, said = SentCall(asyncio.get_running_loop()), list[str](), ContextVar[str]("said")
     for name in ("first", "second", "third"):
-        sent.add_done_callback(lambda _, name=name: called.append(name), context=copy_context())
+        said.set(name)
+        sent.add_done_callback(lambda _: called.append(said.get()), context=copy_context())
     sent.set_result(None)
 
     assert called == ["first", "second", "third"]
@@ -265,11 +266,12 @@ async def test_an_answer_that_is_lost_is_told_when_its_connection_is_closed() ->
 async def test_a_call_is_waited_for_like_a_future() -> None:
     """A store that is closed waits for what is under way, also for what is there by then."""
     sent = SentCall(asyncio.get_running_loop())
-    waiting = asyncio.ensure_future(asyncio.wait([cast("asyncio.Future[None]", sent)]))
+    future = cast("asyncio.Future[None]", sent)
+    waiting = asyncio.ensure_future(asyncio.wait([future]))
     await asyncio.sleep(0)
     sent.set_result(None)
 
-    assert await waiting == ({sent}, set())
+    assert await waiting == ({future}, set())
     late: list[object] = []
     sent.add_done_callback(late.append)
     await asyncio.sleep(0)
