@@ -85,7 +85,9 @@ def unfold(reply: list[Any] | bytes) -> list[Any]:
     One that has written may answer a text, for a status of 0: time, version and generation, 16 digits each, and the
     rest.
     """
-    return [0, int(reply[:16]), int(reply[16:32]), int(reply[32:48]), reply[48:]] if type(reply) is bytes else reply  # type: ignore[return-value]  # mypy does not narrow a union by exact types
+    if isinstance(reply, list):
+        return reply
+    return [0, int(reply[:16]), int(reply[16:32]), int(reply[32:48]), reply[48:]]
 
 
 def pack(*parts: Argument) -> bytes:
