@@ -25,7 +25,7 @@ from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLost
 from standfast.stores.redis.liveness import find_store_id, liveness_server
 from standfast.stores.redis.records import (
     FIELD,
-    choice_answer,
+    choice_answers,
     choice_fields,
     digits,
     drawn,
@@ -179,8 +179,9 @@ class RedisServer(ServerDefaults):
         if status != _WRITTEN:
             return WriteRefused(at, _current(intent, answer[3], at) if status == _LOST else {}, stale=status == _STALE)
         self._seen.acknowledge(names, intent.handle, intent.number)
-        versions = intent.exact or tuple(range(answer[3], answer[3] + intent.draws))
-        return Written(at, versions, self._topics.meet(intent.namespace, answer[4]))
+        first = int(answer[4])
+        versions = intent.exact or tuple(range(first, first + intent.draws))
+        return Written(at, versions, self._topics.meet(intent.namespace, answer[3]))
 
     def _arguments(self, intent: Intent, names: RedisKeys) -> list[Argument]:
         guards, exact = intent.guards, intent.exact
@@ -274,7 +275,7 @@ class RedisServer(ServerDefaults):
     def _made(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
         self._check_attempt(intent, answer)
         at = Instant(answer[1])
-        answers = tuple([choice_answer(each, at) for each in answer[4]])
+        answers = choice_answers(answer[4:], at)
         if any(type(each) is ChoiceWritten and each.version for each in answers):
             self._seen.acknowledge(names, intent.handle, intent.number)
         return ChoicesMade(answers, self._topics.meet(intent.namespace, answer[3]))
