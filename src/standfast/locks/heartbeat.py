@@ -135,7 +135,7 @@ class Presence:
         is_watched: Its deadline is watched.
         is_told: All that hangs on it was told that it is over.
         was_starved: It was not renewed because the code of this process let nothing else run, the heartbeat's thread
-            included: that is no fault of the store, and nobody suspended the process.
+            included: that is no fault of the store, and the process was not suspended.
     """
 
     __slots__ = (

@@ -405,11 +405,10 @@ async def take_back_deaths(runtime: Runtime) -> None:
     """
     space, page = runtime.space, runtime.space.at_most(100)
     for presence, run_ids in tuple(runtime.outlived.items()):
-        some = tuple(run_ids)[:page]
-        keys = {run_id: RunKeys(space, run_id) for run_id in some}
-        states = await space.read(*(each.state for each in keys.values()))
-        for run_id in some:
-            record = states.get(keys[run_id].state)
+        keys = {run_id: RunKeys(space, run_id).state for run_id in tuple(run_ids)[:page]}
+        seen = (await space.read(*keys.values())).records if keys else {}
+        for run_id, key in keys.items():
+            record = seen.get(key)
             state = None if record is None else RUN_STATES.decode(record.value)
             if state is not None and state.owner == presence:
                 continue

@@ -165,7 +165,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         owner: The presence that drives it; empty if none does.
         claims: How often it was taken up.
         deaths: How many workers died with it in a row, without its history getting any longer.
-        died_with: The latest of those, so that one that turns out to live can be taken back.
+        died_with: The latest of those, so that one that lives after all can be taken back.
         position: How many events its history had when it was last taken up.
         until: When it is to be looked at again at the latest: the name of its record in the timer index.
         waits_for: What it waits for, in words.

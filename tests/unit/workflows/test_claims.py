@@ -118,9 +118,9 @@ async def test_a_worker_that_comes_back_has_not_died_with_its_runs(url: str) -> 
     async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=3)) as driver:
         run = await driver.start(collects, 1)
         for claims in range(1, 5):
-            await _driven(run, claims)
+            await _driven(driver, run, claims)
             await _taken_for_dead(driver.runtime)
-        info = await _driven(run, 5)
+        info = await _driven(driver, run, 5)
         await run.signal("item")
 
         assert info.deaths <= 1
@@ -131,10 +131,10 @@ async def test_a_run_that_was_quarantined_for_workers_that_live_goes_on(url: str
     """Also if one such death was enough."""
     async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=1)) as driver:
         run = await driver.start(collects, 1)
-        await _driven(run, 1)
+        await _driven(driver, run, 1)
         await _taken_for_dead(driver.runtime)
         assert (await run.info()).status == "quarantined"
-        await _driven(run, 2)
+        await _driven(driver, run, 2)
         await run.signal("item")
 
         assert (await run.info()).deaths == 0
@@ -149,7 +149,7 @@ async def test_a_worker_that_starved_its_own_heartbeat_counts_as_dead(
     async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=2)) as driver:
         run = await driver.start(collects, 1)
         for claims in (1, 2):
-            await _driven(run, claims)
+            await _driven(driver, run, claims)
             await _taken_for_dead(driver.runtime)
         await until(driver, run.id, "quarantined")
         assert not driver.runtime.outlived
@@ -167,9 +167,9 @@ async def _taken_for_dead(runtime: Runtime) -> None:
     runtime.lost_presence()
 
 
-async def _driven(run: sf.Run[Any], claims: int) -> RunInfo:
+async def _driven(driver: sf.Engine, run: sf.Run[Any], claims: int) -> RunInfo:
     """Wait until a run was taken up so many times, and is driven."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30), driver.space.watch(driver.space.key("life", run.id)) as watch:
         while (info := await run.info()).claims < claims or not info.owner:
-            await asyncio.sleep(0.02)
+            await watch.wait(0.2)
     return info
