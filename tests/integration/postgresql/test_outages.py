@@ -24,7 +24,7 @@ OUTAGES = 4
 
 
 async def test_a_run_is_not_quarantined_for_outages_of_its_store() -> None:
-    """Its workers live, and say so when the server is back; more outages than deaths that are let pass change nothing."""
+    """Its workers live, and say so when the server is back."""
     told: list[Event] = []
     limits = sf.admin.WorkerLimits(linger=60, quarantine_after=2)
     with services.private("postgresql") as server:
@@ -43,8 +43,8 @@ async def test_a_run_is_not_quarantined_for_outages_of_its_store() -> None:
                 await asyncio.sleep(2 * LEASE)  # rule: the server has to be away for longer than a lease
                 server.restart()
                 async with asyncio.timeout(40):
-                    while (await run.info()).claims == claims:
-                        await asyncio.sleep(0.1)  # noqa: ASYNC110 -- watches are lost as well
+                    while (await run.info()).claims == claims:  # noqa: ASYNC110 -- watches are lost as well
+                        await asyncio.sleep(0.1)
             await run.signal("item")
             result = await run.result(timeout=40)
             info = await run.info()
