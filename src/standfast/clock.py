@@ -87,6 +87,12 @@ def _boot_id() -> str:
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 """The clock that is used where none is handed in."""
 
+
+def cpu_of(clock: Clock) -> float:
+    """Return the seconds that this process has computed for; by the clock of a test it has for none."""
+    return time.process_time() if isinstance(clock, SystemClock) else 0.0
+
+
 wall_nanoseconds = time.time_ns
 """The time of day in nanoseconds, for what is only ever shown: spans of requests, of which there are many."""
 

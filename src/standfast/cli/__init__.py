@@ -14,7 +14,7 @@ import click
 
 from standfast.cli.locks import locks
 from standfast.cli.run import run
-from standfast.cli.target import Target, completion, fail, target_options
+from standfast.cli.target import INTERRUPTED, Target, completion, end, fail, target_options
 from standfast.errors import StandfastError
 
 # A fixed table, never data. What they need would delay every ``standfast run``.
@@ -65,6 +65,8 @@ class _Application(click.Group):
             raise
         except StandfastError as problem:
             fail(problem)
+        except KeyboardInterrupt:
+            end("interrupted", INTERRUPTED)
         except BrokenPipeError:  # what reads this has seen enough, as head does: no error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush fails again
             ctx.exit(0)

@@ -7,7 +7,6 @@ changed on its own: one that cannot be changed does not stop the others, and is 
 from __future__ import annotations
 
 import asyncio
-import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -27,21 +26,21 @@ from standfast.cli.runs import (
     talking,
 )
 from standfast.cli.target import (
+    INTERRUPTED,
     NOT_THERE,
     PARTLY_DONE,
-    SIGNALLED,
     Target,
+    asked,
     carried_out,
     confirm,
     end,
-    is_terminal,
     target_options,
     yes_option,
 )
 from standfast.clock import monotonic
 from standfast.flows.bulk import COUNTED, SHOWN, Bulk, Changed, cancel_many, change_all, purge_many, retry_many
 from standfast.flows.view import is_over, note_operator
-from standfast.locks.inspect import one_line
+from standfast.locks.inspect import arguments_of, one_line
 from standfast.workflows.records import Status
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 STATUSES: Final = get_args(Status)
 FILTERS: Final = ("workflow", "tag", "started_after", "started_before", "ended_after", "ended_before")
-INTERRUPTED: Final = SIGNALLED + signal.SIGINT
 TOLD_EVERY: Final = 5.0
 """Seconds between two lines of progress where there is no terminal."""
 
@@ -133,14 +131,16 @@ def _ask(bulk: Bulk, count: RunCount, first: tuple[RunInfo, ...], *, yes: bool) 
     """Let the number of runs be typed, so that it is read."""
     if yes:
         return
-    if not is_terminal():
-        raise click.UsageError("There is no terminal to ask on; say --yes if this is meant.")
-    for line in _lines(count, first):
-        click.echo(line, err=True)
     question = f"To {bulk.verb} {_some(str(count))}, type {count.number}"
-    typed = click.prompt(question, default="", show_default=False, err=True)
-    if typed.replace(",", "").rstrip("+") != str(count.number):
-        raise click.Abort
+
+    def ask() -> str:
+        for line in _lines(count, first):
+            click.echo(line, err=True)
+        typed: str = click.prompt(question, default="", show_default=False, err=True)
+        return typed
+
+    if asked(ask).replace(",", "").rstrip("+") != str(count.number):
+        end("nothing was done")
 
 
 class _InterruptedByUserError(Exception):
@@ -270,7 +270,7 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
             words = f"the run {name} is that of a request, which has ended: {status_words(before)}"
             end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
         if before.status == "completed":
-            again = shlex.join(["standfast", "runs", "start", one_line(before.workflow), "--input", "JSON"])
+            again = target.command("runs", "start", "--input", "JSON", *arguments_of(before.workflow))
             advice = f"To run the workflow once more, start a new run: {again}"
             end(f"the run {name} has completed, so there is nothing to retry", NOT_THERE, advice)
         return before, await engine.retry(run_id, step=step)

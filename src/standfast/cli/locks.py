@@ -12,7 +12,6 @@ from standfast.cli.output import json_option, print_explanation, print_json, pri
 from standfast.cli.target import (
     NOT_THERE,
     Target,
-    carried_out,
     confirm,
     end,
     key_arguments,
@@ -20,7 +19,7 @@ from standfast.cli.target import (
     target_options,
     yes_option,
 )
-from standfast.locks.inspect import LISTED, MOST_LISTED, explain, length, one_line, stored_records
+from standfast.locks.inspect import LISTED, MOST_LISTED, arguments_of, explain, length, one_line, stored_records
 from standfast.locks.survey import read_lines
 from standfast.scope import address_of
 
@@ -180,23 +179,30 @@ def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, 
     The fence moves on: what the former holder still writes with its fence is refused. If its process is alive, its code
     is cancelled. Without --entry, --holder or --all there must be exactly one holder.
     """
-    carried_out(_release(target, key_of(words, family), options))
+    key = key_of(words, family)
+    line = (*(("--family", family) if family else ()), *arguments_of(*words))
 
-
-async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> None:
-    async with target.opened() as space:
+    async def look(space: sf.Space) -> tuple[Explanation, Sequence[ExplainedHolder]]:
         address, near = await _find(space, key)
         told = await explain(space, address, limit=0)
-        _refuse_ended_elsewhere(address, told.key)
+        _refuse_ended_elsewhere(target, address, told.key)
         if not told.holders:
             _tell_near(near)
-        chosen = _choose(told, options)
-        owners = ", ".join(one_line(holder.owner) for holder in chosen)
-        confirm(f"Release {one_line(told.key)} by force, held by {owners}?", yes=options["yes"])
+        return told, _choose(target, told, line, options)
+
+    async def release(space: sf.Space) -> list[ExplainedHolder]:
         lock = space.mutex(key)
-        released = [holder for holder in chosen if await lock.force_release(holder.entry)]
+        return [holder for holder in chosen if await lock.force_release(holder.entry)]
+
+    told, chosen = target.ask(look)
+    owners = ", ".join(one_line(holder.owner) for holder in chosen)
+    confirm(f"Release {one_line(told.key)} by force, held by {owners}?", yes=options["yes"])
+    _report_release(told, target.ask(release), as_json=options["as_json"])
+
+
+def _report_release(told: Explanation, released: list[ExplainedHolder], *, as_json: bool) -> None:
     name = one_line(told.key)
-    if options["as_json"]:
+    if as_json:
         facts = [{"entry": each.entry, "owner": each.owner, "fence": each.fence} for each in released]
         print_json({"key": told.key, "released": facts})
     else:
@@ -206,18 +212,19 @@ async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> N
         end(f"no holder was released from {name}: its holder left meanwhile", NOT_THERE)
 
 
-def _refuse_ended_elsewhere(address: tuple[str, ...], name: str) -> None:
+def _refuse_ended_elsewhere(target: Target, address: tuple[str, ...], name: str) -> None:
     """Refuse to evict what a request or a run holds as such: it is asked to stop, and leaves its line itself."""
-    command = {"request": "standfast requests cancel", "limit": "standfast runs cancel"}.get(address[0])
-    if command is not None:
-        end(
-            f"{one_line(name)} is no lock: a {'request' if address[0] == 'request' else 'run'} holds it",
-            NOT_THERE,
-            f"See which with: standfast locks explain. Ask it to stop with: {command}",
-        )
+    holder = {"request": "request", "limit": "run"}.get(address[0])
+    if holder is not None:
+        look = target.command("locks", "explain", *arguments_of(name))
+        stop = target.command(f"{holder}s", "cancel", holder.upper())
+        advice = f"See which with: {look}\nAsk it to stop with: {stop}"
+        end(f"{one_line(name)} is no lock: a {holder} holds it", NOT_THERE, advice)
 
 
-def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHolder]:
+def _choose(
+    target: Target, told: Explanation, line: tuple[str, ...], options: dict[str, Any]
+) -> Sequence[ExplainedHolder]:
     entry, owner, all_holders = options["entry"], options["holder"], options["all_holders"]
     chosen = [
         holder
@@ -225,7 +232,7 @@ def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHol
         if (entry is None or holder.entry == entry) and (owner is None or holder.owner == owner)
     ]
     if not chosen:
-        advice = "To cancel a waiter: standfast locks withdraw" if entry else ""
+        advice = f"To cancel a waiter: {target.command('locks', 'withdraw', '--entry', entry, *line)}" if entry else ""
         named: str = entry or owner or ""
         who = f"{one_line(named)} does not hold" if named else "there is no holder of"
         end(f"{who} {one_line(told.key)}", NOT_THERE, advice)
@@ -255,7 +262,9 @@ def withdraw_waiter(
     key = key_of(words, family)
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
     if not target.ask(lambda space: space.mutex(key).withdraw(entry)):
-        advice = "See who does with: standfast locks explain. To evict a holder: standfast locks release"
+        line = (*(("--family", family) if family else ()), *arguments_of(*words))
+        see, evict = target.command("locks", "explain", *line), target.command("locks", "release", *line)
+        advice = f"See who does with: {see}\nTo evict a holder: {evict}"
         end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:
         print_json({"key": str(key), "withdrawn": entry})

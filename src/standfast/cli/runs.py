@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, get_args
@@ -28,7 +27,7 @@ from standfast.cli.target import (
 )
 from standfast.clock import MICROSECONDS
 from standfast.errors import RunNotFoundError
-from standfast.locks.inspect import length, moment, one_line
+from standfast.locks.inspect import arguments_of, length, moment, one_line
 from standfast.locks.run_locks import RunLockInfo
 from standfast.redaction import mask_data, mask_text
 from standfast.workflows.catalog import list_declared
@@ -546,8 +545,8 @@ def _report_start(target: Target, info: RunInfo, *, is_new: bool, options: Optio
     name = one_line(info.id)
     click.echo(f"{name} is started" if is_new else f"{name} was started before: {status_words(info)}")
     if not options["wait"]:
-        command = shlex.join(["standfast", "runs", "tail", *target.options(), info.id])
-        click.echo(click.style(f"follow it with: {one_line(command)}", dim=True), err=True)
+        command = target.command("runs", "tail", *arguments_of(info.id))
+        click.echo(click.style(f"follow it with: {command}", dim=True), err=True)
 
 
 # --- ``standfast runs``: look at the runs of workflows, and talk to them -------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -145,4 +144,4 @@ def concern_lines(concern: Concern, target: Target) -> Iterator[str]:
 
 def command_of(concern: Concern, target: Target) -> str:
     """Return what to type next."""
-    return one_line(shlex.join(["standfast", *concern.command, *target.options()]))
+    return target.command(*concern.command)

@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import re
+import signal
 import sys
 import traceback
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,7 +47,7 @@ from standfast.errors import (
 )
 from standfast.events import PermitsDisagree
 from standfast.keys import KeyFamily, find_family
-from standfast.locks.inspect import one_line
+from standfast.locks.inspect import command_line, one_line
 from standfast.redaction import mask_url
 from standfast.stores.url import EXAMPLES, file_of, open_store
 
@@ -75,14 +76,27 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; without one, ``--yes`` must have been given."""
     if yes:
         return
+    if not asked(lambda: click.confirm(question, err=True)):
+        end("nothing was done")
+
+
+def asked(ask: Callable[[], T]) -> T:
+    """Ask on a terminal and return the answer; Ctrl-C and the end of the input are none, and end the command.
+
+    Do not call it on an event loop: that hears of Ctrl-C first, and the question would stay.
+    """
     if not is_terminal():
         raise click.UsageError("There is no terminal to ask on; say --yes if this is meant.")
-    click.confirm(question, abort=True, err=True)
+    try:
+        return ask()
+    except click.Abort:
+        click.echo(err=True)
+        end("nothing was done: there was no answer", INTERRUPTED, "Say --yes if it is not to be asked.")
 
 
 def is_terminal() -> bool:
-    """Return True if there is a terminal to ask at."""
-    return sys.stdin.isatty()
+    """Return True if there is a terminal to ask at; stdin may be closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 # --- ``standfast completion``: scripts that let a shell complete our options, commands and keys --------------------
@@ -146,6 +160,9 @@ NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended the command."""
+
+INTERRUPTED: Final = SIGNALLED + signal.SIGINT
+"""Ctrl-C was typed."""
 
 _NOT_THERE: Final = (
     RequestNotFoundError,
@@ -334,10 +351,18 @@ class Target:
         """Who uses the command, for the audit: the user of this machine, or the name that ``--as`` gives."""
         return Actor.of_process(self.actor_name, via="cli")
 
-    def options(self) -> list[str]:
-        """Return the options that name this namespace and tenant, for a command that is printed to be typed."""
+    def command(self, *words: str) -> str:
+        """Return a command that works on the same store, namespace and tenant, to be printed and typed.
+
+        A URL with a password is left out: the one that typed it has it, and a terminal is seen by others.
+        """
         named = [("--namespace", self.namespace), ("--tenant", self.tenant)]
-        return [word for option, value in named if value != "default" for word in (option, value)]
+        options = [each for each in named if each[1] != "default" or each[0][2:] in self.said]
+        if self.store and mask_url(self.store) == self.store:
+            options.insert(0, ("--store", self.store))
+        own = [word for option in options for word in option]
+        end = words.index("--") if "--" in words else len(words)
+        return command_line(*words[:end], *own, *words[end:])
 
     def _url(self) -> str:
         url = self.store or os.environ.get(STORE_VARIABLE, "")

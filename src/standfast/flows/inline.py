@@ -606,7 +606,6 @@ class InlineRequest(Concluding, eq=False):
     _by: str = ""
     _doomed: WaitsForItselfError | None = None
     _calls: DispatcherBackend | None = None
-    _has_started: bool = False
     _is_waiting: bool = False
     _cancellable: CancellableTask | None = None
     _running: asyncio.Task[Any] | None = None
@@ -620,8 +619,11 @@ class InlineRequest(Concluding, eq=False):
         """
         loop, self.has_begun = asyncio.get_running_loop(), True
         self._entered = loop.create_future()
-        self._running = loop.create_task(self._run())
-        return self._running, self._entered
+        return loop.create_task(self._run_apart()), self._entered
+
+    async def _run_apart(self) -> None:
+        self._running = asyncio.current_task()  # by itself: an eager one may be refused before its maker knows of it
+        await self._run()
 
     async def run_here(self) -> None:
         """Run it in the task of its caller, which saves making one; if the caller is cancelled, so is the request.
@@ -672,7 +674,7 @@ class InlineRequest(Concluding, eq=False):
         self._hear(reason, cancelled_by)
         if self._cancellable is not None:
             self._cancellable.cancel()
-        elif self._running is not None and self._has_started:  # one that is cancelled before would never end
+        elif self._running is not None:  # None: it has not begun, and would never end if it were cancelled now
             self._running.cancel()
 
     def _told_to_stop(self, why: Stop) -> None:
@@ -703,7 +705,6 @@ class InlineRequest(Concluding, eq=False):
     async def _run(self) -> asyncio.CancelledError | None:
         """Run it, whatever comes of it; return the cancellation that has ended it, if one has."""
         try:
-            self._has_started = True
             if self.stopping:
                 self._enter()
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now

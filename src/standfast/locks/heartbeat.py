@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
 
-from standfast.clock import MICROSECONDS, Instant, later, seconds_between
+from standfast.clock import MICROSECONDS, Instant, cpu_of, later, seconds_between
 from standfast.codec import Codec
 from standfast.errors import LeaseTooShortError, StandfastError, StoreError
 from standfast.events import PresenceLost, PresenceNotRenewed, SlowRoundTrip
@@ -133,13 +134,18 @@ class Presence:
         is_kept: The heartbeat renews it.
         is_watched: Its deadline is watched.
         is_told: All that hangs on it was told that it is over.
+        was_starved: It was not renewed because the code of this process let nothing else run, the heartbeat's thread
+            included: that is no fault of the store, and the process was not suspended.
     """
 
     __slots__ = (
         "_clock",
+        "_cpu",
+        "_due",
         "_is_made",
         "_record",
         "_report",
+        "_starved",
         "_value",
         "anchor",
         "deadline",
@@ -172,6 +178,7 @@ class Presence:
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
         self.proof: Final = liveness_of(record.lifeline)
+        self._due, self._cpu, self._starved = math.inf, 0.0, False
         self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0
         self.problem = ""
@@ -186,6 +193,21 @@ class Presence:
             return -1.0
         left = (self.deadline - (self._clock.elapsed() if now is None else now)) / MICROSECONDS
         return left if self.proof is None else min(left, self.proof.left())
+
+    def rests(self, due: float) -> None:
+        """Say that the heartbeat's thread does nothing until an instant; then call :meth:`goes_on`."""
+        self._due, self._cpu = due, cpu_of(self._clock)
+
+    def goes_on(self) -> None:
+        """Say that the heartbeat's thread goes on, perhaps much later."""
+        self._starved = self.was_starved
+        self._due = math.inf
+
+    @property
+    def was_starved(self) -> bool:
+        """Return True if this process has worked instead of resting, and did not let its heartbeat go on."""
+        late, cpu = (self._clock.elapsed() - self._due) / MICROSECONDS, cpu_of(self._clock) - self._cpu
+        return self._starved or (late > self.lease / 2 and cpu > late / 2)
 
     @property
     def is_proven(self) -> bool:
@@ -212,7 +234,7 @@ class Presence:
 
         renewed = (await store.update([self.key], decide)).answer
         if renewed:
-            self._is_made, self.problem = True, ""
+            self._is_made, self._starved, self.problem = True, False, ""
             self.renewed_at = asked_at
             self.deadline = Instant(asked_at + round(self.lease * (1 - MARGIN) * MICROSECONDS))
         else:
@@ -372,7 +394,9 @@ class Heartbeat:
             every = self._heartbeat
         due = presence.renewed_at + every * MICROSECONDS
         while True:
+            presence.rests(due)
             await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
+            presence.goes_on()
             if self._loop.is_closed():  # nothing is held any more
                 return
             if presence.users <= 0 or presence.over:

@@ -6,6 +6,7 @@ Nothing is written, and no entry is dropped: a look at a live store leaves no tr
 from __future__ import annotations
 
 import heapq
+import shlex
 from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -300,6 +301,32 @@ def counted(count: int, noun: str) -> str:
 def one_line(text: str) -> str:
     """Return a text from a store as a terminal may show it: on one line, without control characters."""
     return text if text.isprintable() else ascii(text)
+
+
+def arguments_of(*words: str) -> tuple[str, ...]:
+    """Return what a command takes besides options, told apart from these if one of the words looks like one."""
+    return ("--", *words) if any(word.startswith("-") for word in words) else words
+
+
+def command_line(*words: str) -> str:
+    """Return a command of ours as it can be typed in a shell, whatever the words contain; on one line.
+
+    Words that begin with a dash and are no options have to come from :func:`arguments_of`.
+    """
+    return " ".join(map(_typed, ("standfast", *words)))
+
+
+def _typed(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"  # what bash, zsh and newer other shells read
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return f"\\{character}" if character in "\\'" else character
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x80 else f"\\U{number:08x}"  # noqa: PLR2004 -- the end of ASCII
 
 
 def length(seconds: float) -> str:

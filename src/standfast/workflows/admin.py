@@ -206,6 +206,7 @@ async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
         result=UNSET,
         cancel=None,
         deaths=0,
+        died_with=(),
         position=0,
         admitted=0 if run.state.has_ended else run.state.admitted,  # it has left its lines, and has to enter them again
         ticket=None,

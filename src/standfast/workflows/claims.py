@@ -42,8 +42,9 @@ from standfast.workflows.records import (
     events_of,
     find,
     listing,
+    outlived_key,
 )
-from standfast.workflows.termination import let_go
+from standfast.workflows.termination import let_go, no_longer_listed
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
@@ -278,12 +279,13 @@ async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
         version, is_retired = current.version, _is_retired(current)
     else:
         version = closed.versions[worker.key]
-    reclaimed = 0
+    lived_on = bool((await space.read(outlived_key(space, presence))).records)
+    is_innocent, reclaimed = is_retired or lived_on, 0
     start, end = space.key("own", presence).within()
     while True:
         page = await space.scan(start, end, limit=PAGE)
         for record in page.records.values():
-            reclaimed += await _release_if_readable(runtime, record, is_retired=is_retired)
+            reclaimed += await _release_if_readable(runtime, record, is_innocent=is_innocent)
         if page.more is None:
             break
         start = page.more
@@ -300,10 +302,10 @@ def _is_retired(worker: Record) -> bool:
         return False  # its runs are taken over all the same
 
 
-async def _release_if_readable(runtime: Runtime, own: Record, *, is_retired: bool) -> bool:
+async def _release_if_readable(runtime: Runtime, own: Record, *, is_innocent: bool) -> bool:
     try:
         for _ in range(TRIES):
-            released = await _release(runtime, own, is_retired=is_retired)
+            released = await _release(runtime, own, is_innocent=is_innocent)
             if released is not None:
                 return released
     except (DecodeError, FormatTooNewError):
@@ -311,7 +313,7 @@ async def _release_if_readable(runtime: Runtime, own: Record, *, is_retired: boo
     raise StoreBusyError(f"the run {own.key.parts[-1]}", f"its life changed {TRIES} times while it was taken over")
 
 
-async def _release(runtime: Runtime, own: Record, *, is_retired: bool) -> bool | None:
+async def _release(runtime: Runtime, own: Record, *, is_innocent: bool) -> bool | None:
     """Make one run of a dead worker ready; one that has killed several is quarantined.
 
     False: another process did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
@@ -325,7 +327,7 @@ async def _release(runtime: Runtime, own: Record, *, is_retired: bool) -> bool |
     if state.has_ended or state.owner != own.key.parts[-2]:
         changes = (Check(keys.state, record.version), Delete(own.key, own.version))
         return _is_done(own, await runtime.space.commit(*changes))
-    freed = await _freed(runtime, keys, state, seen.at, is_retired=is_retired)
+    freed = await _freed(runtime, keys, state, seen.at, is_innocent=is_innocent)
     is_poison = freed.status == "quarantined"
     known = None if header is None else HEADERS.decode(header.value)
     tags = () if known is None else known.tags
@@ -344,11 +346,13 @@ def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:
     return False if own.key in answer.current else None
 
 
-async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, *, is_retired: bool) -> RunState:
+async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, *, is_innocent: bool) -> RunState:
     start, end = keys.history()
     page = await runtime.space.scan(start, end, limit=1, reverse=True)
     position = next((int(key.parts[-1]) + 1 for key in page.records), 0)
-    deaths = (state.deaths if position <= state.position else 0) + (not is_retired)
+    died_with, deaths = await _deaths(runtime.space, state) if position <= state.position else ((), 0)
+    if not is_innocent:
+        died_with, deaths = (*died_with, state.owner)[-MOST_NAMED:], deaths + 1
     if deaths >= runtime.most_deaths:
         about = f"an operator to retry it: {deaths} workers in a row died with it"
         return structs.replace(
@@ -356,20 +360,89 @@ async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant, 
             status="quarantined",
             owner="",
             deaths=deaths,
+            died_with=died_with,
             position=position,
             changed_at=at,
             waits_for=about,
             misfit_at=None,
         )
-    is_suspect = deaths >= runtime.suspects.from_deaths
-    alone = f" that drives no other such run: {deaths} workers in a row died with it" if is_suspect else ""
     return structs.replace(
         state,
         owner="",
         deaths=deaths,
+        died_with=died_with,
         position=position,
         changed_at=at,
-        waits_for=f"a worker{alone}",
+        waits_for=_waits_for(runtime, deaths),
         orphaned_at=at,
         misfit_at=None,
     )
+
+
+def _waits_for(runtime: Runtime, deaths: int) -> str:
+    is_suspect = deaths >= runtime.suspects.from_deaths
+    alone = f" that drives no other such run: {deaths} workers in a row died with it" if is_suspect else ""
+    return f"a worker{alone}"
+
+
+# --- those that were only taken for dead --------------------------------------------------------------------------
+#
+# A death and a process that is cut off look alike: its presence lapses, and others take over its runs. But a process
+# that was cut off comes back. It says so, and what was counted against its runs is not counted any more.
+
+MOST_NAMED: Final = 20
+"""How many of the workers that died with a run are named. It is quarantined after five, if nothing else was said."""
+
+
+async def _deaths(scope: Scope, state: RunState) -> tuple[tuple[str, ...], int]:
+    """Return the workers that died with a run, as far as they are named, and how many did."""
+    if not state.died_with:
+        return (), state.deaths
+    keys = {name: outlived_key(scope, name) for name in state.died_with}
+    seen = await scope.read(*keys.values())
+    died = tuple(name for name, key in keys.items() if seen.get(key) is None)
+    return died, max(len(died), state.deaths - len(state.died_with) + len(died))
+
+
+async def take_back_deaths(runtime: Runtime) -> None:
+    """Let go on what was quarantined for presences that this process has outlived, which :func:`tell_outlived` told.
+
+    A presence is looked at until all that was driven under it is in other hands: no death is counted for it after that.
+    """
+    space, page = runtime.space, runtime.space.at_most(100)
+    for presence, run_ids in tuple(runtime.outlived.items()):
+        keys = {run_id: RunKeys(space, run_id).state for run_id in tuple(run_ids)[:page]}
+        seen = (await space.read(*keys.values())).records if keys else {}
+        for run_id, key in keys.items():
+            record = seen.get(key)
+            state = None if record is None else RUN_STATES.decode(record.value)
+            if state is not None and state.owner == presence:
+                continue
+            run_ids.discard(run_id)
+            if state is not None and state.status == "quarantined" and presence in state.died_with:
+                await _leaves_quarantine(runtime, run_id)
+        if not run_ids:
+            runtime.outlived.pop(presence, None)
+
+
+async def _leaves_quarantine(runtime: Runtime, run_id: str) -> None:
+    """Make a run ready that is quarantined for a worker that lives; it stays there if enough others have died."""
+    run = await find(runtime.space, run_id)
+    keys, state = RunKeys(runtime.space, run_id), run.state
+    died_with, deaths = await _deaths(runtime.space, state)
+    if state.status != "quarantined" or deaths >= runtime.most_deaths:
+        return
+    free = structs.replace(
+        state,
+        status="running",
+        deaths=deaths,
+        died_with=died_with,
+        changed_at=runtime.now(),
+        waits_for=_waits_for(runtime, deaths),
+        orphaned_at=runtime.now(),
+    )
+    over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}
+    over |= dict.fromkeys(keys.listed(state, run.header)) | keys.listed(free, run.header)
+    put = Put(keys.state, RUN_STATES.encode_own(free), run.state_version)
+    if not isinstance(await commit_over(runtime.space, (put,), over), Conflict):  # else an operator was quicker
+        runtime.emit_moved(run_id, free, 0, state, run.header)

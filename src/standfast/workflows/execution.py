@@ -22,6 +22,7 @@ from standfast.errors import (
 )
 from standfast.events import RunConflicts
 from standfast.exits import EXITS, failure_of
+from standfast.locks.inspect import arguments_of, command_line
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.trace_context import RunPiece
 from standfast.workflows.activation import TRIED_AGAIN, Activation, insist
@@ -422,7 +423,8 @@ async def _quarantine(activation: Activation, claim: Claim) -> None:
     if isinstance(await commit_over(runtime.space, changes, listed), Conflict):
         return  # it was cancelled, or another worker drives it: it is looked at again
     position = _position(activation)
-    todo = f"standfast runs show {keys.id}, then standfast runs retry or standfast runs cancel"
+    show, retry, cancel = (command_line("runs", verb, *arguments_of(keys.id)) for verb in ("show", "retry", "cancel"))
+    todo = f"{show}, then {retry} or {cancel}"
     runtime.emit(
         RunConflicts(at=runtime.clock.wall(), run=keys.id, workflow=run.state.workflow, position=position, todo=todo)
     )

@@ -15,7 +15,7 @@ from msgspec import Struct
 from standfast.clock import Instant, later, seconds_between
 from standfast.durations import seconds
 from standfast.errors import StandfastError
-from standfast.locks.inspect import counted, length, one_line
+from standfast.locks.inspect import arguments_of, counted, length, one_line
 from standfast.locks.survey import LineInfo, find_circles, read_lines
 from standfast.stores.encryption import EncryptedStore
 from standfast.stores.group_commit import GroupedStore
@@ -387,11 +387,11 @@ def _of_waits(waits: Collection[LineInfo], longest: float, *, is_all: bool) -> I
 def _look_at(line: LineInfo) -> tuple[str, ...]:
     """Return the command that shows a line."""
     if line.kind == "limit":
-        return ("limits", "show", line.address[1])
+        return ("limits", "show", *arguments_of(line.address[1]))
     if line.kind == "schedule":
-        return ("schedules", "show", line.address[1])
+        return ("schedules", "show", *arguments_of(line.address[1]))
     _, family, *parts = line.address
-    return ("locks", "explain", *(("--family", family) if family else ()), *parts)
+    return ("locks", "explain", *(("--family", family) if family else ()), *arguments_of(*parts))
 
 
 def _runs(count: RunCount) -> str:

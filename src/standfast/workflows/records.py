@@ -24,7 +24,7 @@ from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete,
 from standfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Record, Snapshot
@@ -165,6 +165,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
         owner: The presence that drives it; empty if none does.
         claims: How often it was taken up.
         deaths: How many workers died with it in a row, without its history getting any longer.
+        died_with: The latest of those, so that one that lives after all can be taken back.
         position: How many events its history had when it was last taken up.
         until: When it is to be looked at again at the latest: the name of its record in the timer index.
         waits_for: What it waits for, in words.
@@ -213,6 +214,7 @@ class RunState(Struct, frozen=True, omit_defaults=True):
     pieces: int = 0
     misfit_at: Instant | None = None
     stops: tuple[tuple[Instant, Instant], ...] = ()
+    died_with: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -332,6 +334,10 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True):
     is_retired: bool = False
 
 
+class Outlived(Struct, frozen=True):
+    """The process of a presence that has lapsed lives. Only that it is there means anything."""
+
+
 class Due(Struct, frozen=True, omit_defaults=True):
     """A record of the timer index: what is due at the instant in its key.
 
@@ -359,6 +365,7 @@ WORKERS: Final[Codec[WorkerRecord]] = Codec(WorkerRecord, what="a worker")
 DUES: Final[Codec[Due]] = Codec(Due, what="a timer")
 READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
+OUTLIVED: Final = Codec(Outlived, what="a worker that was taken for dead").encode(Outlived())
 
 
 def gone(header: Header) -> Header | None:
@@ -523,6 +530,24 @@ def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
 def listing(keys: RunKeys, state: RunState, header: Header | None) -> list[Change]:
     """Return the changes that list a run which was not listed before: a worker drove it, or it is new."""
     return [*starmap(Put, keys.listed(state, header).items())]
+
+
+REMEMBERED: Final = 30 * 86_400.0
+"""Seconds for which it is known that a worker which was taken for dead lived on. A step may take as long."""
+
+
+def outlived_key(scope: Scope, presence: str) -> RecordKey:
+    """Return where it is said that the process of a presence has outlived it."""
+    return scope.key("outlived", presence)
+
+
+async def tell_outlived(scope: Scope, presences: Iterable[str]) -> None:
+    """Say that the process of these presences lives, so that it is not counted as a death that they have lapsed."""
+    for presence in presences:
+        key = outlived_key(scope, presence)
+        seen = await scope.read(key)
+        if seen.get(key) is None:
+            await scope.commit(Put(key, OUTLIVED, seen.version(key), expires_at=later(seen.at, REMEMBERED)))
 
 
 # --- the records of a run that is started, and finding the run that was started so before --------------------------

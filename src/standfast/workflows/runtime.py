@@ -23,7 +23,7 @@ from standfast.workflows.failures import KnownErrors
 from standfast.workflows.fleet import about_key, about_this_process
 from standfast.workflows.inbox import AnswerWaits, InboxWriter
 from standfast.workflows.queries import Endings
-from standfast.workflows.records import WORKERS, Driven, WorkerPresence, WorkerRecord, commit_over
+from standfast.workflows.records import WORKERS, Driven, WorkerPresence, WorkerRecord, commit_over, tell_outlived
 from standfast.workflows.step_process import StepProcesses
 
 if TYPE_CHECKING:
@@ -252,6 +252,7 @@ class Runtime:
         space: Where everything lies.
         worker: Under which presence this engine claims runs; None while it has none.
         loaded: The runs that are in memory.
+        outlived: The presences that others took for dead though this process lives, and what it drove under them.
         dropped: Those that are not in memory, or not any more, because it was not known what is written.
         dirty: Those that have events which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
@@ -289,6 +290,7 @@ class Runtime:
         self._place: Final = this_process(0, "")
         self._presence: Presence | None = None
         self._presence_lock = asyncio.Lock()
+        self.outlived: Final[dict[str, set[str]]] = {}
         self.loaded: Final[dict[str, Activation]] = {}
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
@@ -411,6 +413,7 @@ class Runtime:
         async with self._presence_lock:
             if self.worker is None or not self.may_act():
                 self.lost_presence()
+                await tell_outlived(self.space, tuple(self.outlived))  # before anything is claimed again
                 presence = self._presence = await self.lines.heartbeat.join(self.space.lease)
                 key, since = self.space.key("worker", presence.name), self.clock.wall()
                 self._since, about = since, about_this_process(self.workflows, since=since, room=self.room)
@@ -477,8 +480,10 @@ class Runtime:
 
     def lost_presence(self) -> None:
         """Stop everything that hangs on a presence which can no longer be relied on."""
-        if self._presence is not None:
-            self.lines.heartbeat.leave(self._presence)
+        if (presence := self._presence) is not None:
+            if self.worker is not None and not presence.was_starved:
+                self.outlived[presence.name] = {each.keys.id for each in self.loaded.values() if each.claim is not None}
+            self.lines.heartbeat.leave(presence)
         self.worker = self._presence = None
         for activation in tuple(self.loaded.values()):
             if activation.claim is not None and not activation.is_unloading:

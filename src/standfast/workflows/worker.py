@@ -18,7 +18,7 @@ from standfast.events import HintHeard, LoopHeldUp, RunLeftBehind, WorkerFails, 
 from standfast.locks.heartbeat import LoopReport
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
-from standfast.workflows.claims import claim, find_dead, reclaim, workers_of
+from standfast.workflows.claims import claim, find_dead, reclaim, take_back_deaths, workers_of
 from standfast.workflows.context_locks import reap_waited_line
 from standfast.workflows.control import Unload
 from standfast.workflows.execution import execute, is_resting, release, suspend
@@ -589,6 +589,8 @@ class Worker:
     async def _poll_all(self) -> None:
         space, began = self._runtime.space, asyncio.get_running_loop().time()
         await self._runtime.ensure_presence()  # others took it for dead: it is a worker also before it claims a run
+        if self._runtime.outlived:
+            await take_back_deaths(self._runtime)
         self._was_lucky = True
         found = await self._poll_ready()
         if self._tells_polls:

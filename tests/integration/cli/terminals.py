@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 from typing import TYPE_CHECKING, final
 
 from tests.integration.cli.programs import read_some
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from tests.integration.cli.conftest import Start
     from tests.integration.cli.programs import Program
 
-CONTROL_C, CONTROL_Z = b"\x03", b"\x1a"
+CONTROL_C, CONTROL_D, CONTROL_Z = b"\x03", b"\x04", b"\x1a"
 
 
 @final
@@ -26,6 +27,13 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press some keys."""
         os.write(self.ours, keys)
+
+    def type_until(self, keys: bytes, words: bytes) -> None:
+        """Press some keys, again if nothing comes: Python misses Ctrl-C in the instant before it begins to read."""
+        while words not in self.shown:
+            self.type(keys)
+            while words not in self.shown and select.select([self.ours], [], [], 1.0)[0]:
+                self.shown += read_some(self.ours)
 
     def read_until(self, words: bytes) -> None:
         """Return when some words were shown."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.cli.programs import python
-from tests.integration.cli.terminals import CONTROL_C, CONTROL_Z, begin
+from tests.integration.cli.terminals import CONTROL_C, CONTROL_D, CONTROL_Z, begin
 from tests.integration.cli.test_run import HOLD, UNTIL_KILLED
 
 if TYPE_CHECKING:
@@ -82,3 +82,31 @@ def test_a_command_that_slept_past_its_lease_does_not_go_on(start: Start, termin
     assert program.end()[0] == 123
     terminal.read_until(b"the lock was lost")
     assert b"went on" not in terminal.shown
+
+
+@pytest.mark.parametrize("key", [CONTROL_C, CONTROL_D], ids=["Ctrl-C", "end"])
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        (("locks", "release", "a"), b"Release a by force"),
+        (("locks", "withdraw", "a", "--entry", "x"), b"Withdraw x"),
+        (("runs", "erase", "acme"), b"Delete everything"),
+        (("requests", "cancel", "x"), b"Cancel the request"),
+        (("fence",), b"loses what it holds"),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else " ".join(value),
+)
+def test_a_question_without_an_answer_ends_the_command_at_once(
+    start: Start, terminal: Terminal, arguments: tuple[str, ...], question: bytes, key: bytes
+) -> None:
+    """One key is enough, no traceback is shown, and nothing was done."""
+    holder = start(*HOLD, *python(UNTIL_KILLED))
+    assert holder.hear() == "ready"
+    program = begin(start, terminal, *arguments)
+    terminal.read_until(question)
+    terminal.read_until(b"[y/N]")
+    terminal.type_until(key, b"nothing was done")
+
+    assert program.end()[0] == 128 + signal.SIGINT
+    assert b"Traceback" not in terminal.shown
+    assert holder.process.poll() is None

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import standfast as sf
-from standfast.cli import application, bulk
+from standfast.cli import application
+from standfast.cli import target as asking
 from standfast.errors import RunFailedError
 from standfast.flows.bulk import cancel_many
 
@@ -135,7 +136,7 @@ async def test_the_number_has_to_be_typed(
     engine: sf.Engine, ask: Ask, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
 ) -> None:
     """So that it is read; anything else does nothing."""
-    monkeypatch.setattr(bulk, "is_terminal", lambda: True)
+    monkeypatch.setattr(asking, "is_terminal", lambda: True)
     shown = await ask("runs", "purge", "--status", "failed", typed=typed)
     assert shown.exit_code == code
     assert "To purge 3 runs, type 3" in shown.stderr

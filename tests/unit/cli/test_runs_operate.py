@@ -101,7 +101,7 @@ async def test_without_a_terminal_yes_must_be_said(space: sf.Space, ask: Ask, co
     assert "--yes" in shown.stderr
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 130)])
 async def test_a_terminal_is_asked(
     space: sf.Space, ask: Ask, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:

@@ -121,7 +121,7 @@ async def test_what_no_worker_has_had_yet_waits_for_one(ask: Ask, url: str, engi
     assert engine.drives
     start = ("runs", "start", "import-customer-data", "--input", '{"customer": "ann"}', "--id", "r", "--tenant", "acme")
     answer = await ask(*start, "--unknown")
-    assert (answer.exit_code, answer.stderr) == (0, "follow it with: standfast runs tail --tenant acme r\n")
+    assert (answer.exit_code, answer.stderr) == (0, "follow it with: standfast runs tail r --tenant acme\n")
     async with sf.Engine(url, workflows=[imports], tenant="acme") as other:
         assert await other.result("r") == "ann 1"
 
@@ -132,4 +132,4 @@ async def test_a_completed_run_is_not_retried(ask: Ask, engine: sf.Engine) -> No
     shown = await ask("runs", "retry", "r", "--yes")
     assert shown.exit_code == 3
     assert "the run r has completed, so there is nothing to retry" in shown.stderr
-    assert "standfast runs start import-customer-data" in shown.stderr
+    assert "standfast runs start --input JSON import-customer-data" in shown.stderr

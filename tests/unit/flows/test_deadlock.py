@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,6 +97,15 @@ async def test_a_circle_of_a_key_and_a_limit_is_refused_at_once_when_the_called_
         assert failed.value.__cause__.key == "session 'k'"
         assert await limited.result(SOON) == "done"
         assert len(limits_of(world.server).deadlocks) == 0
+
+
+@ARBITERS
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_a_circle_is_refused_at_once_if_tasks_are_eager(arbiter: Any) -> None:
+    """The called request is refused before the task that runs it is known to its maker."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 -- not in the oldest Python
+    await test_a_circle_of_a_key_and_a_limit_is_refused_at_once_when_the_called_one_closes_it(arbiter)
 
 
 @pytest.mark.parametrize(("arbiter", "durable"), [("local", False), ("local", True), ("shared", False)])

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import standfast as sf
 from standfast.events import WorkerDied
+from standfast.locks.heartbeat import Presence, remove
 from standfast.space import Space
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows import claims as claiming
 from standfast.workflows.claims import reclaim, workers_of
 from standfast.workflows.records import RUN_STATES, RunKeys
-from tests.unit.workflows.engines import acts, collects, engine
+from tests.unit.workflows.engines import acts, collects, engine, until
 
 if TYPE_CHECKING:
     from standfast.events import Event
+    from standfast.workflows.queries import RunInfo
+    from standfast.workflows.runtime import Runtime
 
 
 async def test_a_run_that_is_cancelled_while_it_is_taken_over_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +136,65 @@ async def test_a_first_claim_reads_the_inbox_only_if_something_was_sent(
 
     assert result == (["early"] if is_sent else ["one"])
     assert read[:1] == (["inbox"] if is_sent else [])
+
+
+async def test_a_worker_that_comes_back_has_not_died_with_its_runs(url: str) -> None:
+    """However often it was only cut off, its runs are neither quarantined nor suspects."""
+    async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=3)) as driver:
+        run = await driver.start(collects, 1)
+        for claims in range(1, 5):
+            await _driven(driver, run, claims)
+            await _taken_for_dead(driver.runtime)
+        info = await _driven(driver, run, 5)
+        await run.signal("item")
+
+        assert info.deaths <= 1
+        assert await run.result(timeout=30) is not None
+
+
+async def test_a_run_that_was_quarantined_for_workers_that_live_goes_on(url: str) -> None:
+    """Also if one such death was enough."""
+    async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=1)) as driver:
+        run = await driver.start(collects, 1)
+        await _driven(driver, run, 1)
+        await _taken_for_dead(driver.runtime)
+        assert (await run.info()).status == "quarantined"
+        await _driven(driver, run, 2)
+        await run.signal("item")
+
+        assert (await run.info()).deaths == 0
+        assert await run.result(timeout=30) is not None
+
+
+async def test_a_worker_that_starved_its_own_heartbeat_counts_as_dead(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was there, and nobody had suspended the process: its own code let nothing else run."""
+    monkeypatch.setattr(Presence, "was_starved", property(lambda _: True))
+    async with engine(url, worker=sf.admin.WorkerLimits(linger=60, quarantine_after=2)) as driver:
+        run = await driver.start(collects, 1)
+        for claims in (1, 2):
+            await _driven(driver, run, claims)
+            await _taken_for_dead(driver.runtime)
+        await until(driver, run.id, "quarantined")
+        assert not driver.runtime.outlived
+
+
+async def _taken_for_dead(runtime: Runtime) -> None:
+    """Let others take over what a worker drives that is only not heard of."""
+    space, heartbeat = runtime.space, runtime.lines.heartbeat
+    await runtime.ensure_presence()
+    presence = await heartbeat.join(space.lease)
+    heartbeat.leave(presence)
+    await remove(space.store, presence.key)
+    await reclaim(runtime, presence.name, (await workers_of(space))[presence.name])
+    heartbeat.tell(presence)
+    runtime.lost_presence()
+
+
+async def _driven(driver: sf.Engine, run: sf.Run[Any], claims: int) -> RunInfo:
+    """Wait until a run was taken up so many times, and is driven."""
+    async with asyncio.timeout(30), driver.space.watch(driver.space.key("life", run.id)) as watch:
+        while (info := await run.info()).claims < claims or not info.owner:
+            await watch.wait(0.2)
+    return info
