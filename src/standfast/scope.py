@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Choose = Callable[..., Coroutine[Any, Any, Choice | Conflict]]
     CommitChanges = Callable[..., Coroutine[Any, Any, Commit | Conflict]]
+    CommitAtOnce = Callable[..., Commit | Coroutine[Any, Any, Commit | Conflict]]
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class Scope:
         choose_unchecked: Does as :meth:`choose`, with alternatives of our own making: all of their keys were checked
             once, and their values are small.
         commit_unchecked: Does as :meth:`commit`, with changes of our own making: keys that this scope made, each once.
+        commit_at_once: Does so too, and returns the commit itself, not what to await, if it was done in the call.
     """
 
     hooks: Hooks = NO_HOOKS
@@ -70,6 +72,7 @@ class Scope:
         self._store: Final = store
         self.choose_unchecked: Final[Choose] = getattr(store, "choose_unchecked", store.choose)
         self.commit_unchecked: Final[CommitChanges] = getattr(store, "commit_unchecked", store.commit)
+        self.commit_at_once: Final[CommitAtOnce] = getattr(store, "commit_at_once", self.commit_unchecked)
         self.presence_name: Final = new_id()
         self.presence: Final = self.key("presence", self.presence_name)
 

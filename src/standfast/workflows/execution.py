@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw, structs
@@ -23,7 +23,7 @@ from standfast.errors import (
 )
 from standfast.events import RunConflicts
 from standfast.exits import EXITS, failure_of
-from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.trace_context import RunPiece
 from standfast.workflows.activation import TRIED_AGAIN, Activation, insist
 from standfast.workflows.context import Context
@@ -46,7 +46,7 @@ from standfast.workflows.records import (
 from standfast.workflows.termination import end_by_force
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change
@@ -378,8 +378,10 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
         )
         try:
             # No key is checked again, but those of a next run: all others are shorter than that of the grant.
-            commit = space.commit_unchecked if continues is None else space.commit
-            answer = await (commit_over(space, changes, over) if over else commit(*changes))
+            commit = space.commit_at_once if continues is None else space.commit
+            answer = commit_over(space, changes, over) if over else commit(*changes)
+            if type(answer) is not Commit:
+                answer = await cast("Awaitable[Commit | Conflict]", answer)
         except TRIED_AGAIN as problem:
             answer = await insist(activation, partial(commit_over, space, changes, over), problem)
         if not isinstance(answer, Conflict):

@@ -515,9 +515,12 @@ class StepExecution(Struct, eq=False):
             if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
                 return outcome_of(settled, self._step, self._known)
             try:
-                journal = activation.journal
-                if journal is not None and journal.has_work:
-                    await activation.flush(branch, self._id)  # what was done before is durable before all else
+                if (journal := activation.journal) is not None:
+                    write = journal.flush_at_once()  # what was done before is durable before all else
+                    if write is not None or branch.lost is not None:
+                        await activation.flush(branch, self._id, write)
+                    else:
+                        activation.runtime.dirty.discard(activation)
                 began = activation.runtime.clock.elapsed()
                 if not activation.may_act_at_once(began):
                     await activation.check_may_act(branch)

@@ -21,7 +21,7 @@ from standfast.stores.protocol import ABSENT, MAX_VERSION, Commit, Delete, Put
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from standfast.clock import Instant
     from standfast.keys import RecordKey
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Row = tuple[RecordKey, int, Instant | None, bytes]
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
-    Guards = dict[bytes | None, tuple[bytes | None, int, Instant | None, int]]
-    """Keys, each with itself, its version, when it expires, and the row that it is kept in."""
 
 _LIVE: Final = "(expires_at IS NULL OR expires_at > ?)"
 _REPLACE: Final = (
@@ -86,44 +84,46 @@ def _counters_and(size: int) -> str:
     return f"SELECT NULL, count, at, NULL FROM main.counters WHERE handle = ''{each * size}"  # noqa: S608 -- constants
 
 
-def look_at_guards(connection: SqliteConnection, rider: CommitRider) -> Guards:
-    """Return what lies where a commit expects a record, by its key; the counters of the store are at None."""
-    expected = [change.key for change in rider.changes if change.expected != ABSENT]
-    return {row[0]: row for row in connection.execute(_counters_and(len(expected)), expected).fetchall()}
-
-
 def write_alone(  # noqa: C901 -- one pass over the changes, without a call for each
-    connection: SqliteConnection, rider: CommitRider, found: Guards, at: Instant, last_version: int
+    connection: SqliteConnection, rider: CommitRider, now_in: Callable[[SqliteConnection, int], Instant]
 ) -> Folded | None:
     """Write a commit that is alone in its transaction, as the fold would; None: a guard does not hold.
 
-    Then nothing is written. ``found`` is what lies where it expects a record; what it creates is not looked for, as an
-    insert fails where there is one.
+    Then nothing is written. What it expects is looked at by the query that reads the counters; what it creates is not
+    looked for, as an insert fails where there is one. ``now_in`` returns the store's time, which is not before another.
 
     Raises:
         apsw.ConstraintError: There is one. It must be rolled back: something may be written.
     """
-    if last_version >= MAX_VERSION or not in_window(at, rider.after, rider.before):
+    expected: list[RecordKey] = []
+    for change in rider.changes:
+        if change.expected != ABSENT:
+            expected.append(change.key)  # noqa: PERF401 -- a comprehension is a call
+    (_, last_version, last_at, _), *rows = connection.execute(_counters_and(len(expected)), expected).fetchall()
+    at = now_in(connection, last_at)
+    version = (last_version if last_version >= at else at - 1) + 1  # as Database._fold has it
+    is_windowed = rider.after is not None or rider.before is not None
+    if version > MAX_VERSION or (is_windowed and not in_window(at, rider.after, rider.before)):
         return None
-    version = last_version + 1
     versions: dict[RecordKey, int] = {}
     inserts: list[Row] = []
     replaces: list[tuple[object, ...]] = []
-    deletes: dict[RecordKey, int] = {}
+    deletes: dict[RecordKey, tuple[int]] = {}
+    found: Iterator[tuple[bytes, int, Instant | None, int]] = iter(rows)
     for change in rider.changes:
         key = change.key
-        if type(change) is Put and change.expected == ABSENT:
+        if change.expected == ABSENT and type(change) is Put:
             versions[key] = version
             inserts.append((key, version, change.expires_at, change.value))
             continue
-        row = found.get(key)
-        if row is None or row[1] != change.expected or (row[2] is not None and row[2] <= at):
+        row = next(found, None)  # in the order of the changes; if one is missing, this is of another key
+        if row is None or row[0] != key or row[1] != change.expected or (row[2] is not None and row[2] <= at):
             return None
         if type(change) is Put:
             versions[key] = version
             replaces.append((version, change.expires_at, change.value, row[3]))
         elif type(change) is Delete:
-            deletes[key] = row[3]
+            deletes[key] = (row[3],)
     if len(inserts) >= _ROWS:
         insert(connection, inserts)
     elif inserts:
@@ -131,7 +131,7 @@ def write_alone(  # noqa: C901 -- one pass over the changes, without a call for 
     if replaces:
         connection.executemany(_REPLACE_ROW, replaces)
     if deletes:
-        connection.executemany(_DELETE_ROW, [(place,) for place in deletes.values()])
+        connection.executemany(_DELETE_ROW, deletes.values())
     writes: dict[RecordKey, Record | None] = dict.fromkeys((*versions, *deletes) if deletes else versions)
     return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
 

@@ -18,7 +18,7 @@ from standfast.stores.fold import fold_in_order
 from standfast.stores.memory import CAPABILITIES
 from standfast.stores.protocol import MAX_VERSION, Alternative
 from standfast.stores.sqlite import plain_batch
-from standfast.stores.sqlite.plain_batch import PlainBatch, look_at_guards, write_alone
+from standfast.stores.sqlite.plain_batch import PlainBatch, write_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,11 @@ def table(records: dict[RecordKey, Record]) -> SqliteConnection:
     rows = [(each.key, each.version, each.expires_at, each.value) for each in records.values()]
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
     return connection
+
+
+def count(connection: SqliteConnection, last_version: int) -> None:
+    """Let a version be the last that was given out."""
+    connection.execute("UPDATE counters SET count = ? WHERE handle = ''", (last_version,))
 
 
 def content(connection: SqliteConnection) -> dict[RecordKey, Record]:
@@ -132,10 +137,12 @@ def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
     """The same answer, records, version and wakes; what is not written so is refused by the fold, or lay expired."""
     draw, written, refused = random.Random(11), 0, 0
     for rider in [each for _ in range(ROUNDS // 2) for each in batch_of(draw)]:
-        expected = fold_in_order([rider], NOW, LAST, SEEDED, CAPABILITIES)
+        last = draw.choice([NOW - 1, NOW, NOW + 1])  # as the time in microseconds has it, or past it
+        expected = fold_in_order([rider], NOW, last, SEEDED, CAPABILITIES)
         connection = table(SEEDED)
+        count(connection, last if last >= NOW else LAST)
         try:
-            done = write_alone(connection, rider, look_at_guards(connection, rider), NOW, LAST)
+            done = write_alone(connection, rider, lambda _, __: NOW)
         except apsw.ConstraintError:
             done = None
         else:
@@ -157,9 +164,11 @@ def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
 def test_a_commit_alone_after_the_last_version_is_left_to_the_fold() -> None:
     """Which refuses it."""
     connection, put = table({}), Put(KEYS[0], b"")
-    assert write_alone(connection, CommitRider((put,)), {}, NOW, MAX_VERSION) is None
+    count(connection, MAX_VERSION)
+    assert write_alone(connection, CommitRider((put,)), lambda _, __: NOW) is None
     assert not content(connection)
-    assert write_alone(connection, CommitRider((put,)), {}, NOW, MAX_VERSION - 1) is not None
+    count(connection, MAX_VERSION - 1)
+    assert write_alone(connection, CommitRider((put,)), lambda _, __: NOW) is not None
 
 
 async def test_a_commit_alone_that_meets_a_record_leaves_nothing_behind(tmp_path: Path) -> None:
