@@ -185,7 +185,7 @@ class CommitGroup:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
-        self._is_quick = True  # whether the backend applied the last batch in the call
+        self._is_quick = False  # whether the last batch was applied in the call: then none is left to be settled
         self.wants_pause = False
         """Whether enough riders have left at once when the last one did."""
         self.settling: Final = AttemptSettler(backend, hooks)
@@ -221,13 +221,11 @@ class CommitGroup:
         A seat: its outcome is to be waited for. Every so often it is None, so that :meth:`pause` lets the loop run.
         """
         if (
-            not USED_TO_BE_ALONE <= self._alone < USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1
-            or not self._is_quick
+            not self._is_quick
+            or not USED_TO_BE_ALONE <= self._alone < USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1
             or self._queue
             or self._under_way
             or self._scheduled
-            or self._tells_commits
-            or self.settling.pending
         ):
             return None
         self._attempts += 1
@@ -236,6 +234,7 @@ class CommitGroup:
             applied = self._backend.apply_now(batch)
         except OutcomeUnknownError as unknown:
             seat = Seat(rider, asyncio.Future(loop=self._loop), None, _TAKEN)
+            self._is_quick = False
             self._under_way, self._left_at = [seat], started
             self._begin_travel(self._under_way, batch, unknown)
             return seat
@@ -336,7 +335,7 @@ class CommitGroup:
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
-        self._is_quick = applied is not None
+        self._is_quick = applied is not None and not self._tells_commits
         if applied is None:
             self._under_way, self._left_at = seats, started
             if self._apply_soon is not None and unknown is None and self.settling.pending is None:

@@ -30,7 +30,7 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import OPEN, Applied, CommitRider, RiderBatch, WorkRider, moved_error, pages
+from standfast.stores.backend import OPEN, Applied, ChoiceRider, CommitRider, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
@@ -425,6 +425,7 @@ class Database:
 
     __slots__ = (
         "_applied",
+        "_choose_in",
         "_closed_attempt",
         "_file",
         "_last_commit_seconds",
@@ -447,6 +448,7 @@ class Database:
         self._closed_attempt: str | None = None
         self._rows: dict[RecordKey, int] = {}
         self._plain_in = 0  # after how many batches one may be written as if every guard held
+        self._choose_in = 0  # after how many lone choices one may be taken for what is likely
         self._last_commit_seconds = self.quickest_of_two = 0.0
         self.log_pages = 0
         with self._section:
@@ -470,7 +472,7 @@ class Database:
                 if len(batch.riders) > 1:
                     folded = self._write_plainly(batch.riders, patience)
                 else:
-                    folded = self._write_alone(rider, patience) if type(rider) is CommitRider else None
+                    folded = self._write_alone(rider, patience)
                 if folded is None:
                     folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
                     self._write(folded)
@@ -562,14 +564,23 @@ class Database:
             self._begin(patience)
         return folded
 
-    def _write_alone(self, rider: CommitRider, patience: float) -> Folded | None:
-        """Write a commit whose guards all hold, without folding it; None: fold it, nothing is written."""
+    def _write_alone(self, rider: Rider, patience: float) -> Folded | None:
+        """Write a commit whose guards all hold, or a likely choice, without folding it; None: nothing is written."""
+        folded = None
+        if type(rider) is ChoiceRider:
+            if self._choose_in:
+                self._choose_in -= 1
+                return None
+        elif type(rider) is not CommitRider:
+            return None
         try:
-            return write_alone(self._writer, rider, self._time.now_in)
+            folded = write_alone(self._writer, rider, self._time.now_in)
         except apsw.ConstraintError:  # there is a record where none was expected
             self._roll_back()
             self._begin(patience)
-            return None
+        if folded is None and type(rider) is ChoiceRider:
+            self._choose_in = PAUSE
+        return folded
 
     def _write(self, folded: Folded) -> None:
         execute_many, rows = self._writer.executemany, self._rows

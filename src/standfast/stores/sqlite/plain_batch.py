@@ -11,22 +11,33 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import apsw
 
-from standfast.stores.backend import CommitRider
+from standfast.stores.backend import ChoiceRider, CommitRider
 from standfast.stores.fold import Folded
-from standfast.stores.protocol import ABSENT, MAX_VERSION, Commit, Delete, Put
+from standfast.stores.protocol import (
+    MAX_VERSION,
+    Check,
+    Choice,
+    Commit,
+    Delete,
+    Empty,
+    MoveFirst,
+    Put,
+    Stamped,
+    stamped,
+)
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores.backend import Rider
-    from standfast.stores.protocol import Record, Wake
+    from standfast.stores.protocol import Alternative, Record, Wake
     from standfast.stores.sqlite.connection import SqliteConnection
 
     Row = tuple[RecordKey, int, Instant | None, bytes]
@@ -38,8 +49,8 @@ _REPLACE: Final = (
     f"UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
 )
 _DELETE: Final = f"DELETE FROM main.records WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
-_REPLACE_ROW: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE rowid = ?"
-_DELETE_ROW: Final = "DELETE FROM main.records WHERE rowid = ?"
+_REPLACE_HELD: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ?"
+_DELETE_HELD: Final = "DELETE FROM main.records WHERE key = ?"
 _INSERT: Final = "INSERT INTO main.records VALUES "
 _ROW: Final = "(?, ?, ?, ?)"
 _ROWS: Final = 32
@@ -75,65 +86,96 @@ def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
 
 
 @cache
-def _counters_and(size: int) -> str:
-    """Return the statement that reads the counters of the store and some records.
+def _counters_and(size: int, is_empty: bool) -> str:
+    """Return the statement that reads the counters of the store, and counts how many of some guards hold.
 
-    Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
+    A record that may expire counts as one that does not, and one that has expired lies in the way: the fold looks when.
     """
-    each = " UNION ALL SELECT key, version, expires_at, rowid FROM main.records WHERE key = ?"
-    return f"SELECT NULL, count, at, NULL FROM main.counters WHERE handle = ''{each * size}"  # noqa: S608 -- constants
+    guards = ["EXISTS (SELECT 1 FROM main.records WHERE key = ? AND version = ? AND expires_at IS NULL)"] * size
+    if is_empty:
+        guards.append("NOT EXISTS (SELECT 1 FROM main.records WHERE key > ? AND key < ?)")
+    return f"SELECT count, at, {' + '.join(guards) or '0'} FROM main.counters WHERE handle = ''"  # noqa: S608 -- constants
 
 
 def write_alone(  # noqa: C901 -- one pass over the changes, without a call for each
-    connection: SqliteConnection, rider: CommitRider, now_in: Callable[[SqliteConnection, int], Instant]
+    connection: SqliteConnection, rider: CommitRider | ChoiceRider, now_in: Callable[[SqliteConnection, int], Instant]
 ) -> Folded | None:
-    """Write a commit that is alone in its transaction, as the fold would; None: a guard does not hold.
+    """Write what is alone in its transaction, as the fold would; None: it is to be folded.
 
-    Then nothing is written. What it expects is looked at by the query that reads the counters; what it creates is not
-    looked for, as an insert fails where there is one. ``now_in`` returns the store's time, which is not before another.
+    Then nothing is written. The query that reads the counters looks at the guards; what is created is not looked for, as
+    an insert fails where there is a record. ``now_in`` returns the store's time, which is not before another.
 
     Raises:
         apsw.ConstraintError: There is one. It must be rolled back: something may be written.
     """
-    expected: list[RecordKey] = []
-    for change in rider.changes:
-        if change.expected != ABSENT:
-            expected.append(change.key)  # noqa: PERF401 -- a comprehension is a call
-    (_, last_version, last_at, _), *rows = connection.execute(_counters_and(len(expected)), expected).fetchall()
+    wanted: CommitRider | Alternative | None = rider if type(rider) is CommitRider else likely_in(rider)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- none else is left, and a cast is a call
+    if wanted is None:
+        return None
+    changes: Any = wanted.changes  # as likely_in has them
+    guards: list[object] = []
+    prefix: RecordKey | None = None
+    if type(changes[0]) is Empty:
+        prefix, changes = changes[0].prefix, changes[1:]
+    for change in changes:
+        if change.expected:
+            guards += (change.key, change.expected)
+    size = held_if = len(guards) // 2
+    if prefix is not None:
+        guards += prefix.within()
+        held_if += 1
+    last_version, last_at, held = connection.execute(_counters_and(size, prefix is not None), guards).get
     at = now_in(connection, last_at)
-    version = (last_version if last_version >= at else at - 1) + 1  # as Database._fold has it
-    is_windowed = rider.after is not None or rider.before is not None
-    if version > MAX_VERSION or (is_windowed and not in_window(at, rider.after, rider.before)):
+    version = last_version + 1 if last_version >= at else at  # as Database._fold has it
+    if held < held_if or version > MAX_VERSION:
+        return None
+    if (wanted.after or wanted.before) and not in_window(at, wanted.after, wanted.before):
         return None
     versions: dict[RecordKey, int] = {}
     inserts: list[Row] = []
     replaces: list[tuple[object, ...]] = []
-    deletes: dict[RecordKey, tuple[int]] = {}
-    found: Iterator[tuple[bytes, int, Instant | None, int]] = iter(rows)
-    for change in rider.changes:
-        key = change.key
-        if change.expected == ABSENT and type(change) is Put:
+    deletes: dict[RecordKey, tuple[RecordKey]] = {}
+    for change in changes:
+        key, kind = change.key, type(change)
+        if kind is Put or kind is Stamped:
             versions[key] = version
-            inserts.append((key, version, change.expires_at, change.value))
-            continue
-        row = next(found, None)  # in the order of the changes; if one is missing, this is of another key
-        if row is None or row[0] != key or row[1] != change.expected or (row[2] is not None and row[2] <= at):
-            return None
-        if type(change) is Put:
-            versions[key] = version
-            replaces.append((version, change.expires_at, change.value, row[3]))
-        elif type(change) is Delete:
-            deletes[key] = (row[3],)
+            value = change.value if kind is Put else stamped(at, change.value)
+            if change.expected:
+                replaces.append((version, change.expires_at, value, key))
+            else:
+                inserts.append((key, version, change.expires_at, value))
+        elif kind is Delete:
+            deletes[key] = (key,)
     if len(inserts) >= _ROWS:
         insert(connection, inserts)
     elif inserts:
         connection.executemany(_ONE, inserts)
     if replaces:
-        connection.executemany(_REPLACE_ROW, replaces)
+        connection.executemany(_REPLACE_HELD, replaces)
     if deletes:
-        connection.executemany(_DELETE_ROW, deletes.values())
+        connection.executemany(_DELETE_HELD, deletes.values())
     writes: dict[RecordKey, Record | None] = dict.fromkeys((*versions, *deletes) if deletes else versions)
-    return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
+    if wanted is not rider and type(rider) is ChoiceRider:
+        chosen = Choice(at, 0 if wanted is rider.alternatives[0] else 1, versions)
+        return Folded(at, (chosen,), writes, wanted.wake, version)
+    return Folded(at, (Commit(at, versions),), writes, wanted.wake, version)
+
+
+_PLAIN: Final = frozenset({Put, Stamped, Delete, Check})
+
+
+def likely_in(rider: ChoiceRider) -> Alternative | None:
+    """Return the alternative that a lone choice is likely to come to; None: that is not to be said.
+
+    If its guards hold, it is the first that does: it is the first of all, or needs nothing to lie where the first one
+    moves something from. So a mutex that no other one wants is taken, and given back.
+    """
+    first = rider.alternatives[0]
+    if type(move := first.changes[0]) is not MoveFirst:
+        return first if _PLAIN.issuperset(map(type, first.changes)) else None
+    second = rider.alternatives[1] if len(rider.alternatives) > 1 else first
+    empty = second.changes[0]
+    is_its_opposite = type(empty) is Empty and empty.prefix == move.prefix
+    return second if is_its_opposite and _PLAIN.issuperset(map(type, second.changes[1:])) else None
 
 
 @final
