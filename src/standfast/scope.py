@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Choose = Callable[..., Coroutine[Any, Any, Choice | Conflict]]
     CommitChanges = Callable[..., Coroutine[Any, Any, Commit | Conflict]]
-    CommitAtOnce = Callable[..., Commit | Coroutine[Any, Any, Commit | Conflict]]
+    CommitAtOnce = Callable[..., Any]  # a Commit, or what to await for one, or for a Conflict
 
 T = TypeVar("T")
 

@@ -711,7 +711,9 @@ class GroupedStore:
             return self.commit_unchecked(*changes)
         rider = CommitRider(changes)
         outcome = self._group.at_once(rider)
-        return outcome if type(outcome) is Commit else self._carry(rider, outcome)  # type: ignore[return-value]  # of a commit
+        if type(outcome) is Commit:
+            return outcome
+        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(rider, outcome))
 
     async def _carry(self, rider: Rider, outcome: Outcome | Seat | None = None) -> Verdict:
         """Let a rider ride, and return its verdict; perhaps it has boarded already."""
@@ -720,8 +722,10 @@ class GroupedStore:
             if self._closing is not None or self._guard.crossed:
                 self._check_usable()
             outcome = group.at_once(rider) or group.board(rider)
+        if type(outcome) is Commit or type(outcome) is Choice:
+            return outcome
         if type(outcome) is not Seat:
-            return _verdict(outcome)
+            return _verdict(cast("Outcome", outcome))
         seat = outcome
         try:
             if seat.answer is not None:

@@ -362,7 +362,7 @@ class Activation:
     def is_live(self, branch: Branch) -> bool:
         """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
         return (
-            self.replay.is_over
+            (self.replay is NOTHING or self.replay.is_over)
             and branch.cancel is None
             and branch.lost is None
             and not self.is_unloading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, structs
@@ -46,7 +46,7 @@ from standfast.workflows.records import (
 from standfast.workflows.termination import end_by_force
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change
@@ -379,9 +379,8 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
         try:
             # No key is checked again, but those of a next run: all others are shorter than that of the grant.
             commit = space.commit_at_once if continues is None else space.commit
-            answer = commit_over(space, changes, over) if over else commit(*changes)
-            if type(answer) is not Commit:
-                answer = await cast("Awaitable[Commit | Conflict]", answer)
+            sent: Any = commit_over(space, changes, over) if over else commit(*changes)
+            answer: Commit | Conflict = sent if type(sent) is Commit else await sent
         except TRIED_AGAIN as problem:
             answer = await insist(activation, partial(commit_over, space, changes, over), problem)
         if not isinstance(answer, Conflict):

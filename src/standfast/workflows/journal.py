@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw, Struct, structs
 
@@ -193,9 +193,9 @@ class Journal:
         is_alone = len(pending) == 1 and pending[0].kind != "held"
         if not is_alone or self._is_flushing or self.holds or self._extra_changes or self._progress is not None:
             return self.flush_for_effect() if self.has_work else None
-        answer = self._commit(self._own, *self._chunks(pending))
+        answer = self._commit(self._own, Put(self._keys.chunk(self._written), packed_chunk(pending)))
         if type(answer) is not Commit:
-            return self._flush_events(cast("Coroutine[Any, Any, Commit | Conflict]", answer))
+            return self._flush_events(answer)
         self._pending, self.spared_at = [], None
         self._written += 1
         self._begun = self._done = self._begun + 1
@@ -271,9 +271,8 @@ class Journal:
         try:
             for some in (events,) if len(events) == 1 else self._portions(events):
                 # No key is checked again: those of chunks are shorter than that of the grant, which was.
-                answer = first or self._commit(self._own, *self._chunks(some))
-                if type(answer) is not Commit:
-                    answer = await cast("Awaitable[Commit | Conflict]", answer)
+                sent: Any = first or self._commit(self._own, *self._chunks(some))
+                answer: Commit | Conflict = sent if type(sent) is Commit else await sent
                 self._saw(answer.at)
                 if type(answer) is Conflict:
                     return answer

@@ -56,7 +56,7 @@ from standfast.workflows.records import (
 from standfast.workflows.retention import make_room
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from standfast.durations import Duration
     from standfast.stores.user_transactions import Talk, UserTransactions
@@ -133,9 +133,8 @@ async def start(runtime: Runtime, asked: Start) -> Started:
         is_checked = worker is not None and len(own) <= MAX_KEY_BYTES and not asked.idempotency_key
         commit = runtime.space.commit_at_once if is_checked else runtime.space.store.commit
         try:
-            answer = (runtime.space.commit if asked.extra_changes else commit)(*changes)
-            if type(answer) is not Commit:
-                answer = await cast("Awaitable[Commit | Conflict]", answer)
+            sent: Any = (runtime.space.commit if asked.extra_changes else commit)(*changes)
+            answer: Commit | Conflict = sent if type(sent) is Commit else await sent
         except BaseException:
             runtime.dropped.add(keys.id)  # if it was written all the same, no task here is about to load it
             raise

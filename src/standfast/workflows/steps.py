@@ -507,7 +507,7 @@ class StepExecution(Struct, eq=False):
             self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
-    async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+    async def _execute(self) -> Any:  # noqa: ANN401, C901 -- whatever the step returns; one loop over its attempts
         activation, branch, options = self._activation, self._branch, self._step.options
         while True:
             if self._retry_at is not None:
@@ -542,7 +542,7 @@ class StepExecution(Struct, eq=False):
 
     def _go_on(self, event: HistoryEvent, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
         note_resumed(self._activation, self._id)
-        if self._activation.runtime.hooks:
+        if self._activation.runtime.is_watched:
             self._tell(event)
         return value
 
@@ -675,7 +675,7 @@ class StepExecution(Struct, eq=False):
         activation.note(event)
         if event.kind != "tried" and runtime.tally_step is not None:
             runtime.tally_step(activation.workflow.name, self._step.name, event.failure is not None, took)
-        elif event.kind == "tried" or runtime.hooks:
+        elif event.kind == "tried" or runtime.is_watched:
             self._tell(event)
         return event, restored
 

@@ -86,24 +86,24 @@ def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
 
 
 @cache
-def _counters_and(size: int, is_empty: bool) -> str:
+def _counters_and(size: int, empty: int) -> str:
     """Return the statement that reads the counters of the store, and counts how many of some guards hold.
 
     A record that may expire counts as one that does not, and one that has expired lies in the way: the fold looks when.
     """
     guards = ["EXISTS (SELECT 1 FROM main.records WHERE key = ? AND version = ? AND expires_at IS NULL)"] * size
-    if is_empty:
+    if empty:
         guards.append("NOT EXISTS (SELECT 1 FROM main.records WHERE key > ? AND key < ?)")
     return f"SELECT count, at, {' + '.join(guards) or '0'} FROM main.counters WHERE handle = ''"  # noqa: S608 -- constants
 
 
-def write_alone(  # noqa: C901 -- one pass over the changes, without a call for each
+def write_alone(  # noqa: C901, PLR0912 -- one pass over the changes, without a call for each
     connection: SqliteConnection, rider: CommitRider | ChoiceRider, now_in: Callable[[SqliteConnection, int], Instant]
 ) -> Folded | None:
     """Write what is alone in its transaction, as the fold would; None: it is to be folded.
 
-    Then nothing is written. The query that reads the counters looks at the guards; what is created is not looked for, as
-    an insert fails where there is a record. ``now_in`` returns the store's time, which is not before another.
+    Then nothing is written. The query that reads the counters looks at the guards; what is created is not looked for,
+    as an insert fails where there is a record. ``now_in`` returns the store's time, which is not before another.
 
     Raises:
         apsw.ConstraintError: There is one. It must be rolled back: something may be written.
@@ -119,23 +119,25 @@ def write_alone(  # noqa: C901 -- one pass over the changes, without a call for 
     for change in changes:
         if change.expected:
             guards += (change.key, change.expected)
-    size = held_if = len(guards) // 2
+    size, empty = len(guards) // 2, 0
     if prefix is not None:
         guards += prefix.within()
-        held_if += 1
-    last_version, last_at, held = connection.execute(_counters_and(size, prefix is not None), guards).get
+        empty = 1
+    last_version, last_at, held = connection.execute(_counters_and(size, empty), guards).get
     at = now_in(connection, last_at)
     version = last_version + 1 if last_version >= at else at  # as Database._fold has it
-    if held < held_if or version > MAX_VERSION:
+    if held < size + empty or version > MAX_VERSION:
         return None
-    if (wanted.after or wanted.before) and not in_window(at, wanted.after, wanted.before):
+    is_windowed = wanted.after is not None or wanted.before is not None
+    if is_windowed and not in_window(at, wanted.after, wanted.before):
         return None
     versions: dict[RecordKey, int] = {}
     inserts: list[Row] = []
     replaces: list[tuple[object, ...]] = []
     deletes: dict[RecordKey, tuple[RecordKey]] = {}
     for change in changes:
-        key, kind = change.key, type(change)
+        key = change.key
+        kind: type = type(change)
         if kind is Put or kind is Stamped:
             versions[key] = version
             value = change.value if kind is Put else stamped(at, change.value)
