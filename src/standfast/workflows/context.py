@@ -176,9 +176,8 @@ class Context:
                 found, args = as_step(args[0]), args[1:]
                 return await self._execute(branch, found, branch.explicit_id(step), args, kwargs)
             step = self._registered(step)
-        is_declared = type(step) is Step
-        declared: Step[..., Any] = step if is_declared else as_step(step)
-        return await self._execute(branch, declared, branch.next_id(declared.name), args, kwargs)
+        found = as_step(step)
+        return await self._execute(branch, found, branch.next_id(found.name), args, kwargs)
 
     run = step
 

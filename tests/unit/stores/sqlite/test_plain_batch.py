@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from importlib import resources
 from typing import TYPE_CHECKING, cast
@@ -14,9 +15,9 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Check, Commit, Conflict, Delete, Put, Record, Wake
 from standfast.stores.backend import ChoiceRider, CommitRider
-from standfast.stores.fold import fold_in_order
+from standfast.stores.fold import fold, fold_in_order
 from standfast.stores.memory import CAPABILITIES
-from standfast.stores.protocol import MAX_VERSION, Alternative
+from standfast.stores.protocol import MAX_VERSION, Alternative, Append, Empty, MoveFirst, Present, Stamped
 from standfast.stores.sqlite import plain_batch
 from standfast.stores.sqlite.plain_batch import PlainBatch, write_alone
 
@@ -159,6 +160,40 @@ def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
             assert expires or isinstance(expected.outcomes[0], Conflict)
     assert written > ROUNDS
     assert refused > ROUNDS // 10
+
+
+def test_a_lone_choice_comes_to_what_folding_it_comes_to() -> None:
+    """Whatever lies at the records of a mutex and in its queue: the same answer and records, or nothing is written."""
+    head, grant, queue = RecordKey("ns", "head"), RecordKey("ns", "grant"), RecordKey("ns", "queue")
+    ticket = Append(queue, b"").key_of(3)
+    enter = Alternative((Put(head, b"h"), Stamped(grant, b"g"))), Alternative((Present(head), Append(queue, b"w")))
+    free = Alternative((Empty(queue), Delete(head, 1), Delete(grant, 2)))
+    leave = Alternative((MoveFirst(queue, grant, 2, RecordKey("ns", "inbox")),)), free
+    written = 0
+    for rider in (ChoiceRider(enter), ChoiceRider(leave), ChoiceRider(leave[:1]), ChoiceRider((free,))):
+        for versions in itertools.product((0, 1), (0, 2, 3), (0, 3)):
+            there = zip((head, grant, ticket), versions, strict=True)
+            seeded = {key: Record(key, b"before", version) for key, version in there if version}
+
+            def first(
+                prefix: RecordKey, _without: object = (), seeded: dict[RecordKey, Record] = seeded
+            ) -> Record | None:
+                return next((seeded[key] for key in seeded if key.startswith(prefix) and key != prefix), None)
+
+            expected = fold([rider], at=NOW, last_version=NOW - 1, records=seeded, limits=CAPABILITIES, ranges=first)
+            connection = table(seeded)
+            try:
+                done = write_alone(connection, rider, lambda _, __: NOW)
+            except apsw.ConstraintError:
+                continue
+            if done is None:
+                assert content(connection) == seeded
+                continue
+            written += 1
+            assert (done.outcomes, done.last_version) == (expected.outcomes, expected.last_version)
+            after = seeded | expected.writes
+            assert content(connection) == {key: record for key, record in after.items() if record is not None}
+    assert written == 3  # a free mutex is taken, with or without a waiter, and given back if there is none
 
 
 def test_a_commit_alone_after_the_last_version_is_left_to_the_fold() -> None:
