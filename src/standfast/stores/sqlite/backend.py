@@ -106,7 +106,7 @@ IN_USE_PAGES: Final = 200
 EVERY: Final = 5.0
 
 LOOK_AT_THE_CLOCK: Final = 4
-"""Of so many commits on the loop one asks whether it is time for upkeep."""
+"""One commit on the loop in this many asks whether it is time for upkeep."""
 
 SWEEP_AT_MOST: Final = 200
 SWEEPS_AT_MOST: Final = 100
