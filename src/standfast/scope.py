@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Choose = Callable[..., Coroutine[Any, Any, Choice | Conflict]]
     CommitChanges = Callable[..., Coroutine[Any, Any, Commit | Conflict]]
+    CommitAtOnce = Callable[..., Any]  # a Commit, or what to await for one, or for a Conflict
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Scope:
         choose_unchecked: Does as :meth:`choose`, with alternatives of our own making: all of their keys were checked
             once, and their values are small.
         commit_unchecked: Does as :meth:`commit`, with changes of our own making: keys that this scope made, each once.
+        commit_at_once: Does so too, and returns the commit itself, not what to await, if it was done in the call.
     """
 
     hooks: Hooks = NO_HOOKS
@@ -75,6 +77,7 @@ class Scope:
         self._store: Final = store
         self.choose_unchecked: Final[Choose] = getattr(store, "choose_unchecked", store.choose)
         self.commit_unchecked: Final[CommitChanges] = getattr(store, "commit_unchecked", store.commit)
+        self.commit_at_once: Final[CommitAtOnce] = getattr(store, "commit_at_once", self.commit_unchecked)
         self.presence_name: Final = new_id()
         self.presence: Final = self.key("presence", self.presence_name)
 

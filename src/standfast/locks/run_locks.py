@@ -30,7 +30,7 @@ from standfast.errors import (
 )
 from standfast.events import LeaseLost, LockAcquired, LockReleased, SlowRoundTrip
 from standfast.ids import new_id
-from standfast.keys import MAX_KEY_BYTES, KeyFamily, RecordKey, encode_parts
+from standfast.keys import MAX_KEY_BYTES, KeyFamily, RecordKey, encode_parts, record_key
 from standfast.locks.acquire import FIRST_PAUSE, LONGEST_PAUSE, owner_of_task
 from standfast.locks.heartbeat import MARGIN, PRESENCES, SLOW_IN_A_ROW
 from standfast.locks.line import Entry, Granted, OfPresence, Rules, Until
@@ -352,7 +352,7 @@ def listings(
     key = _lane(namespace, tenant, "runs", status, workflow) + rest
     is_near = started_at is not None and 0 <= since - started_at < NEAR
     if is_near and not tags and len(key) <= MAX_KEY_BYTES:
-        return {RecordKey.from_encoded(key): value}  # most of them
+        return {record_key(key): value}  # most of them
     listed = {key: value}
     if tags:
         tags = tuple(dict.fromkeys(tags[:MOST_TAGS]))
@@ -362,7 +362,7 @@ def listings(
         listed[_lane(namespace, tenant, "begun", status, workflow) + rest] = value
         if tags and status in ENDS:
             listed |= {_lane(namespace, tenant, "begun-tagged", tag, status) + rest: value for tag in tags}
-    return {RecordKey.from_encoded(key): value for key, value in listed.items() if len(key) <= MAX_KEY_BYTES}
+    return {record_key(key): value for key, value in listed.items() if len(key) <= MAX_KEY_BYTES}
 
 
 class RunClaim(Struct, frozen=True):

@@ -8,7 +8,7 @@ the backends, in :mod:`standfast.stores.group_commit`. A backend that has :class
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final, runtime_checkable
 
 from msgspec import Struct
 
@@ -35,7 +35,8 @@ from standfast.stores.protocol import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
+    from contextvars import Context
 
     from standfast.stores.protocol import Present
 
@@ -94,6 +95,25 @@ class ChoiceRider(Struct, frozen=True):
 
 
 Rider: TypeAlias = CommitRider | UpdateRider | WorkRider | ChoiceRider
+
+
+def weight_of(rider: Rider) -> int:
+    """Return how many changes, or keys, a rider brings."""
+    if type(rider) is CommitRider:
+        return len(rider.changes)
+    if type(rider) is ChoiceRider:
+        return sum([len(alternative.changes) for alternative in rider.alternatives])
+    return len(rider.keys) if type(rider) is UpdateRider else 0
+
+
+def namespace_of(rider: Rider) -> bytes:
+    """Return the first part of the keys that a rider names, encoded."""
+    if type(rider) is UpdateRider:
+        return rider.keys[0].namespace
+    if type(rider) is ChoiceRider:
+        return rider.namespace
+    commit = rider.commit if isinstance(rider, WorkRider) else rider
+    return commit.changes[0].key.namespace if isinstance(commit, CommitRider) else b""
 
 
 class RiderBatch(Struct, frozen=True):
@@ -235,6 +255,47 @@ class SendsAtOnce(Protocol):
         The caller adds callbacks to the future, and does no more to it.
         """
         ...
+
+
+@final
+class Arrival:
+    """What a rider waits for that was sent alone: a future of the driver's, which it must not cancel.
+
+    A task waits for it as for a future, and is resumed in the very turn of the loop in which the answer is there; a
+    future of the rider's own would take one more. A cancellation of the task is delivered then. That is no later
+    than before: what is under way is waited for in any case.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_done", "get_loop", "sent")
+
+    def __init__(self, sent: asyncio.Future[Any], done: asyncio.Future[None]) -> None:
+        self.sent: Final = sent
+        self.get_loop: Final = sent.get_loop
+        self._done: Final = done
+        self._asyncio_future_blocking = False
+
+    def __await__(self) -> Generator[Arrival]:
+        self._asyncio_future_blocking = True
+        yield self
+
+    def add_done_callback(
+        self, resume: Callable[[asyncio.Future[None]], object], *, context: Context | None = None
+    ) -> None:
+        """Resume the task, whatever has become of the driver's future: the rider has its own outcome."""
+        self.sent.add_done_callback(lambda _: resume(self._done), context=context)
+
+    def cancel(self, msg: object = None) -> bool:
+        """Return False: it is not cancelled. The task is told of its cancellation when it is resumed."""
+        del msg
+        return False
+
+    def done(self) -> bool:
+        """Return True: no one need resume the task."""
+        return True
+
+    def cancelled(self) -> bool:
+        """Return False."""
+        return False
 
 
 @runtime_checkable

@@ -47,6 +47,7 @@ from standfast.events import NO_HOOKS, Committed, SlowCommit
 from standfast.ids import new_id
 from standfast.stores.backend import (
     Applied,
+    Arrival,
     Batching,
     ChoiceRider,
     CommitRider,
@@ -60,7 +61,9 @@ from standfast.stores.backend import (
     Sized,
     UpdateRider,
     WorkRider,
+    namespace_of,
     transfer_of,
+    weight_of,
 )
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Choice, Commit, Conflict, Put
@@ -80,7 +83,6 @@ from standfast.stores.watch import BackendWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
-    from contextvars import Context
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -145,47 +147,6 @@ def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
     return getattr(cancelled, "verdict", None)
 
 
-@final
-class Arrival:
-    """What a rider waits for that was sent alone: a future of the driver's, which it must not cancel.
-
-    A task waits for it as for a future, and is resumed in the very turn of the loop in which the answer is there; a
-    future of the rider's own would take one more. A cancellation of the task is delivered then. That is no later
-    than before: what is under way is waited for in any case.
-    """
-
-    __slots__ = ("_asyncio_future_blocking", "_done", "get_loop", "sent")
-
-    def __init__(self, sent: asyncio.Future[Any], done: asyncio.Future[None]) -> None:
-        self.sent: Final = sent
-        self.get_loop: Final = sent.get_loop
-        self._done: Final = done
-        self._asyncio_future_blocking = False
-
-    def __await__(self) -> Generator[Arrival]:
-        self._asyncio_future_blocking = True
-        yield self
-
-    def add_done_callback(
-        self, resume: Callable[[asyncio.Future[None]], object], *, context: Context | None = None
-    ) -> None:
-        """Resume the task, whatever has become of the driver's future: the rider has its own outcome."""
-        self.sent.add_done_callback(lambda _: resume(self._done), context=context)
-
-    def cancel(self, msg: object = None) -> bool:
-        """Return False: it is not cancelled. The task is told of its cancellation when it is resumed."""
-        del msg
-        return False
-
-    def done(self) -> bool:
-        """Return True: no one need resume the task."""
-        return True
-
-    def cancelled(self) -> bool:
-        """Return False."""
-        return False
-
-
 class Seat(Struct, eq=False):
     """A rider's place in the group, and later its outcome. A struct, because one is made for every commit."""
 
@@ -224,6 +185,7 @@ class CommitGroup:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
+        self._is_quick = False  # whether the last batch was applied in the call: then none is left to be settled
         self.wants_pause = False
         """Whether enough riders have left at once when the last one did."""
         self.settling: Final = AttemptSettler(backend, hooks)
@@ -251,6 +213,44 @@ class CommitGroup:
             self._line_up(seat)
         seat.answer = asyncio.Future(loop=self._loop)
         return seat
+
+    def at_once(self, rider: Rider) -> Outcome | Seat | None:
+        """Apply a rider in this very call, if it is alone as it used to be; None: nothing was done, it is to board.
+
+        As :meth:`board` does where the backend applies at once, for a lone commit without a call for each part of it.
+        A seat: its outcome is to be waited for. Every so often it is None, so that :meth:`pause` lets the loop run.
+        """
+        if (
+            not self._is_quick
+            or not USED_TO_BE_ALONE <= self._alone < USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1
+            or self._queue
+            or self._under_way
+            or self._scheduled
+        ):
+            return None
+        self._attempts += 1
+        batch, started = RiderBatch(f"{self._name}.{self._attempts}", (rider,)), monotonic()
+        try:
+            applied = self._backend.apply_now(batch)
+        except OutcomeUnknownError as unknown:
+            seat = Seat(rider, asyncio.Future(loop=self._loop), None, _TAKEN)
+            self._is_quick = False
+            self._under_way, self._left_at = [seat], started
+            self._begin_travel(self._under_way, batch, unknown)
+            return seat
+        except Exception as error:  # noqa: BLE001 -- it is raised where the rider is awaited
+            self.problem = error
+            return own_copy(error)
+        if applied is None:
+            self._is_quick = False
+            return None
+        self._alone += 1
+        self.problem, self._arrived_at = None, monotonic()
+        if applied.changed or applied.wakes:
+            self._backend.notify(applied.changed, applied.wakes)
+        if self._arrived_at - started > SLOW_COMMIT:
+            self._tell([Seat(rider)], applied.outcomes, self._arrived_at - started)
+        return applied.outcomes[0]
 
     async def until_settled(self, seat: Seat) -> None:
         """Wait on for an outcome: the first answer was not the last."""
@@ -335,6 +335,7 @@ class CommitGroup:
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
+        self._is_quick = applied is not None and not self._tells_commits
         if applied is None:
             self._under_way, self._left_at = seats, started
             if self._apply_soon is not None and unknown is None and self.settling.pending is None:
@@ -360,15 +361,15 @@ class CommitGroup:
         apart: type | None = None  # the riders that cannot travel with those that have a seat
         while queue and len(seats) < most and size < batching.max_bytes:
             rider = queue[0].rider
-            weighs = len(rider.changes) if type(rider) is CommitRider else _weight(rider)
+            weighs = len(rider.changes) if type(rider) is CommitRider else weight_of(rider)
             if not seats:
-                namespace = b"" if batching.spans_namespaces else _namespace(rider)
+                namespace = b"" if batching.spans_namespaces else namespace_of(rider)
             elif (
                 type(rider) is WorkRider
                 or type(rider) is apart
                 or ((apart is UpdateRider or type(rider) is ChoiceRider) and 0 < batching.max_choices <= len(seats))
                 or weight + weighs > batching.max_weight
-                or (namespace and _namespace(rider) != namespace)
+                or (namespace and namespace_of(rider) != namespace)
             ):
                 break
             seat = queue.popleft()
@@ -394,7 +395,7 @@ class CommitGroup:
         riders = (seats[0].rider,) if len(seats) == 1 else tuple([seat.rider for seat in seats])
         name = f"{self._name}.{self._attempts}"
         if not self._batching.spans_namespaces:
-            name = f"{name}@{_namespace(riders[0]).hex()}"
+            name = f"{name}@{namespace_of(riders[0]).hex()}"
         return RiderBatch(name, riders)
 
     def _begin_travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
@@ -555,23 +556,6 @@ def _one_turn() -> Generator[None]:
     yield
 
 
-def _weight(rider: Rider) -> int:
-    if type(rider) is CommitRider:
-        return len(rider.changes)
-    if type(rider) is ChoiceRider:
-        return sum([len(alternative.changes) for alternative in rider.alternatives])
-    return len(rider.keys) if type(rider) is UpdateRider else 0
-
-
-def _namespace(rider: Rider) -> bytes:
-    if type(rider) is UpdateRider:
-        return rider.keys[0].namespace
-    if type(rider) is ChoiceRider:
-        return rider.namespace
-    commit = rider.commit if isinstance(rider, WorkRider) else rider
-    return commit.changes[0].key.namespace if isinstance(commit, CommitRider) else b""
-
-
 def own_copy(error: Exception) -> Exception:
     """Return a copy for one rider: an exception that is raised in several tasks would collect all their tracebacks."""
     if not isinstance(error, StandfastError):
@@ -719,14 +703,30 @@ class GroupedStore:
         """
         if len(changes) > A_FEW or self._is_narrow:
             return self.commit(*changes)
-        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(CommitRider(changes, None, None, ())))
+        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(CommitRider(changes)))
 
-    async def _carry(self, rider: Rider) -> Verdict:
-        """Let a rider ride, and return its verdict."""
-        if self._closing is not None or self._guard.crossed:
-            self._check_usable()
+    def commit_at_once(self, *changes: Change) -> Commit | Coroutine[Any, Any, Commit | Conflict]:
+        """Do as :meth:`commit_unchecked` does; return the commit itself if it was done in this very call."""
+        if len(changes) > A_FEW or self._is_narrow or self._closing is not None or self._guard.crossed:
+            return self.commit_unchecked(*changes)
+        rider = CommitRider(changes)
+        outcome = self._group.at_once(rider)
+        if type(outcome) is Commit:
+            return outcome
+        return cast("Coroutine[Any, Any, Commit | Conflict]", self._carry(rider, outcome))
+
+    async def _carry(self, rider: Rider, outcome: Outcome | Seat | None = None) -> Verdict:
+        """Let a rider ride, and return its verdict; perhaps it has boarded already."""
         group = self._group
-        seat = group.board(rider)
+        if outcome is None:
+            if self._closing is not None or self._guard.crossed:
+                self._check_usable()
+            outcome = group.at_once(rider) or group.board(rider)
+        if type(outcome) is Commit or type(outcome) is Choice:
+            return outcome
+        if type(outcome) is not Seat:
+            return _verdict(cast("Outcome", outcome))
+        seat = outcome
         try:
             if seat.answer is not None:
                 await seat.answer

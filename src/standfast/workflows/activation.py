@@ -283,11 +283,16 @@ class Activation:
             self.journal.add(*changes)
             self.runtime.dirty.add(self)
 
-    async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
+    async def flush(
+        self,
+        branch: Branch | None = None,
+        operation_id: str = "",
+        first: Awaitable[Conflict | None] | None = None,
+    ) -> None:
         """Make everything durable that was noted so far. Returns at once if there is nothing.
 
         For an operation that begins: raise there if a lock is lost that its branch relies on. That a lock was granted
-        need not be durable then, as the grant is.
+        need not be durable then, as the grant is. ``first`` is a write that is on its way, of all that was noted.
         """
         journal = self.journal
         if journal is None:
@@ -296,11 +301,12 @@ class Activation:
             write = journal.flush if branch is None else journal.flush_for_effect
             while True:
                 try:
-                    refused = await write()
+                    refused = await (first or write())
                 except TRIED_AGAIN as problem:
                     refused = await insist(self, write, problem)
                 if refused is None:
                     break
+                first = None
                 self.refused(refused)
         except StoreError:
             self.abandon()
@@ -356,7 +362,7 @@ class Activation:
     def is_live(self, branch: Branch) -> bool:
         """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
         return (
-            self.replay.is_over
+            (self.replay is NOTHING or self.replay.is_over)
             and branch.cancel is None
             and branch.lost is None
             and not self.is_unloading

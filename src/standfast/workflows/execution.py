@@ -23,7 +23,7 @@ from standfast.errors import (
 from standfast.events import RunConflicts
 from standfast.exits import EXITS, failure_of
 from standfast.locks.inspect import arguments_of, command_line
-from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.trace_context import RunPiece
 from standfast.workflows.activation import TRIED_AGAIN, Activation, insist
 from standfast.workflows.context import Context
@@ -381,8 +381,9 @@ async def _write_state(  # noqa: C901 -- one loop, which finds out what was in i
         )
         try:
             # No key is checked again, but those of a next run: all others are shorter than that of the grant.
-            commit = space.commit_unchecked if continues is None else space.commit
-            answer = await (commit_over(space, changes, over) if over else commit(*changes))
+            commit = space.commit_at_once if continues is None else space.commit
+            sent: Any = commit_over(space, changes, over) if over else commit(*changes)
+            answer: Commit | Conflict = sent if type(sent) is Commit else await sent
         except TRIED_AGAIN as problem:
             answer = await insist(activation, partial(commit_over, space, changes, over), problem)
         if not isinstance(answer, Conflict):

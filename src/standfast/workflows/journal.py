@@ -23,7 +23,7 @@ from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
     from standfast.scope import Scope
     from standfast.workflows.records import Driven, RunKeys
@@ -115,7 +115,7 @@ class Journal:
         written: int,
         driven: Driven | None = None,
     ) -> None:
-        self._scope, self._commit, self._saw, self._keys = scope, scope.commit_unchecked, saw, keys
+        self._scope, self._commit, self._saw, self._keys = scope, scope.commit_at_once, saw, keys
         self._written, self._driven = written, driven
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
@@ -184,6 +184,24 @@ class Journal:
         for change in changes:
             self._extra_changes[change.key] = change
 
+    def flush_at_once(self) -> Coroutine[Any, Any, Conflict | None] | None:
+        """Do as :meth:`flush_for_effect` does; None: there is nothing to do, or it was done in this very call.
+
+        Almost every step of a run that is alone on a store in this process comes to that.
+        """
+        pending = self._pending
+        is_alone = len(pending) == 1 and pending[0].kind != "held"
+        if not is_alone or self._is_flushing or self.holds or self._extra_changes or self._progress is not None:
+            return self.flush_for_effect() if self.has_work else None
+        answer = self._commit(self._own, Put(self._keys.chunk(self._written), packed_chunk(pending)))
+        if type(answer) is not Commit:
+            return self._flush_events(answer)
+        self._pending, self.spared_at = [], None
+        self._written += 1
+        self._begun = self._done = self._begun + 1
+        self._saw(answer.at)
+        return None
+
     def flush_for_effect(self) -> Coroutine[Any, Any, Conflict | None]:
         """Write what has to be durable before an effect begins, or look at the holds; return what was in the way."""
         is_alone = len(self._pending) == 1 and self._pending[0].kind != "held"
@@ -245,15 +263,16 @@ class Journal:
         finally:
             self.end(taken, 0 if is_seen or isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
 
-    async def _flush_events(self) -> Conflict | None:
-        """Write events and nothing else: what almost every step comes to."""
+    async def _flush_events(self, first: Awaitable[Commit | Conflict] | None = None) -> Conflict | None:
+        """Write events and nothing else: what almost every step comes to. ``first`` is on its way, with all of them."""
         events, self._pending = self._pending, []
         self._start_flushing()
         some: list[HistoryEvent] = []
         try:
             for some in (events,) if len(events) == 1 else self._portions(events):
                 # No key is checked again: those of chunks are shorter than that of the grant, which was.
-                answer = await self._commit(self._own, *self._chunks(some))
+                sent: Any = first or self._commit(self._own, *self._chunks(some))
+                answer: Commit | Conflict = sent if type(sent) is Commit else await sent
                 self._saw(answer.at)
                 if type(answer) is Conflict:
                     return answer

@@ -18,7 +18,7 @@ from standfast.errors import (
     RunNotFoundError,
     WorkflowAlreadyExistsError,
 )
-from standfast.keys import RecordKey, encode_part
+from standfast.keys import RecordKey, encode_part, record_key
 from standfast.locks.run_locks import ENDS, MOST_TAGS, listings
 from standfast.stores.protocol import Check, Commit, Conflict, Decision, Delete, Put
 from standfast.workflows.failures import Failure
@@ -438,13 +438,13 @@ class RunKeys:
         self._scope: Final = scope
         encoded = encode_part(run_id)
         self._encoded: Final = encoded
-        self.header: Final = RecordKey.from_encoded(header + encoded)
-        self.state: Final = RecordKey.from_encoded(state + encoded)
+        self.header: Final = record_key(header + encoded)
+        self.state: Final = record_key(state + encoded)
         self._chunks: Final = chunks + encoded
 
     def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
         place = _place(self._scope.namespace, self._scope.tenant, kind)
-        return RecordKey.from_encoded(place + self._encoded + rest)
+        return record_key(place + self._encoded + rest)
 
     @property
     def ready(self) -> RecordKey:
@@ -463,11 +463,11 @@ class RunKeys:
 
     def own(self, presence: str) -> RecordKey:
         """Return the key of the grant that a presence has, or would have, of this run."""
-        return RecordKey.from_encoded(_owned_by(self._scope.namespace, self._scope.tenant, presence) + self._encoded)
+        return record_key(_owned_by(self._scope.namespace, self._scope.tenant, presence) + self._encoded)
 
     def chunk(self, position: int) -> RecordKey:
         """Return the key of the chunk whose first event has that position."""
-        return RecordKey.from_encoded(b"%b%08d\x00\x01" % (self._chunks, position))
+        return record_key(b"%b%08d\x00\x01" % (self._chunks, position))
 
     def history(self) -> tuple[RecordKey, RecordKey]:
         """Return the range of all chunks."""

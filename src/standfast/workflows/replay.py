@@ -174,7 +174,8 @@ class Branch:
     def next_id(self, name: str) -> str:
         """Return the id of the next operation with that name: ``charge``, then ``charge#2``."""
         count = self._names[name] = self._names.get(name, 0) + 1
-        return self.placed(name if count == 1 else f"{name}#{count}")
+        step_id = name if count == 1 else f"{name}#{count}"
+        return self.placed(step_id) if self.path or "/" in name or "%" in name else step_id
 
     def explicit_id(self, step_id: str) -> str:
         """Return the id of an operation that the user has named; a second one of that name is refused."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from standfast.durations import seconds
 from standfast.errors import ResultTimeoutError
@@ -69,7 +69,8 @@ class Run(Generic[R]):
                 and state.status == "completed"
                 and loaded.workflow is self._workflow
             ):
-                return cast("R", loaded.restored.pop())  # what was read back when it was written: it need not be again
+                result: R = loaded.restored.pop()
+                return result  # as it was read back when it was written: it need not be again
             return self._result_of(state)
         limit = seconds(timeout, what="timeout")
         try:

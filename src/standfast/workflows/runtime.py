@@ -265,6 +265,7 @@ class Runtime:
         room: How many runs are in memory at most; 0 for an engine that drives none.
         on_attempt: Called before each attempt of a step, for tests that count them.
         tracing: What traces runs; None: nothing does.
+        is_watched: Whether any hook wants events.
     """
 
     def __init__(
@@ -322,6 +323,7 @@ class Runtime:
         # If metrics alone want steps: lists of microseconds, by the names of workflow and step and whether it failed.
         self.step_times: Final[Mapping[tuple[str, str, bool], list[int]] | None] = hooks.tally_of(StepRecorded)
         self._tally_move: Final[Callable[..., None] | None] = hooks.tally_of(RunMoved)
+        self.is_watched: Final = bool(hooks)
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""
@@ -492,7 +494,7 @@ class Runtime:
     # --- telling -------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
-        """Tell the hooks, or the log. For ordinary work ask first whether anything listens: ``if runtime.hooks:``."""
+        """Tell the hooks, or the log. For ordinary work ask first whether any listens: ``if runtime.is_watched:``."""
         self.hooks.emit(event)
 
     def emit_moved(
@@ -509,7 +511,7 @@ class Runtime:
         if self.tracing is not None and not fence and header is not None and before is not None and state.has_ended:
             self.tracing.end_piece(self._unclaimed(run_id, state, before, header))
         tally = self._tally_move
-        if tally is None and not self.hooks:
+        if tally is None and not self.is_watched:
             return
         started_at = Instant(0) if header is None else header.started_at
         was_ready_for = orphaned_for = None

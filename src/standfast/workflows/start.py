@@ -22,7 +22,7 @@ from standfast.errors import (
 from standfast.ids import new_id
 from standfast.keys import MAX_KEY_BYTES
 from standfast.locks.run_locks import MOST_TAGS
-from standfast.stores.protocol import Conflict, Put
+from standfast.stores.protocol import Commit, Conflict, Put
 from standfast.stores.user_transactions import (
     converse,
     unsuitable_connection,
@@ -131,9 +131,10 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
         # Keys are checked by the store, or by the space if there are others'. Of those of a run the grant's is longest.
         is_checked = worker is not None and len(own) <= MAX_KEY_BYTES and not asked.idempotency_key
-        commit = runtime.space.commit_unchecked if is_checked else runtime.space.store.commit
+        commit = runtime.space.commit_at_once if is_checked else runtime.space.store.commit
         try:
-            answer = await (runtime.space.commit if asked.extra_changes else commit)(*changes)
+            sent: Any = (runtime.space.commit if asked.extra_changes else commit)(*changes)
+            answer: Commit | Conflict = sent if type(sent) is Commit else await sent
         except BaseException:
             runtime.dropped.add(keys.id)  # if it was written all the same, no task here is about to load it
             raise

@@ -507,7 +507,7 @@ class StepExecution(Struct, eq=False):
             self._activation.differ(f"another type of result of step {self._id!r}", f"the declared one: {problem}")
             raise Unload from None
 
-    async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+    async def _execute(self) -> Any:  # noqa: ANN401, C901 -- whatever the step returns; one loop over its attempts
         activation, branch, options = self._activation, self._branch, self._step.options
         while True:
             if self._retry_at is not None:
@@ -515,9 +515,12 @@ class StepExecution(Struct, eq=False):
             if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
                 return outcome_of(settled, self._step, self._known)
             try:
-                journal = activation.journal
-                if journal is not None and journal.has_work:
-                    await activation.flush(branch, self._id)  # what was done before is durable before all else
+                if (journal := activation.journal) is not None:
+                    write = journal.flush_at_once()  # what was done before is durable before all else
+                    if write is not None or branch.lost is not None:
+                        await activation.flush(branch, self._id, write)
+                    else:
+                        activation.runtime.dirty.discard(activation)
                 began = activation.runtime.clock.elapsed()
                 if not activation.may_act_at_once(began):
                     await activation.check_may_act(branch)
@@ -539,7 +542,7 @@ class StepExecution(Struct, eq=False):
 
     def _go_on(self, event: HistoryEvent, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
         note_resumed(self._activation, self._id)
-        if self._activation.runtime.hooks:
+        if self._activation.runtime.is_watched:
             self._tell(event)
         return value
 
@@ -672,7 +675,7 @@ class StepExecution(Struct, eq=False):
         activation.note(event)
         if event.kind != "tried" and (times := runtime.step_times) is not None:
             times[activation.workflow.name, self._step.name, event.failure is not None].append(took)
-        elif event.kind == "tried" or runtime.hooks:
+        elif event.kind == "tried" or runtime.is_watched:
             self._tell(event)
         return event, restored
 

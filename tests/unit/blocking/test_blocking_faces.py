@@ -47,6 +47,7 @@ LEFT_OUT = {
     "Space.store": "an async object; space.run(...) reaches it",
     "Space.hooks": "for the locks themselves",
     "Space.choose_unchecked": "for the locks themselves",
+    "Space.commit_at_once": "for runs themselves",
     "Space.commit_unchecked": "for runs themselves",
     "Engine.hooks": "for what is served beside an engine; give hooks= to the engine",
     "RunLease.tell_acquired": "for the lock itself",

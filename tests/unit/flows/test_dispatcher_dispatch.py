@@ -184,7 +184,7 @@ async def test_a_store_that_does_not_answer_means_refusal(
 
     monkeypatch.setattr(dispatcher.engine.space.store, "update", broken)
     monkeypatch.setattr(dispatcher.engine.space.store, "commit", broken)
-    monkeypatch.setattr(dispatcher.engine.runtime.space, "commit_unchecked", broken)
+    monkeypatch.setattr(dispatcher.engine.runtime.space, "commit_at_once", broken)
     for durable in (False, True):
         with pytest.raises(ArbiterUnavailableError):
             await dispatcher.dispatch(arrival("queued", "a", durable=durable))

@@ -75,6 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for name in ("commit", "commit_unchecked", "update", "read", "scan"):
         count(name)
+    monkeypatch.setattr(GroupedStore, "commit_at_once", GroupedStore.commit_unchecked)
     return counted
 
 

@@ -104,6 +104,10 @@ IN_USE_PAGES: Final = 200
 """A log that has got this many pages is given its size: a handle that is soon closed again writes it for nothing."""
 
 EVERY: Final = 5.0
+
+LOOK_AT_THE_CLOCK: Final = 4
+"""One commit on the loop in this many asks whether it is time for upkeep."""
+
 SWEEP_AT_MOST: Final = 200
 SWEEPS_AT_MOST: Final = 100
 
@@ -131,7 +135,11 @@ OTHERS_MAY_WAIT: Final = 0.05
 
 @final
 class Upkeep:
-    """What a handle does for the file it uses."""
+    """What a handle does for the file it uses.
+
+    Attributes:
+        checkpoint_at: How many pages the log has when it is written back.
+    """
 
     def __init__(self, file: SharedFile, database: Database, options: SqliteOptions, hooks: Hooks) -> None:
         self._file, self._database, self._options = file, database, options
@@ -142,15 +150,15 @@ class Upkeep:
         self._connection: SqliteConnection | None = None
         self._task: asyncio.Future[None] | None = None
         self._sweep_at = asyncio.get_running_loop().time() + EVERY
-        self._checkpoint_at = IN_USE_PAGES
+        self.checkpoint_at = IN_USE_PAGES
 
     def consider(self, now: float) -> None:
         """Start upkeep if it is due, by the loop's time, and not under way."""
-        is_long, is_late = self._database.log_pages >= self._checkpoint_at, now > self._sweep_at
+        is_long, is_late = self._database.log_pages >= self.checkpoint_at, now > self._sweep_at
         if (is_long or is_late) and self._task is None:
             grow = False
-            if self._checkpoint_at == IN_USE_PAGES and is_long:
-                self._checkpoint_at = CHECKPOINT_PAGES
+            if self.checkpoint_at == IN_USE_PAGES and is_long:
+                self.checkpoint_at = CHECKPOINT_PAGES
                 grow, is_long = not log_is_grown(self._file.path), self._database.log_pages >= CHECKPOINT_PAGES
                 if not (grow or is_long or is_late):
                     return
@@ -196,10 +204,10 @@ class Upkeep:
         with self._file.turn:
             pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             # What is left is being read by another program. It may read for long: try again only when more is there.
-            self._checkpoint_at = pages + CHECKPOINT_PAGES
+            self.checkpoint_at = pages + CHECKPOINT_PAGES
             if pages == done:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-                self._checkpoint_at = CHECKPOINT_PAGES
+                self.checkpoint_at = CHECKPOINT_PAGES
         if self._hooks:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             event = Checkpointed(at=at, store=self._name, seconds=taken, pages=pages, remaining=pages - done)
@@ -323,6 +331,7 @@ class SqliteBackend:
         self._turn, self._subscriptions, self._quick = file.turn, file.subscriptions, QUICK[options.commits]
         self._limits: Final = limits
         self._again: Final = again
+        self._commits = 0
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options, hooks)
@@ -375,7 +384,9 @@ class SqliteBackend:
             return None
         finally:
             turn.give()
-            self._upkeep.consider(self._loop.time())
+            self._commits += 1
+            if database.log_pages >= self._upkeep.checkpoint_at or not self._commits % LOOK_AT_THE_CLOCK:
+                self._upkeep.consider(self._loop.time())
 
     async def apply(self, batch: RiderBatch) -> Applied:
         """Apply the batch on the writer's thread, when the turn comes."""

@@ -30,11 +30,11 @@ from standfast.errors import (
     WorkTimeoutError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.backend import OPEN, Applied, CommitRider, RiderBatch, WorkRider, moved_error, pages
+from standfast.stores.backend import OPEN, Applied, ChoiceRider, CommitRider, RiderBatch, WorkRider, moved_error, pages
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, StoreSize, Worked
 from standfast.stores.sqlite.connection import connect, disconnect, transaction
-from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert, look_at_guards, write_alone
+from standfast.stores.sqlite.plain_batch import PAUSE, PlainBatch, insert, write_alone
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -425,6 +425,7 @@ class Database:
 
     __slots__ = (
         "_applied",
+        "_choose_in",
         "_closed_attempt",
         "_file",
         "_last_commit_seconds",
@@ -443,10 +444,11 @@ class Database:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=_LOOP_MAY_WAIT)
         self._section: Final = file.new_section()
-        self._applied: tuple[str, Applied] | None = None
+        self._applied: tuple[str, int, Applied] | None = None
         self._closed_attempt: str | None = None
         self._rows: dict[RecordKey, int] = {}
         self._plain_in = 0  # after how many batches one may be written as if every guard held
+        self._choose_in = 0  # after how many lone choices one may be taken for what is likely
         self._last_commit_seconds = self.quickest_of_two = 0.0
         self.log_pages = 0
         with self._section:
@@ -462,6 +464,7 @@ class Database:
     def apply(self, batch: RiderBatch, *, patience: float = 0.0) -> Applied:
         """Apply a batch in one durable transaction, waiting up to ``patience`` for programs that take no turns."""
         self._file.check()
+        handle, _, digits = batch.attempt.rpartition(".")
         try:
             self._begin(patience)
             try:
@@ -469,13 +472,13 @@ class Database:
                 if len(batch.riders) > 1:
                     folded = self._write_plainly(batch.riders, patience)
                 else:
-                    folded = self._write_alone(rider, patience) if type(rider) is CommitRider else None
+                    folded = self._write_alone(rider, patience)
                 if folded is None:
                     folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
                     self._write(folded)
                 has_written = bool(folded.writes) or type(folded.outcomes[0]) is Worked
                 if has_written:
-                    self._count_up(batch.attempt, folded)
+                    self._count_up(handle, int(digits), batch.attempt, folded)
             except BaseException:
                 self._roll_back()
                 raise
@@ -483,7 +486,7 @@ class Database:
             raise translate(error, self._file.path) from error
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
         if has_written:
-            self._applied = (batch.attempt, applied)
+            self._applied = (handle, int(digits), applied)
             self._commit(batch.attempt)
         else:
             self._roll_back()
@@ -561,17 +564,23 @@ class Database:
             self._begin(patience)
         return folded
 
-    def _write_alone(self, rider: CommitRider, patience: float) -> Folded | None:
-        """Write a commit whose guards all hold, without folding it; None: fold it, nothing is written."""
-        found = look_at_guards(self._writer, rider)
-        _, last_version, last_at, _ = found[None]
-        at = self._time.now_in(self._writer, last_at or 0)
+    def _write_alone(self, rider: Rider, patience: float) -> Folded | None:
+        """Write a commit whose guards all hold, or a likely choice, without folding it; None: nothing is written."""
+        folded = None
+        if type(rider) is ChoiceRider:
+            if self._choose_in:
+                self._choose_in -= 1
+                return None
+        elif type(rider) is not CommitRider:
+            return None
         try:
-            return write_alone(self._writer, rider, found, at, max(last_version, at - 1))  # as in _fold
+            folded = write_alone(self._writer, rider, self._time.now_in)
         except apsw.ConstraintError:  # there is a record where none was expected
             self._roll_back()
             self._begin(patience)
-            return None
+        if folded is None and type(rider) is ChoiceRider:
+            self._choose_in = PAUSE
+        return folded
 
     def _write(self, folded: Folded) -> None:
         execute_many, rows = self._writer.executemany, self._rows
@@ -590,8 +599,7 @@ class Database:
         if len(inserts) + len(replacements) < len(folded.writes):
             execute_many(_DELETE, [(key,) for key, record in folded.writes.items() if record is None])
 
-    def _count_up(self, attempt: str, folded: Folded) -> None:
-        handle, number = _split(attempt)
+    def _count_up(self, handle: str, number: int, attempt: str, folded: Folded) -> None:
         counts = (("", folded.last_version, folded.at), (handle, number, folded.at))
         self._writer.executemany(_COUNT_UP, counts)
         if self._writer.changes() != 1:
@@ -608,9 +616,9 @@ class Database:
             self._try_to_roll_back()
             raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {error}", attempt) from error
         finally:
-            taken = monotonic() - started
-            last, self._last_commit_seconds = self._last_commit_seconds, taken
-            self.quickest_of_two = min(last, taken)
+            taken, last = monotonic() - started, self._last_commit_seconds
+            self._last_commit_seconds = taken
+            self.quickest_of_two = taken if taken < last else last  # noqa: FURB136 -- this is done for every commit
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -639,8 +647,8 @@ class Database:
             raise translate(error, self._file.path) from error
         if self._closed_attempt == attempt:
             return None
-        if last == number and self._applied is not None and self._applied[0] == attempt:
-            return self._applied[1]
+        if last == number and self._applied is not None and self._applied[:2] == (handle, number):
+            return self._applied[2]
         raise StoreError(
             self._file.path, f"attempt {attempt} is not the last of this handle; settle it where it was made"
         )
@@ -736,8 +744,7 @@ class Database:
     def retire(self) -> None:
         """Remove the trace of this handle's attempts, with the turn: they will not be settled any more."""
         if self._applied is not None:
-            handle, _ = _split(self._applied[0])
-            self._writer.execute("DELETE FROM main.counters WHERE handle = ?", (handle,))
+            self._writer.execute("DELETE FROM main.counters WHERE handle = ?", (self._applied[0],))
 
     def close(self) -> None:
         """Close both connections."""

@@ -7,13 +7,14 @@ database. The kernel gives it back when the process dies, in any way; a stopped 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import struct
 import sys
 import threading
 import time
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
@@ -25,6 +26,9 @@ from standfast.stores.sqlite.file import (
     open_private,
     opening_our_own,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # --- record locks on a file, behind one face for every platform ----------------------------------------------------
 #
@@ -58,6 +62,10 @@ if sys.platform == "win32":
         """Give one byte back."""
         os.lseek(descriptor, offset, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+    def unlocking(descriptor: int, offset: int) -> Callable[[], object]:
+        """Return what gives one byte back."""
+        return functools.partial(unlock, descriptor, offset)
 
     def try_lock_through(descriptor: int, gate: int) -> bool:
         """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one."""
@@ -106,6 +114,10 @@ else:
     def unlock(descriptor: int, offset: int) -> None:
         """Give one byte back."""
         fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, offset)
+
+    def unlocking(descriptor: int, offset: int) -> Callable[[], object]:
+        """Return what gives one byte back, without a function of ours that is called for each commit."""
+        return functools.partial(fcntl.lockf, descriptor, fcntl.LOCK_UN, 1, offset)
 
     def try_lock_through(descriptor: int, gate: int) -> bool:
         """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one.
@@ -322,6 +334,7 @@ class WriteTurn:
     def __init__(self, path: str) -> None:
         self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self.here: Final = threading.Lock()
+        self._unlock: Final = unlocking(self._descriptor, _ACTIVE)
 
     def try_take(self) -> bool:
         """Take the turn if it is free and no writer waits for it."""
@@ -360,7 +373,7 @@ class WriteTurn:
     def give(self) -> None:
         """Give the turn back."""
         try:
-            unlock(self._descriptor, _ACTIVE)
+            self._unlock()
         finally:
             self.here.release()
 

@@ -11,37 +11,46 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import apsw
 
-from standfast.stores.backend import CommitRider
+from standfast.stores.backend import ChoiceRider, CommitRider
 from standfast.stores.fold import Folded
-from standfast.stores.protocol import ABSENT, MAX_VERSION, Commit, Delete, Put
+from standfast.stores.protocol import (
+    MAX_VERSION,
+    Check,
+    Choice,
+    Commit,
+    Delete,
+    Empty,
+    MoveFirst,
+    Put,
+    Stamped,
+    stamped,
+)
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores.backend import Rider
-    from standfast.stores.protocol import Record, Wake
+    from standfast.stores.protocol import Alternative, Record, Wake
     from standfast.stores.sqlite.connection import SqliteConnection
 
     Row = tuple[RecordKey, int, Instant | None, bytes]
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
-    Guards = dict[bytes | None, tuple[bytes | None, int, Instant | None, int]]
-    """Keys, each with itself, its version, when it expires, and the row that it is kept in."""
 
 _LIVE: Final = "(expires_at IS NULL OR expires_at > ?)"
 _REPLACE: Final = (
     f"UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
 )
 _DELETE: Final = f"DELETE FROM main.records WHERE key = ? AND version = ? AND {_LIVE}"  # noqa: S608 -- constants
-_REPLACE_ROW: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE rowid = ?"
-_DELETE_ROW: Final = "DELETE FROM main.records WHERE rowid = ?"
+_REPLACE_HELD: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE key = ?"
+_DELETE_HELD: Final = "DELETE FROM main.records WHERE key = ?"
 _INSERT: Final = "INSERT INTO main.records VALUES "
 _ROW: Final = "(?, ?, ?, ?)"
 _ROWS: Final = 32
@@ -77,63 +86,98 @@ def insert(connection: SqliteConnection, rows: Sequence[Row]) -> None:
 
 
 @cache
-def _counters_and(size: int) -> str:
-    """Return the statement that reads the counters of the store and some records.
+def _counters_and(size: int, empty: int) -> str:
+    """Return the statement that reads the counters of the store, and counts how many of some guards hold.
 
-    Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
+    A record that may expire counts as one that does not, and one that has expired lies in the way: the fold looks when.
     """
-    each = " UNION ALL SELECT key, version, expires_at, rowid FROM main.records WHERE key = ?"
-    return f"SELECT NULL, count, at, NULL FROM main.counters WHERE handle = ''{each * size}"  # noqa: S608 -- constants
+    guards = ["EXISTS (SELECT 1 FROM main.records WHERE key = ? AND version = ? AND expires_at IS NULL)"] * size
+    if empty:
+        guards.append("NOT EXISTS (SELECT 1 FROM main.records WHERE key > ? AND key < ?)")
+    return f"SELECT count, at, {' + '.join(guards) or '0'} FROM main.counters WHERE handle = ''"  # noqa: S608 -- constants
 
 
-def look_at_guards(connection: SqliteConnection, rider: CommitRider) -> Guards:
-    """Return what lies where a commit expects a record, by its key; the counters of the store are at None."""
-    expected = [change.key for change in rider.changes if change.expected != ABSENT]
-    return {row[0]: row for row in connection.execute(_counters_and(len(expected)), expected).fetchall()}
-
-
-def write_alone(  # noqa: C901 -- one pass over the changes, without a call for each
-    connection: SqliteConnection, rider: CommitRider, found: Guards, at: Instant, last_version: int
+def write_alone(  # noqa: C901, PLR0912 -- one pass over the changes, without a call for each
+    connection: SqliteConnection, rider: CommitRider | ChoiceRider, now_in: Callable[[SqliteConnection, int], Instant]
 ) -> Folded | None:
-    """Write a commit that is alone in its transaction, as the fold would; None: a guard does not hold.
+    """Write what is alone in its transaction, as the fold would; None: it is to be folded.
 
-    Then nothing is written. ``found`` is what lies where it expects a record; what it creates is not looked for, as an
-    insert fails where there is one.
+    Then nothing is written. The query that reads the counters looks at the guards; what is created is not looked for,
+    as an insert fails where there is a record. ``now_in`` returns the store's time, which is not before another.
 
     Raises:
         apsw.ConstraintError: There is one. It must be rolled back: something may be written.
     """
-    if last_version >= MAX_VERSION or not in_window(at, rider.after, rider.before):
+    wanted: CommitRider | Alternative | None = rider if type(rider) is CommitRider else likely_in(rider)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- none else is left, and a cast is a call
+    if wanted is None:
         return None
-    version = last_version + 1
+    changes: Any = wanted.changes  # as likely_in has them
+    guards: list[object] = []
+    prefix: RecordKey | None = None
+    if type(changes[0]) is Empty:
+        prefix, changes = changes[0].prefix, changes[1:]
+    for change in changes:
+        if change.expected:
+            guards += (change.key, change.expected)
+    size, empty = len(guards) // 2, 0
+    if prefix is not None:
+        guards += prefix.within()
+        empty = 1
+    last_version, last_at, held = connection.execute(_counters_and(size, empty), guards).get
+    at = now_in(connection, last_at)
+    version = last_version + 1 if last_version >= at else at  # as Database._fold has it
+    if held < size + empty or version > MAX_VERSION:
+        return None
+    is_windowed = wanted.after is not None or wanted.before is not None
+    if is_windowed and not in_window(at, wanted.after, wanted.before):
+        return None
     versions: dict[RecordKey, int] = {}
     inserts: list[Row] = []
     replaces: list[tuple[object, ...]] = []
-    deletes: dict[RecordKey, int] = {}
-    for change in rider.changes:
+    deletes: dict[RecordKey, tuple[RecordKey]] = {}
+    for change in changes:
         key = change.key
-        if type(change) is Put and change.expected == ABSENT:
+        kind: type[object] = type(change)
+        if kind is Put or kind is Stamped:
             versions[key] = version
-            inserts.append((key, version, change.expires_at, change.value))
-            continue
-        row = found.get(key)
-        if row is None or row[1] != change.expected or (row[2] is not None and row[2] <= at):
-            return None
-        if type(change) is Put:
-            versions[key] = version
-            replaces.append((version, change.expires_at, change.value, row[3]))
-        elif type(change) is Delete:
-            deletes[key] = row[3]
+            value = change.value if kind is Put else stamped(at, change.value)
+            if change.expected:
+                replaces.append((version, change.expires_at, value, key))
+            else:
+                inserts.append((key, version, change.expires_at, value))
+        elif kind is Delete:
+            deletes[key] = (key,)
     if len(inserts) >= _ROWS:
         insert(connection, inserts)
     elif inserts:
         connection.executemany(_ONE, inserts)
     if replaces:
-        connection.executemany(_REPLACE_ROW, replaces)
+        connection.executemany(_REPLACE_HELD, replaces)
     if deletes:
-        connection.executemany(_DELETE_ROW, [(place,) for place in deletes.values()])
+        connection.executemany(_DELETE_HELD, deletes.values())
     writes: dict[RecordKey, Record | None] = dict.fromkeys((*versions, *deletes) if deletes else versions)
-    return Folded(at, (Commit(at, versions),), writes, rider.wake, version)
+    if wanted is not rider and type(rider) is ChoiceRider:
+        chosen = Choice(at, 0 if wanted is rider.alternatives[0] else 1, versions)
+        return Folded(at, (chosen,), writes, wanted.wake, version)
+    return Folded(at, (Commit(at, versions),), writes, wanted.wake, version)
+
+
+_PLAIN: Final = frozenset({Put, Stamped, Delete, Check})
+
+
+def likely_in(rider: ChoiceRider) -> Alternative | None:
+    """Return the alternative that a lone choice is likely to come to; None: that is not to be said.
+
+    If its guards hold, it is the first that does: it is the first of all, or needs nothing to lie where the first one
+    moves something from. So a mutex that no other one wants is taken, and given back.
+    """
+    first = rider.alternatives[0]
+    if type(move := first.changes[0]) is not MoveFirst:
+        return first if _PLAIN.issuperset(map(type, first.changes)) else None
+    second = rider.alternatives[1] if len(rider.alternatives) > 1 else first
+    empty = second.changes[0]
+    is_its_opposite = type(empty) is Empty and empty.prefix == move.prefix
+    return second if is_its_opposite and _PLAIN.issuperset(map(type, second.changes[1:])) else None
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from importlib import resources
 from typing import TYPE_CHECKING, cast
@@ -14,11 +15,11 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Check, Commit, Conflict, Delete, Put, Record, Wake
 from standfast.stores.backend import ChoiceRider, CommitRider
-from standfast.stores.fold import fold_in_order
+from standfast.stores.fold import fold, fold_in_order
 from standfast.stores.memory import CAPABILITIES
-from standfast.stores.protocol import MAX_VERSION, Alternative
+from standfast.stores.protocol import MAX_VERSION, Alternative, Append, Empty, MoveFirst, Present, Stamped
 from standfast.stores.sqlite import plain_batch
-from standfast.stores.sqlite.plain_batch import PlainBatch, look_at_guards, write_alone
+from standfast.stores.sqlite.plain_batch import PlainBatch, write_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,11 @@ def table(records: dict[RecordKey, Record]) -> SqliteConnection:
     rows = [(each.key, each.version, each.expires_at, each.value) for each in records.values()]
     connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?)", rows)
     return connection
+
+
+def count(connection: SqliteConnection, last_version: int) -> None:
+    """Let a version be the last that was given out."""
+    connection.execute("UPDATE counters SET count = ? WHERE handle = ''", (last_version,))
 
 
 def content(connection: SqliteConnection) -> dict[RecordKey, Record]:
@@ -132,10 +138,12 @@ def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
     """The same answer, records, version and wakes; what is not written so is refused by the fold, or lay expired."""
     draw, written, refused = random.Random(11), 0, 0
     for rider in [each for _ in range(ROUNDS // 2) for each in batch_of(draw)]:
-        expected = fold_in_order([rider], NOW, LAST, SEEDED, CAPABILITIES)
+        last = draw.choice([NOW - 1, NOW, NOW + 1])  # as the time in microseconds has it, or past it
+        expected = fold_in_order([rider], NOW, last, SEEDED, CAPABILITIES)
         connection = table(SEEDED)
+        count(connection, last if last >= NOW else LAST)
         try:
-            done = write_alone(connection, rider, look_at_guards(connection, rider), NOW, LAST)
+            done = write_alone(connection, rider, lambda _, __: NOW)
         except apsw.ConstraintError:
             done = None
         else:
@@ -148,18 +156,54 @@ def test_a_commit_that_is_alone_comes_to_what_folding_it_comes_to() -> None:
             assert content(connection) == {key: record for key, record in after.items() if record is not None}
         else:
             refused += 1
-            was_expired = any(key in SEEDED and SEEDED[key].is_expired(NOW) for key in expected.writes)
-            assert was_expired or isinstance(expected.outcomes[0], Conflict)
+            expires = any(each.key in SEEDED and SEEDED[each.key].expires_at is not None for each in rider.changes)
+            assert expires or isinstance(expected.outcomes[0], Conflict)
     assert written > ROUNDS
     assert refused > ROUNDS // 10
+
+
+def test_a_lone_choice_comes_to_what_folding_it_comes_to() -> None:
+    """Whatever lies at the records of a mutex and in its queue: the same answer and records, or nothing is written."""
+    head, grant, queue = RecordKey("ns", "head"), RecordKey("ns", "grant"), RecordKey("ns", "queue")
+    ticket = Append(queue, b"").key_of(3)
+    enter = Alternative((Put(head, b"h"), Stamped(grant, b"g"))), Alternative((Present(head), Append(queue, b"w")))
+    free = Alternative((Empty(queue), Delete(head, 1), Delete(grant, 2)))
+    leave = Alternative((MoveFirst(queue, grant, 2, RecordKey("ns", "inbox")),)), free
+    written = 0
+    for rider in (ChoiceRider(enter), ChoiceRider(leave), ChoiceRider(leave[:1]), ChoiceRider((free,))):
+        for versions in itertools.product((0, 1), (0, 2, 3), (0, 3)):
+            there = zip((head, grant, ticket), versions, strict=True)
+            seeded = {key: Record(key, b"before", version) for key, version in there if version}
+
+            def first(
+                prefix: RecordKey, _without: object = (), seeded: dict[RecordKey, Record] = seeded
+            ) -> Record | None:
+                return next((seeded[key] for key in seeded if key.startswith(prefix) and key != prefix), None)
+
+            expected = fold([rider], at=NOW, last_version=NOW - 1, records=seeded, limits=CAPABILITIES, ranges=first)
+            connection = table(seeded)
+            try:
+                done = write_alone(connection, rider, lambda _, __: NOW)
+            except apsw.ConstraintError:
+                continue
+            if done is None:
+                assert content(connection) == seeded
+                continue
+            written += 1
+            assert (done.outcomes, done.last_version) == (expected.outcomes, expected.last_version)
+            after = seeded | expected.writes
+            assert content(connection) == {key: record for key, record in after.items() if record is not None}
+    assert written == 3  # a free mutex is taken, with or without a waiter, and given back if there is none
 
 
 def test_a_commit_alone_after_the_last_version_is_left_to_the_fold() -> None:
     """Which refuses it."""
     connection, put = table({}), Put(KEYS[0], b"")
-    assert write_alone(connection, CommitRider((put,)), {}, NOW, MAX_VERSION) is None
+    count(connection, MAX_VERSION)
+    assert write_alone(connection, CommitRider((put,)), lambda _, __: NOW) is None
     assert not content(connection)
-    assert write_alone(connection, CommitRider((put,)), {}, NOW, MAX_VERSION - 1) is not None
+    count(connection, MAX_VERSION - 1)
+    assert write_alone(connection, CommitRider((put,)), lambda _, __: NOW) is not None
 
 
 async def test_a_commit_alone_that_meets_a_record_leaves_nothing_behind(tmp_path: Path) -> None:
