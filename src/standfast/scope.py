@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from standfast.errors import ArgumentTypeError, InvalidArgumentError, InvalidChangeError, UnsuitableStoreError
@@ -12,7 +13,7 @@ from standfast.stores.alternatives import names_in
 from standfast.stores.protocol import Alternative, Check, Delete, Put, SharesTransactions, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Conflict,
         Decided,
         Decision,
+        Record,
         Snapshot,
         Store,
         Watch,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_NAME: Final = 100
+
+PAGE: Final = 100
+"""How many records are read together of many."""
 
 _CHANGES: Final = frozenset({Put, Delete, Check})
 
@@ -201,6 +206,35 @@ class Scope:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+async def read_present(
+    scope: Scope,
+    wanted: Collection[T],
+    within: tuple[RecordKey, RecordKey],
+    key_of: Callable[[T], RecordKey],
+    name_of: Callable[[RecordKey], T],
+) -> dict[T, Record]:
+    """Read the records of those that have one, where many are wanted and few lie in a range.
+
+    A few are read by their keys. For many the range is scanned, unless it has more records than are wanted.
+    """
+    most, left, (start, end) = scope.at_most(PAGE), len(wanted), within
+    found: dict[T, Record] = {}
+    while left > most:
+        page = await scope.scan(start, end, limit=most)
+        found |= {name: record for key, record in page.records.items() if (name := name_of(key)) in wanted}
+        if page.more is None:
+            return found
+        start, left = page.more, left - most
+        await asyncio.sleep(0)  # a store in this process answers at once: others go on meanwhile
+    names = list(wanted)
+    for first in range(0, len(names), most):
+        if first:
+            await asyncio.sleep(0)
+        seen = await scope.read(*map(key_of, names[first : first + most]))
+        found |= {name_of(key): record for key, record in seen.records.items()}
+    return found
 
 
 def address_of(key: Key | str) -> tuple[str, ...]:

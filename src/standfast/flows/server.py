@@ -24,6 +24,7 @@ from standfast.flows.tenants import Owners, TenantLimits, Tenants
 from standfast.flows.view import QUARANTINED, look, settle
 from standfast.locks.heartbeat import remove
 from standfast.log_budget import LogBudget
+from standfast.scope import read_present
 from standfast.space import lines_of
 from standfast.stores.protocol import Conflict, Decision, Put, Wake
 from standfast.trace_context import read_stored
@@ -420,15 +421,22 @@ class RequestServer:
             while True:
                 hint = await watch.wait(LOOK_EVERY)
                 self._ended.forget(self.now())
-                if hint is None or not hint.complete:  # one may have been lost
-                    lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
-                    heard = {each.keys.cancel for each in lonely}
-                else:
-                    heard = set(hint.about)
-                for key in heard:
-                    await self._stop(key)
+                is_sure = hint is not None and hint.complete  # else one may have been lost
+                with suppress(StandfastError):  # the next look finds out
+                    for key in hint.about if hint is not None and is_sure else await self._asked_to_stop():
+                        await self._stop(key)
         finally:
             await watch.__aexit__(None, None, None)
+
+    async def _asked_to_stop(self) -> list[RecordKey]:
+        lonely: dict[tuple[str, ...], RecordKey] = {
+            (each.keys.tenant, each.id): each.keys.cancel
+            for each in self.requests.values()
+            if each.is_stored and not each.record.address
+        }
+        within = self.space.key("cancel").within()
+        found = await read_present(self.space, lonely, within, lonely.__getitem__, lambda key: key.parts[-2:])
+        return [lonely[name] for name in found]
 
     async def _stop(self, key: RecordKey) -> None:
         attended = self.find(*key.parts[-2:])

@@ -42,10 +42,11 @@ from standfast.locks.entry import (
 )
 from standfast.locks.heartbeat import PRESENCES
 from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter, count_waiting
+from standfast.scope import read_present
 from standfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from standfast.clock import Instant
     from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
@@ -438,10 +439,10 @@ class StopMessages:
 
     async def leave(self, entry_id: str, why: Stop) -> None:
         """Leave a word for an entry, and wake its process. The first word counts."""
-        key, opening = self._key(entry_id), entry_id.rpartition(":")[0]
+        key, (process, separator, _) = self._key(entry_id), entry_id.partition(":")
 
         def decide(seen: Snapshot) -> Decision[None]:
-            wake = (Wake(self._of_process(opening), key),) if opening else ()
+            wake = (Wake(self._of_process(process), key),) if separator else ()
             if seen.get(key) is not None:
                 return Decision(None, wake=wake)
             put = Put(key, STOPS.encode(why), expires_at=later(seen.at, KEPT_FOR))
@@ -449,14 +450,12 @@ class StopMessages:
 
         await self._space.update([key], decide)
 
-    async def read(self, entries: Iterable[str]) -> dict[str, Stop]:
-        """Return the words that there are for these entries."""
-        wanted, found, most = list(entries), dict[str, Stop](), self._space.at_most(MOST_READ)
-        for start in range(0, len(wanted), most):
-            keys = {self._key(each): each for each in wanted[start : start + most]}
-            seen = await self._space.read(*keys)
-            found |= {keys[key]: STOPS.decode(record.value) for key, record in seen.records.items()}
-        return found
+    async def read(self, entries: Collection[str]) -> dict[str, Stop]:
+        """Return the words that there are for these entries of this process."""
+        name = self._space.presence_name
+        within = self._root.child(f"{name}:"), self._root.child(f"{name};")  # a semicolon sorts next to a colon
+        found = await read_present(self._space, entries, within, self._key, lambda key: key.parts[-1])
+        return {entry: STOPS.decode(record.value) for entry, record in found.items()}
 
     async def note_followed(self, request_id: str, ids: tuple[str, ...]) -> None:
         """Note what a request supersedes, for its process, and for one that supersedes it in turn."""
@@ -483,5 +482,5 @@ class StopMessages:
     def _key(self, entry_id: str) -> RecordKey:
         return self._root.child(entry_id)
 
-    def _of_process(self, opening: str) -> RecordKey:
-        return self._space.key("stops", opening)
+    def _of_process(self, name: str) -> RecordKey:
+        return self._space.key("stops", name)

@@ -41,7 +41,7 @@ from standfast.workflows.admission import JOIN_ALIKE
 from standfast.workflows.records import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from standfast.flows.arbiter.protocol import Address, Ask, StopRun
@@ -585,13 +585,13 @@ class SharedArbiter:
             while True:
                 hint = await watch.wait(LOOK_EVERY)
                 is_vague = hint is None or not hint.complete
-                wanted = list(self._here) if is_vague or hint is None else self.stop_messages.entries(hint.about)
+                about = self.stop_messages.entries(hint.about) if hint is not None and not is_vague else ()
                 with suppress(StandfastError):  # the next look finds out
-                    await self._pass_on(each for each in wanted if each in self._here)
+                    await self._pass_on(self._here if is_vague else [each for each in about if each in self._here])
         finally:
             await watch.__aexit__()
 
-    async def _pass_on(self, entries: Iterable[str]) -> None:
+    async def _pass_on(self, entries: Collection[str]) -> None:
         for entry_id, stop in (await self.stop_messages.read(entries)).items():
             turn = self._here.get(entry_id)
             if turn is not None and not turn.is_durable:

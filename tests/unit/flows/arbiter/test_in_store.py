@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -87,6 +87,55 @@ async def test_a_stop_arrives_though_nobody_was_woken(
         assert await arbiter.stop(ask("").address, "r1", Stop(reason="enough"))
         with pytest.raises(RequestCancelledError):
             await first.ended()
+
+
+async def test_a_stop_wakes_the_process_of_the_request(arbiter: SharedArbiter, memory: MemoryRecords) -> None:
+    """Another process leaves a word, and the one in which the request runs is told of it, not only by its next look."""
+    first = await Visit(arbiter, ask("r1")).runs()
+    async with Space(GroupedStore(MemoryBackend(memory))) as space, SharedArbiter(space) as other:
+        async with asyncio.timeout(SOON), arbiter.stop_messages.watch() as told:
+            assert await other.stop(ask("").address, "r1", Stop(reason="enough"))
+            while not (hint := await told.wait(SOON)):
+                pass
+        assert arbiter.stop_messages.entries(hint.about) == [*arbiter._here]
+    with pytest.raises(RequestCancelledError):
+        await first.ended()
+
+
+async def test_a_look_for_words_costs_what_was_said_and_not_how_many_wait(
+    arbiter: SharedArbiter, space: Space, memory: MemoryRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among thousands of requests, one is told to stop: a page or two are read, no key of each that waits."""
+    name = space.presence_name
+    entries = dict.fromkeys(f"{name}:s:{number}" for number in range(5_000))
+    await arbiter.stop_messages.leave(f"{name}:s:7", Stop(reason="enough"))
+    await arbiter.stop_messages.leave(f"{name}:s:5001", Stop(reason="of one that has gone"))
+    asked = 0
+
+    def counted(ask: Any) -> Any:  # noqa: ANN401 -- either of two methods
+        def count(*args: object, **options: object) -> object:
+            nonlocal asked
+            asked += 1
+            return ask(*args, **options)
+
+        return count
+
+    monkeypatch.setattr(memory, "read", counted(memory.read))
+    monkeypatch.setattr(memory, "scan", counted(memory.scan))
+    assert {entry: stop.reason for entry, stop in (await arbiter.stop_messages.read(entries)).items()} == {
+        f"{name}:s:7": "enough"
+    }
+    assert asked == 1
+
+
+async def test_words_that_are_more_than_those_that_wait_are_read_by_key(arbiter: SharedArbiter, space: Space) -> None:
+    """A process that has superseded many lately does not read all that it said to those that have gone."""
+    name = space.presence_name
+    for number in range(250):
+        await arbiter.stop_messages.leave(f"{name}:a:{number}", Stop(reason="of one that has gone"))
+    entries = dict.fromkeys(f"{name}:b:{number}" for number in range(150))
+    await arbiter.stop_messages.leave(f"{name}:b:3", Stop(reason="enough"))
+    assert [*await arbiter.stop_messages.read(entries)] == [f"{name}:b:3"]
 
 
 async def test_a_request_leaves_nothing_in_the_store_when_it_has_ended(
