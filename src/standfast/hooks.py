@@ -172,15 +172,14 @@ class Hooks:
         """Return True if a hook wants events of this kind."""
         return self._is_watched and bool(self._listeners_of(kind))
 
-    def tally_of(self, kind: type[Event]) -> Callable[..., None] | None:
+    def tally_of(self, kind: type[Event]) -> Any:  # noqa: ANN401 -- a function or lists, as metrics have it for the kind
         """Return what takes the bare facts of events of a kind, if the one hook that wants them only counts them.
 
         Then no event is made, which would cost more than to count it; None: make it and :meth:`emit` it.
         """
         listeners = self._listeners_of(kind) if self._is_watched else ()
         find = getattr(listeners[0][1], "tally_of", None) if len(listeners) == 1 else None
-        tally: Callable[..., None] | None = None if find is None else find(kind)
-        return tally
+        return None if find is None else find(kind)
 
     def _listeners_of(self, kind: type[Event]) -> tuple[_Listener, ...]:
         found = self._listeners.get(kind)

@@ -198,11 +198,6 @@ class Space(Scope):
         await super().aclose()
 
 
-def audit_of(space: Space) -> Audit:
-    """Return the audit of a space, for what is built on it."""
-    return space._audit  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
-
-
 def lines_of(space: Space) -> Lines:
     """Return this process's part of the lines of a space, for what is built on them."""
     return space._lines  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module

@@ -36,6 +36,7 @@ SCRIPTS = {
     "stores/postgresql/migrations/0009_fallen.sql": "5abfcc964d21a0aa6b874d9f93d55c7ad3dd0b8554af3c484fe2df0ead22a9ba",
     "stores/postgresql/migrations/0010_slots.sql": "971eef68fcb6e8634fa18679cffe92dd0816f1eca62e75e2176445ec326e3c2f",
     "stores/postgresql/migrations/0011_mutexes.sql": "271e17a423ed007fa0dadc0327489fefbfa2ade958d79388ee312a9c824c876b",
+    "stores/postgresql/migrations/0012_few.sql": "39f56c5b298be4d0a7edd5a2cc288d01805a1888540626ab6645360f6fa198d3",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
     "stores/redis/lua/choose.lua": "a9271da289a37dbd0bc38074db33a23eb59524157775cfc1598815ea5efe7fd6",
     "stores/redis/lua/close.lua": "3ecc867fedb6388b998df58d54bc47d57376e42e44fa345bbff1a20b39919a03",

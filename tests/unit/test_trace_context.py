@@ -33,7 +33,7 @@ def test_whatever_is_sent_is_read_or_left_out(parent: str, state: str) -> None:
         assert found.stored.isprintable()
         assert read_stored(found.stored) == found
     read_stored(parent)
-    RunTrace(PLACE, parent)
+    assert RunTrace(PLACE, parent).trace_id
 
 
 def test_ids_follow_from_the_run_and_from_nothing_else() -> None:
@@ -45,3 +45,14 @@ def test_ids_follow_from_the_run_and_from_nothing_else() -> None:
     spans = {each.span("step", "charge", 1) for each in (first, *others)}
     assert len(spans | {first.span("step", "charge", 2), first.span("step", "refund", 1), first.run_span}) == 7
     assert len({each.trace_id for each in (first, *others)}) == 4
+
+
+def test_the_ids_of_runs_stay_as_they_are() -> None:
+    """A run may be taken over by a worker of a newer version, whose spans must have the parents that are exported."""
+    own, below = RunTrace(PLACE), RunTrace(PLACE, PARENT)
+    assert (own.trace_id, below.trace_id) == (0x601A5B92D912DCB51F398F13507641C1, int(PARENT[3:35], 16))
+    for trace in (own, below):
+        assert trace.run_span == 0xE11EE873B86FC035
+        assert trace.span("start") == 0xF3E2BD66FA47B1E8
+        assert trace.span("step", "charge", 1) == 0x79D64C17EB4E3AC4
+        assert trace.span("claim", number=2) == 0x485BBEDDFA53C964

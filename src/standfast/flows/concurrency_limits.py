@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import msgspec
 from msgspec import Struct, structs
@@ -63,36 +63,6 @@ Coming: TypeAlias = "asyncio.Future[Permit]"
 
 SPARE: Final = 64
 """How many that have left may be kept among the waiters."""
-
-
-class LimitGate(Protocol):
-    """Room at one limit."""
-
-    @property
-    def waiting(self) -> int:
-        """How many wait here."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing waits or runs here, so that it can be forgotten."""
-        ...
-
-    async def try_take(self) -> tuple[bool, Permit]:
-        """Take a permit if there is one and none waits for it."""
-        ...
-
-    async def take(self, priority: int) -> Permit:
-        """Wait for a permit."""
-        ...
-
-    def give_back(self, permit: Permit) -> None:
-        """Let the next one in, at once or as soon as the store has answered."""
-        ...
-
-    async def aclose(self) -> None:
-        """Leave no entry in a line."""
-        ...
 
 
 @final

@@ -31,11 +31,10 @@ from standfast.flows.events import RESTARTED, EventJournal, last_number
 from standfast.flows.flow import workflow_name
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.inline import is_cancelling, raise_cancelling
-from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RunInput, StoredCall, ended, session_key
 from standfast.flows.schedules import take_on
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, inputs_of, session_put, standings_of, task_of, tell_overlap
-from standfast.flows.view import ended
 from standfast.locks.entry import ExtraChanges
 from standfast.policies import Batch, Debounce
 from standfast.stores.protocol import Check, Delete

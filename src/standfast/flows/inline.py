@@ -35,11 +35,11 @@ from standfast.flows.events import EventJournal, EventMemory
 from standfast.flows.flow import Action, workflow_name
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import kept_until_end
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, ended, session_key
 from standfast.flows.request import Address, Principal, Transport, label_of
 from standfast.flows.storage import WeighedChanges
 from standfast.flows.task import DispatcherBackend, Task, inputs_of, record_of, session_put, tell_overlap
-from standfast.flows.view import CALLER, ended
+from standfast.flows.view import CALLER
 from standfast.locks.entry import ExtraChanges
 from standfast.stores.protocol import Check, Put
 from standfast.workflows.failures import describe, log_failure
@@ -454,6 +454,7 @@ def with_its_end(
 async def write_end(
     server: RequestServer,
     task: Task,
+    keys: RequestKeys,
     turn: RequestTurn | None,
     record: RequestRecord | None,
     operations: tuple[Operation, ...],
@@ -465,11 +466,11 @@ async def write_end(
     Args:
         server: Where it runs.
         task: The request.
+        keys: Where its records lie.
         turn: Its turn, if it has one.
         record: How it ended; None: it has no record.
         operations: What it did to its session.
     """
-    keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     weighed = WeighedChanges(with_its_end(server, task, keys, record, operations))
     changes, late = weighed.extra_changes, None
     if record is None:
@@ -516,7 +517,7 @@ class Concluding(KnownHere, eq=False):
         at = self._server.now()
         record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
         try:
-            late = await write_end(self._server, self._task, self._turn, record, operations)
+            late = await write_end(self._server, self._task, self.keys, self._turn, record, operations)
         except SessionStateError as problem:
             await self._fail(problem)
             return
@@ -531,7 +532,7 @@ class Concluding(KnownHere, eq=False):
         failure = describe(problem, self._server.known)
         record = ended(self.record, "failed", self._server.now(), failure=failure)
         if self.is_stored:
-            await write_end(self._server, self._task, self._turn, record, ())
+            await write_end(self._server, self._task, self.keys, self._turn, record, ())
         elif self._turn is not None:
             await self._turn.finish()
         self._close(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from standfast.clock import Instant, later
 from standfast.codec import Codec
@@ -119,6 +119,24 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
     def has_ended(self) -> bool:
         """Whether it is over, as far as was written."""
         return self.status in ENDED
+
+
+def ended(
+    record: RequestRecord,
+    status: Status,
+    at: Instant,
+    *,
+    reason: str = "",
+    result: bytes | None = None,
+    failure: Failure | None = None,
+    cancelled_by: str = "",
+) -> RequestRecord:
+    """Return the record of a request that ends."""
+    raw = UNSET if result is None else Raw(result)
+    changes: dict[str, Any] = {"status": status, "ended_at": at, "reason": reason, "result": raw, "failure": failure}
+    if cancelled_by or record.cancelled_by:
+        changes["cancelled_by"] = cancelled_by or (record.cancelled_by if status == "cancelled" else "")
+    return structs.replace(record, **changes)
 
 
 class EventRecord(Struct, frozen=True, omit_defaults=True):

@@ -536,8 +536,8 @@ class _TenantCount:
 
     __slots__ = ("added", "at", "coming", "counted", "counting")
 
-    def __init__(self, counted: Counts | None = None) -> None:
-        self.counted, self.added, self.coming = counted or Counts(), Counts(), Counts()
+    def __init__(self) -> None:
+        self.counted, self.added, self.coming = Counts(), Counts(), Counts()
         self.at = float("-inf")
         self.counting: asyncio.Task[None] | None = None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from standfast.clock import Instant
 from standfast.errors import (
@@ -22,7 +22,7 @@ from standfast.errors import (
     WaitsForItselfError,
 )
 from standfast.flows.arbiter.protocol import SUPERSEDED_BY
-from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, tenant_in
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, ended, tenant_in
 from standfast.flows.request import RequestExplanation, RequestInfo
 from standfast.locks.heartbeat import PRESENCES
 from standfast.stores.protocol import Decision, Delete, Put
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from standfast.flows.request import Principal, Status
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
-    from standfast.workflows.failures import Failure
     from standfast.workflows.records import Header
 
 
@@ -244,24 +243,6 @@ async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:
     key = RequestKeys(scope, tenant, run_id).record
     found = (await scope.read(key)).get(key)
     return found is not None and REQUESTS.decode(found.value).has_ended
-
-
-def ended(
-    record: RequestRecord,
-    status: Status,
-    at: Instant,
-    *,
-    reason: str = "",
-    result: bytes | None = None,
-    failure: Failure | None = None,
-    cancelled_by: str = "",
-) -> RequestRecord:
-    """Return the record of a request that ends."""
-    raw = UNSET if result is None else Raw(result)
-    changes: dict[str, Any] = {"status": status, "ended_at": at, "reason": reason, "result": raw, "failure": failure}
-    if cancelled_by or record.cancelled_by:
-        changes["cancelled_by"] = cancelled_by or (record.cancelled_by if status == "cancelled" else "")
-    return structs.replace(record, **changes)
 
 
 async def settle(scope: Scope, keys: RequestKeys, view: RequestView) -> bool:

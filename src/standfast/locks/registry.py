@@ -24,8 +24,10 @@ from standfast.locks.inspect import find_waiter
 from standfast.locks.line import Rules, Until, advance, presence_of
 from standfast.locks.line_driver import LocalLine
 from standfast.locks.line_records import HELD, Leave, Left, LineKeys, LockSpec, Reap, presences_of
+from standfast.locks.mutex_line import is_of_mutex
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Decision, Delete, Put, Wake
+from standfast.stores.watch import TakesAtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -168,6 +170,8 @@ class Lines:
         """Hear wakes from now on."""
         if self._listening is None:
             watch = self.scope.watch(self.scope.presence)
+            if isinstance(watch, TakesAtOnce):
+                watch.take_at_once = self._take_granted
             await watch.__aenter__()
             if self._listening is None:
                 self._listening = self.own(self._hear(watch))
@@ -195,6 +199,14 @@ class Lines:
                 self._tell_cancelled(hint.about)
         finally:
             await watch.__aexit__()
+
+    def _take_granted(self, grant: Record) -> bool:
+        """Take the grant of a mutex or of a slot where the notice arrives; return False if the listener is to do it."""
+        line = self._by_grants.get(_all_grants(grant.key))
+        try:
+            return line is not None and is_of_mutex(grant) and line.take_grant(grant)
+        except StandfastError:  # another version may have written it
+            return False
 
     def _take_shown(self, record: Record) -> LocalLine | None:
         """Take a record that a notification shows, a head or a grant; return the line if it is to be read as well."""

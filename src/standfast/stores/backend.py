@@ -8,7 +8,7 @@ the backends, in :mod:`standfast.stores.group_commit`. A backend that has :class
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -79,7 +79,8 @@ class ChoiceRider(Struct, frozen=True):
         change = self.alternatives[0].changes[0]
         if type(change) is Empty or type(change) is Append or type(change) is MoveFirst:
             return change.prefix.namespace
-        return cast("Change | Stamped | Present", change).key.namespace
+        keyed: Change | Stamped | Present = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
+        return keyed.key.namespace
 
     @property
     def size(self) -> int:

@@ -710,7 +710,7 @@ class GroupedStore:
 
         It is called in the loop of this store: what the caller itself makes sure of is not checked again.
         """
-        return cast("Coroutine[Any, Any, Choice | Conflict]", self._carry(ChoiceRider(alternatives)))
+        return self._carry(ChoiceRider(alternatives))  # type: ignore[return-value]  # pyright: ignore[reportReturnType] -- a choice gets nothing else, and a cast is a call
 
     def commit_unchecked(self, *changes: Change) -> Coroutine[Any, Any, Commit | Conflict]:
         """Do as :meth:`commit` does with changes of our own making: keys of one space, each once, and encoded records.

@@ -16,8 +16,6 @@ from typing import Final, Protocol, final
 VIEWS: Final = 2
 """The number of what is below. It grows with every change, so that a store that has older views gets them anew."""
 
-VIEW_NAMES: Final = ("runs", "steps", "locks")
-
 _ENDED: Final = "('completed', 'failed', 'cancelled', 'timed_out')"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, Protocol, Self, final, runtime_checkable
 
 from standfast.durations import seconds
 from standfast.stores.backend import SubscribesElsewhere
@@ -138,9 +138,21 @@ MAX_REMEMBERED: Final = 1_000
 """Beyond this many keys a watch answers "anything may have changed" instead of remembering more."""
 
 
+@runtime_checkable
+class TakesAtOnce(Protocol):
+    """A watch that hands over a record where a notification shows it, see :class:`BackendWatch`."""
+
+    take_at_once: Callable[[Record], bool] | None
+
+
 @final
 class BackendWatch:
-    """A subscription to a backend. Notifications are folded: one answer may stand for many."""
+    """A subscription to a backend. Notifications are folded: one answer may stand for many.
+
+    Attributes:
+        take_at_once: Called with a record that a notification shows, where that arrives. One that it takes, by
+            returning True, is not told by :meth:`wait`: no task is woken for it. It must not raise.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -152,6 +164,7 @@ class BackendWatch:
         "_moved",
         "_notified",
         "_prefixes",
+        "take_at_once",
     )
 
     def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...], check_usable: Callable[[], None]) -> None:
@@ -162,6 +175,7 @@ class BackendWatch:
         self._moved: list[Record] = []
         self._notified: Final = asyncio.Event()
         self._forget: Callable[[], None] | None = None
+        self.take_at_once: Callable[[Record], bool] | None = None
 
     async def __aenter__(self) -> Self:
         self._check_usable()
@@ -191,6 +205,8 @@ class BackendWatch:
     def notify(self, about: RecordKey | None, moved: Record | None = None) -> None:
         """Take a notification from the backend."""
         if moved is not None:
+            if self.take_at_once is not None and self.take_at_once(moved):
+                return
             self._moved.append(moved)
         if len(self._moved) > MAX_REMEMBERED:
             self._moved.clear()

@@ -15,7 +15,7 @@ from msgspec import Struct
 from standfast.clock import MICROSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = tuple[str, ...]
@@ -154,8 +154,6 @@ INSTRUMENTS: Final[tuple[Instrument, ...]] = tuple(
     each for each in tuple(globals().values()) if isinstance(each, Instrument)
 )
 """All of them, in the order of the page."""
-
-BY_NAME: Final[Mapping[str, Instrument]] = {each.name: each for each in INSTRUMENTS}
 
 
 # --- the numbers ---------------------------------------------------------------------------------------------------

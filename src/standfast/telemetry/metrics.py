@@ -61,7 +61,7 @@ class Metrics:
         """Return what counts events of a kind."""
         return self._handlers[kind]
 
-    def tally_of(self, kind: type[Event]) -> Callable[..., None] | None:
+    def tally_of(self, kind: type[Event]) -> object:
         """Return what takes the bare facts of events of a kind, see :class:`Tallies`; None: it takes the events."""
         return None if self._tallies is None else self._tallies.takes.get(kind)
 
@@ -221,9 +221,10 @@ class Metrics:
         conflicts, backends = self.counters[of.COMMIT_CONFLICTS].add, dict[str, tuple[str]]()
 
         def committed(event: told.Committed) -> None:
-            tallies = self._tallies
-            if tallies is not None and tallies.are_many:
-                tallies.add_up()
+            if (tallies := self._tallies) is not None:
+                tallies.committed += event.riders
+                if tallies.committed >= MANY:
+                    tallies.add_up()
             backend = backends.get(event.store)
             if backend is None:
                 backend = backends[event.store] = (event.backend,)
@@ -245,42 +246,40 @@ class Metrics:
         return lambda event: add(labels(event))
 
 
-MANY: Final = 500
-"""How many facts wait at most before they are counted, about: at the next commit after that."""
+MANY: Final = 1_000
+"""After how many commits facts are counted. Each brings a fact or two: a step, a run that is claimed or has ended."""
 
 
 @final
 class Tallies:
     """Bare facts of what happens most often, the steps and moves of runs, which are counted many at a time.
 
-    To take note of one is to append a number to the list of its labels. A list is emptied in place when it is counted,
-    so nothing is lost that another thread appends meanwhile.
+    To take note of one is to append a number to the list of its labels; for steps, workflows do so themselves, since a
+    call would take longer. A list is emptied in place when it is counted, so nothing is lost that another thread
+    appends meanwhile.
 
     Args:
         metrics: Where they are counted.
 
     Attributes:
+        committed: How many commits there were since all was counted, about: threads that add at once may lose some.
         takes: What takes the facts of a kind of event.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._counters, self._histograms = metrics.counters, metrics.histograms
         self._lock: Final = threading.Lock()  # one thread at a time counts
-        self._waiting = 0  # about: threads that add to it at once may lose some
+        self.committed = 0
         self._steps: Final[defaultdict[tuple[str, str, bool], list[int]]] = defaultdict(list)
         self._started: Final[list[str]] = []
         self._suspended: Final[list[str]] = []
         self._ended: Final[defaultdict[tuple[str, str], list[int]]] = defaultdict(list)
         self._waits: Final[defaultdict[str, list[int]]] = defaultdict(list)
         self._orphaned: Final[defaultdict[str, list[int]]] = defaultdict(list)
-        self.takes: Final[dict[type[Event], Callable[..., None]]] = {
-            told.StepRecorded: self._take_step,
+        self.takes: Final[dict[type[Event], object]] = {
+            told.StepRecorded: self._steps,
             told.RunMoved: self._take_move,
         }
-
-    def _take_step(self, workflow: str, name: str, failed: bool, took: int) -> None:  # noqa: FBT001 -- a hot path
-        self._steps[workflow, name, failed].append(took)
-        self._waiting += 1
 
     def _take_move(
         self,
@@ -302,18 +301,12 @@ class Tallies:
             self._ended[workflow, status].append(UNKNOWN if took is None else max(0, took))
         elif status == "suspended":
             self._suspended.append(workflow)
-        self._waiting += 1
-
-    @property
-    def are_many(self) -> bool:
-        """Whether enough wait to be counted."""
-        return self._waiting >= MANY
 
     def add_up(self) -> None:
         """Count all that wait. Several threads may do so at a time."""
         counters, histograms = self._counters, self._histograms
         with self._lock:
-            self._waiting = 0
+            self.committed = 0
             for (workflow, name, failed), times in _taken(self._steps):
                 counters[of.STEPS].add((workflow, name, "failed" if failed else "completed"), len(times))
                 histograms[of.STEP_DURATION].observe_all((workflow, name), times)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, TraceState
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidArgumentError
@@ -34,20 +34,22 @@ from standfast.telemetry.traces import (
     LateSpan,
     PieceSpans,
     RequestFacts,
-    RequestRows,
     SpanFacts,
+    WaitingRows,
     step_name,
 )
 from standfast.threads import start_daemon
-from standfast.trace_context import RunPiece, packed_operation
+from standfast.trace_context import FIRST_SPAN, NO_SPAN, id_of, packed_operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Span
-    from opentelemetry.trace import SpanContext, TraceState
+    from opentelemetry.trace import SpanContext
+
+    from standfast.trace_context import RecordedOperation, RunPiece
 
 PATH: Final = "/v1/traces"
 BATCH: Final = 2_048
@@ -109,7 +111,8 @@ class OtlpSpans(SpanProcessor):
         }
         self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
         self._slice, self._batch = min(SLICE, most_waiting + 1), min(BATCH, most_waiting + 1)
-        self._rows: Final[list[RequestRows]] = []
+        self._rows: Final[list[WaitingRows]] = []
+        self._pieces: Final[list[WaitingRows]] = []
         self._begin_anew()
         again = weakref.WeakMethod(self._begin_anew)
         os.register_at_fork(after_in_child=lambda: (made := again()) and made())
@@ -117,8 +120,8 @@ class OtlpSpans(SpanProcessor):
 
     def _begin_anew(self) -> None:
         """Begin without a thread and without spans: also in a process that was forked, where no thread goes on."""
-        self._waiting: deque[RunPiece | RequestFacts | ReadableSpan] = deque()
-        for each in self._rows:
+        self._waiting: deque[RequestFacts | ReadableSpan] = deque()
+        for each in chain(self._rows, self._pieces):
             each.most = 0
             each.waiting.clear()
         self._wanted, self._idle = threading.Event(), threading.Condition()
@@ -134,8 +137,8 @@ class OtlpSpans(SpanProcessor):
 
     # --- what is taken -------------------------------------------------------------------------------------------
 
-    def take(self, told: RunPiece | RequestFacts | ReadableSpan) -> None:
-        """Send the spans of a piece of a run or of a request, or a span, a moment later."""
+    def take(self, told: RequestFacts | ReadableSpan) -> None:
+        """Send the span of a request, or any other, a moment later."""
         self._waiting.append(told)
         if len(self._waiting) < self._batch and self._is_taking:
             return
@@ -146,22 +149,39 @@ class OtlpSpans(SpanProcessor):
             return
         self._attend()
 
-    def rows_of(self, resource: Resource) -> RequestRows:
+    def rows_of(self, resource: Resource) -> WaitingRows:
         """Return where a hook adds requests that have no more to say than a row has."""
-        rows = RequestRows(resource, self._take_rows)
+        rows = WaitingRows(resource, ROW, self._take_rows)
         self._rows.append(rows)
         return rows
 
-    def _take_rows(self, rows: RequestRows) -> None:
+    def pieces_of(self, resource: Resource) -> WaitingRows:
+        """Return where a hook adds pieces of runs."""
+        pieces = WaitingRows(resource, 1, self._take_pieces)
+        self._pieces.append(pieces)
+        return pieces
+
+    def _take_pieces(self, pieces: WaitingRows) -> None:
+        """Let the thread see to the pieces of runs that wait: many, or the first one."""
+        if self._has_room(pieces):
+            pieces.most = self._batch
+            self._attend()
+
+    def _has_room(self, rows: WaitingRows) -> bool:
+        """Return True if what waits may wait; else drop the newest."""
+        over = self._number if self._closing.is_set() else self._number - self._most
+        if over > 0:
+            self.dropped += rows.drop(over)
+        return over <= 0
+
+    def _take_rows(self, rows: WaitingRows) -> None:
         """Encode requests, as many as are encoded at once; or the first one.
 
         The caller that brings the last of a slice does it. A thread that did it beside would take the interpreter away
         from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
         encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
         """
-        over = self._number if self._closing.is_set() else self._number - self._most
-        if over > 0:
-            self.dropped += rows.drop(over)
+        if not self._has_room(rows):
             return
         rows.most = ROW * self._slice
         if len(rows.waiting) >= rows.most:
@@ -179,9 +199,9 @@ class OtlpSpans(SpanProcessor):
     @property
     def _number(self) -> int:
         """How much waits to be sent."""
-        return len(self._waiting) + sum([len(each.waiting) for each in self._rows]) // ROW + self._encoded
+        return len(self._waiting) + sum(map(len, chain(self._rows, self._pieces))) + self._encoded
 
-    def _encode_rows(self, rows: RequestRows) -> None:
+    def _encode_rows(self, rows: WaitingRows) -> None:
         with self._encoding:
             taken = rows.take()
             try:
@@ -213,7 +233,7 @@ class OtlpSpans(SpanProcessor):
         self.force_flush()
         self._is_taking = False
         self._closing.set()
-        for each in self._rows:
+        for each in chain(self._rows, self._pieces):
             each.most = 0
         self._wanted.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -253,11 +273,21 @@ class OtlpSpans(SpanProcessor):
         with self._encoding:
             requests, count = self._spans, self._encoded
             self._spans, self._encoded = SpanGroups(), 0
-        waiting, spans = self._waiting, SpanGroups()
+        spans, waiting, encoder = SpanGroups(), self._waiting, self._encoder
+        for each in self._pieces:
+            found = spans.of(each.resource)
+            for piece in each.take(max(0, BATCH - count)):
+                try:
+                    found.append(encoder.piece(piece, each.resource))
+                except Exception:  # noqa: BLE001 -- a flaw of the encoder, for which others must not be lost
+                    _LOG.exception("event=span-not-encoded")
+                count += 1
+                if count % TURN == 0:
+                    time.sleep(0)
         while waiting and count < BATCH:
             told = waiting.popleft()
             try:
-                self._encoder.add(told, spans)
+                encoder.add(told, spans)
             except Exception:  # noqa: BLE001 -- whatever the code has said of its spans, others must be sent
                 _LOG.exception("event=span-not-encoded")
             count += 1
@@ -324,8 +354,15 @@ _NUMBER: Final = 64
 
 _TIMES: Final = struct.Struct("<BQBQ")
 _START, _END = 0x39, 0x41
-_TIMED: Final = struct.Struct("<2s8sBQBQ")
-"""The id of a span of a run, and when it began and ended."""
+_BEGAN: Final = b"\x39"
+_LINK: Final = 10
+"""How long the field with the id of what a span belongs to is."""
+
+_TIMED: Final = struct.Struct("<QBQ")
+"""When a span of a run began, whose tag is before it, and when it ended."""
+
+_ID: Final = b"\x12\x08"
+"""The tag of the id of a span."""
 
 _IDS: Final = struct.Struct("29s")
 """The ids of a trace and of a span and the tags before them, and the tag of the time that follows."""
@@ -452,12 +489,92 @@ class SpanGroups:
 
 
 @final
+class _RunFrame:
+    """What spans say of all runs of one workflow whose ids are as long: each part is put together once.
+
+    A span is its size and what all spans of the run have in common, its id, what it says by itself, and its times. What
+    is kept of a span is the first of these parts, which is followed by the run's, and the fourth, which ends with the
+    tag of the times.
+
+    Attributes:
+        run: What is before the id of the run.
+        workflow: What says the workflow.
+        start: Of the span of the start.
+    """
+
+    def __init__(self, workflow: str, run: bytes, state: bytes) -> None:
+        said = _short_of(_RUN_ID, run)
+        self._workflow: Final = workflow
+        self.run, self.workflow = said[: len(said) - len(run)], _short(_WORKFLOW, workflow)
+        self._size: Final = 18 + len(state) + len(said) + len(self.workflow) + _LINK + 10 + _TIMED.size
+        self._steps: Final[dict[str, tuple[bytes, bytes, bytes]]] = {}
+        self._claims: Final[dict[tuple[str, int], tuple[bytes, bytes]]] = {}
+        self._ends: Final[dict[tuple[str, str, int], tuple[bytes, bytes]]] = {}
+        self.start: Final = self._parts(_name("start", SpanKind.INTERNAL) + _PLAIN_END + _BEGAN)
+
+    def _parts(self, about: bytes, more: int = 0) -> tuple[bytes, bytes]:
+        return _head(self._size + len(about) + more), about
+
+    def steps(self, history: Sequence[RecordedOperation], run: Any, below: bytes) -> list[bytes] | None:  # noqa: ANN401 -- a digest, for which hashlib has no type
+        """Return the spans of a history of nothing but steps that went well at once; None: there is something else."""
+        known, copy, pack, found = self._steps, run.copy, _TIMED.pack, list[bytes]()
+        for event in history:
+            at, took = event.at, event.took
+            if event.kind != "step" or not took or event.failure is not None:
+                return None
+            head, about, key = known.get(event.id) or self._keep_step(event.id)
+            span = copy()
+            span.update(key)
+            span_id = span.digest()
+            times = pack((at - took) * 1_000, _END, at * 1_000)
+            found += (head, below, span_id if span_id != NO_SPAN else FIRST_SPAN, about, times)
+        return found
+
+    def _keep_step(self, operation: str) -> tuple[bytes, bytes, bytes]:
+        if len(self._steps) >= _MOST_KEPT:
+            self._steps.clear()
+        kept = self._steps[operation] = self.step(operation, 1, "")
+        return kept
+
+    def step(self, operation: str, attempt: int, error: str) -> tuple[bytes, bytes, bytes]:
+        """Return the parts of an attempt at a step, and what its id follows from."""
+        said = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", attempt)
+        ends = _status(2, error) + _FLAGS if error else _PLAIN_END
+        about = b"".join((_name(step_name(operation), SpanKind.INTERNAL), said, ends, _BEGAN))
+        return *self._parts(about), packed_operation("step", operation, attempt)
+
+    def claim(self, worker: str, size: int) -> tuple[bytes, bytes]:
+        """Return the parts of a claim; its fence, which is that long, and the tag of the times come after them."""
+        parts = self._claims.get((worker, size))
+        if parts is None:
+            named = _name("claim", SpanKind.INTERNAL) + _PLAIN_END + _attribute("standfast.worker", worker)
+            said = (b"\x4a", _SIZES[len(_FENCE) + size + 3], _FENCE, b"\x12", _SIZES[size + 1], b"\x18")
+            about = b"".join((named, *said))
+            if len(self._claims) >= _MOST_LAYOUTS:
+                self._claims.clear()
+            parts = self._claims[worker, size] = self._parts(about, size + len(_BEGAN))
+        return parts
+
+    def end(self, status: str, version: str, parent: int) -> tuple[bytes, bytes]:
+        """Return the parts of the run's own span; what it belongs to is that long."""
+        parts = self._ends.get((status, version, parent))
+        if parts is None:
+            named = _name(f"run {self._workflow}", SpanKind.CONSUMER)
+            said = _attribute("standfast.status", status) + _attribute("standfast.version", version)
+            about = b"".join((named, said, _PLAIN_END, _BEGAN))
+            if len(self._ends) >= _MOST_LAYOUTS:
+                self._ends.clear()
+            parts = self._ends[status, version, parent] = self._parts(about, parent - _LINK)
+        return parts
+
+
+@final
 class SpanEncoder:
     """Makes the bytes of spans, and keeps those parts that come again."""
 
     def __init__(self) -> None:
         self._kept: Final[dict[tuple[str, int], bytes]] = {}
-        self._steps: Final[dict[tuple[str, int], tuple[bytes, bytes]]] = {}
+        self._frames: Final[dict[tuple[str, int, int], _RunFrame]] = {}
         self._layouts: Final[dict[tuple[int, int, int], struct.Struct]] = {}
         self._resources: Final[dict[int, tuple[Resource, bytes]]] = {}
         self._common: Any = None
@@ -470,11 +587,9 @@ class SpanEncoder:
         self._kept[key] = part
         return part
 
-    def add(self, told: RunPiece | RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
-        """Add the bytes of all spans of something, by their resource and scope."""
-        if isinstance(told, RunPiece):
-            spans.of(told.trace.native.resource).extend(self._of_piece(told))
-        elif isinstance(told, RequestFacts):
+    def add(self, told: RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
+        """Add the bytes of a span, by its resource and scope."""
+        if isinstance(told, RequestFacts):
             spans.of(told.resource).append(self._of_request(told))
         elif isinstance(told, LateSpan) and told.is_late:
             context, late = told.told
@@ -556,75 +671,64 @@ class SpanEncoder:
             known = self._resources[id(resource)] = resource, about + schema
         return known[1]
 
-    def _of_piece(self, piece: RunPiece) -> list[bytes]:
-        """Return the spans of a piece of a run, each in several parts.
+    def piece(self, piece: RunPiece, resource: Resource) -> bytes:
+        """Return the spans of a piece of a run.
 
         What :class:`PieceSpans` says of them in general is written here at once for those that nearly all runs have:
-        the start, steps, the claim, and the run itself if it belongs to nothing and has not failed.
+        the start, steps, the claim, and the run itself if it has not failed.
         """
-        run, known = piece.trace, piece.trace.native
-        spans, identify = PieceSpans(piece, known.resource), piece.trace.packed_span
-        trace = b"\x0a\x10" + run.trace_id.to_bytes(16) + (_state(known.state) if known.state else b"")
-        own = run.run_span.to_bytes(8)
-        common = b"".join((trace, _short(_RUN_ID, piece.run), _short(_WORKFLOW, piece.workflow)))
-        below = common + b"\x22\x08" + own
-        size, found, pack = len(below) + _TIMED.size, list[bytes](), _TIMED.pack
-        if not piece.number:
-            if piece.nominal_at is not None:
-                found.append(self._of_facts(trace, *spans.tick(piece.nominal_at)))
-            began, until = piece.started_at, spans.began_at
-            times = pack(b"\x12\x08", identify(_STARTED), _START, min(began, until) * 1_000, _END, until * 1_000)
-            found += (_head(size + len(_START_SPAN)), below, _START_SPAN, times)
-        for began, ended, operation, attempt, error in spans.steps():
-            about, key = self._steps.get((operation, attempt)) or self._keep_step(operation, attempt)
-            if error:
-                about = about.removesuffix(_PLAIN_END) + _status(2, error) + _FLAGS
-            started = (began if began < ended else ended) * 1_000  # noqa: FURB136 -- without a call, since there are many
-            times = pack(b"\x12\x08", identify(key), _START, started, _END, ended * 1_000)
-            found += (_head(size + len(about)), below, about, times)
-        if spans.has_others:
-            found += [self._of_facts(trace, *each) for each in spans.others()]
+        trace, number = piece.trace, piece.number
+        (digest, trace_id, own), above, run = trace.packed, trace.parent, piece.run.encode("utf-8", "replace")
+        state = b"" if above is None or not above.state else _state(TraceState.from_header([above.state]))
+        frame = self._frames.get((piece.workflow, len(run), len(state))) or self._keep_frame(piece.workflow, run, state)
+        whole = b"".join((b"\x0a\x10", trace_id, state, frame.run, run, frame.workflow))
+        below = b"".join((whole, b"\x22\x08", own, _ID))
+        history, claimed_at, ended_at = piece.history, piece.claimed_at, piece.ended_at
+        found, pack = list[bytes](), _TIMED.pack
+        if not number:
+            until = history[0].at if history and history[0].at < claimed_at else claimed_at
+            times = pack(min(piece.started_at, until) * 1_000, _END, until * 1_000)
+            head, about = frame.start
+            found += (head, below, id_of(digest, _STARTED), about, times)
+        steps = None if piece.first else frame.steps(history, digest, below)
         if piece.worker:
-            about = self._of_claim(piece)
-            began, ended = piece.claimed_at, piece.ended_at
-            key = packed_operation("claim", number=piece.number)
-            times = pack(b"\x12\x08", identify(key), _START, min(began, ended) * 1_000, _END, ended * 1_000)
-            found += (_head(size + len(about)), below, about, times)
-        if piece.status in ENDED and (run.parent is not None or piece.status in FAILED):
-            found.append(self._of_facts(trace, *spans.whole()))
-        elif piece.status in ENDED:
-            about = self._of_end(piece)
-            began, ended = piece.started_at, piece.ended_at
-            times = pack(b"\x12\x08", own, _START, min(began, ended) * 1_000, _END, ended * 1_000)
-            found += (_head(len(common) + _TIMED.size + len(about)), common, about, times)
-        return found
+            fence = _varint(piece.fence)
+            times = pack(min(claimed_at, ended_at) * 1_000, _END, ended_at * 1_000)
+            claimed = id_of(digest, _CLAIMED if not number else packed_operation("claim", number=number))
+            head, about = frame.claim(piece.worker, len(fence))
+            found += (head, below, claimed, about, fence, _BEGAN, times)
+        has_ended, has_failed = piece.status in ENDED, piece.status in FAILED
+        if has_ended and not has_failed:
+            times = pack(min(piece.started_at, ended_at) * 1_000, _END, ended_at * 1_000)
+            parent = b"" if above is None else b"\x22\x08" + bytes.fromhex(above.span_id)
+            head, about = frame.end(piece.status, piece.version, len(parent))
+            found += (head, whole, parent, _ID, own, about, times)
+        if steps is None or has_failed or piece.nominal_at is not None:
+            spans, facts = PieceSpans(piece, resource), b"\x0a\x10" + trace_id + state
+            found += self._seldom(piece, spans, frame, below, facts, has_steps=steps is not None)
+        return b"".join(found if steps is None else (*found, *steps))
 
-    def _keep_step(self, operation: str, attempt: int) -> tuple[bytes, bytes]:
-        """Return what an attempt at a step says besides the run, and what its id follows from."""
-        if len(self._steps) >= _MOST_KEPT:
-            self._steps.clear()
-        said = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", attempt)
-        about = _name(step_name(operation), SpanKind.INTERNAL) + said + _PLAIN_END
-        kept = self._steps[operation, attempt] = about, packed_operation("step", operation, attempt)
-        return kept
+    def _seldom(
+        self, piece: RunPiece, spans: PieceSpans, frame: _RunFrame, below: bytes, trace: bytes, *, has_steps: bool
+    ) -> Iterator[bytes]:
+        """Yield what only some pieces have: steps that failed or were told in part, waits, the end of what failed."""
+        digest = piece.trace.packed[0]
+        if not piece.number and piece.nominal_at is not None:
+            yield self._of_facts(trace, *spans.tick(piece.nominal_at))
+        for began, ended, operation, attempt, error in () if has_steps else spans.steps():
+            head, about, key = frame.step(operation, attempt, error)
+            times = _TIMED.pack(min(began, ended) * 1_000, _END, ended * 1_000)
+            yield from (head, below, id_of(digest, key), about, times)
+        for other in spans.others():
+            yield self._of_facts(trace, *other)
+        if piece.status in FAILED:
+            yield self._of_facts(trace, *spans.whole())
 
-    def _of_claim(self, piece: RunPiece) -> bytes:
-        key = (piece.worker, -4)
-        about = self._kept.get(key) or self._keep(
-            key, _name("claim", SpanKind.INTERNAL) + _attribute("standfast.worker", piece.worker)
-        )
-        fence = b"\x18" + _varint(piece.fence)
-        said = (b"\x4a", _SIZES[len(_FENCE) + len(fence) + 2], _FENCE, b"\x12", _SIZES[len(fence)], fence)
-        return b"".join((about, *said, _PLAIN_END))
-
-    def _of_end(self, piece: RunPiece) -> bytes:
-        key = (f"{piece.workflow}\0{piece.status}\0{piece.version}", -5)
-        about = self._kept.get(key)
-        if about is None:
-            named = _name(f"run {piece.workflow}", SpanKind.CONSUMER)
-            said = _attribute("standfast.status", piece.status) + _attribute("standfast.version", piece.version)
-            about = self._keep(key, named + said + _PLAIN_END)
-        return about
+    def _keep_frame(self, workflow: str, run: bytes, state: bytes) -> _RunFrame:
+        if len(self._frames) >= _MOST_LAYOUTS:
+            self._frames.clear()
+        made = self._frames[workflow, len(run), len(state)] = _RunFrame(workflow, run, state)
+        return made
 
     def _of_facts(self, trace: bytes, span_id: int, facts: SpanFacts) -> bytes:
         """Return a span of a run."""
@@ -727,8 +831,7 @@ def _state(state: TraceState | None) -> bytes:
     return _text(b"\x1a", ",".join([f"{name}={value}" for name, value in state.items()])) if state else b""
 
 
-_START_SPAN: Final = _name("start", SpanKind.INTERNAL) + _PLAIN_END
-_STARTED: Final = packed_operation("start")
+_STARTED, _CLAIMED = packed_operation("start"), packed_operation("claim")
 
 
 def _scope(scope: Any) -> bytes:  # noqa: ANN401 -- of which only the name and the version are shown

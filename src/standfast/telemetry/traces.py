@@ -102,10 +102,11 @@ class TracingHook:
         self.processor: Final[Any] = vars(provider)["_active_span_processor"]
         self.export: Final[Callable[[ReadableSpan], None]] = self.processor.on_end
         self.processors: object = None
-        self.taken: Callable[[RunPiece | RequestFacts], None] | None = None
+        self.taken: Callable[[RequestFacts], None] | None = None
         self.ids: Final = provider.id_generator
         self.has_random_ids: Final = type(provider.id_generator) is RandomIdGenerator
-        self.rows: RequestRows | None = None
+        self.rows: WaitingRows | None = None
+        self.pieces: WaitingRows | None = None
 
     def __repr__(self) -> str:
         return "<TracingHook>"
@@ -128,6 +129,8 @@ class TracingHook:
 
     def current(self) -> TraceContext | None:
         """Return the context of the span that is current."""
+        if _CURRENT is not None and not (around := _CURRENT.get()) and type(around) is otel_context.Context:
+            return None  # nothing is current, as a rule: OpenTelemetry would take five calls to say so
         found = otel.get_current_span().get_span_context()
         if not found.is_valid:
             return None
@@ -136,9 +139,12 @@ class TracingHook:
 
     def enter_run(self, trace: RunTrace, run_id: str) -> object:
         """Let the span of each step of a run be current while the step runs, until :meth:`leave`."""
-        if _CURRENT is None:
-            return otel_context.attach(_RunningContext(otel_context.get_current(), trace, self._known(trace), run_id))
-        return _CURRENT.set(_RunningContext(_CURRENT.get(), trace, self._known(trace), run_id))
+        begun = _RunningContext()
+        begun.hook, begun.trace, begun.run_id = self, trace, run_id
+        begun.around = around = otel_context.get_current() if _CURRENT is None else _CURRENT.get()
+        if around:
+            dict[str, object].update(begun, around)  # as for a request
+        return otel_context.attach(begun) if _CURRENT is None else _CURRENT.set(begun)
 
     def leave(self, token: Any) -> None:  # noqa: ANN401 -- what OpenTelemetry has returned
         """Make current what was."""
@@ -162,26 +168,33 @@ class TracingHook:
         return begun
 
     def end_piece(self, piece: RunPiece) -> None:
-        """Export the spans of a piece of a run."""
-        known = self._known(piece.trace)
-        if not known.is_sampled:
+        """Export the spans of a piece of a run, if its trace is sampled."""
+        trace = piece.trace
+        if (trace.stored or not self.samples_all) and not self.known(trace).is_sampled:
             return
-        if (take := self.whole) is not None:
-            take(piece)
+        if self.processor._span_processors is not self.processors:  # noqa: SLF001 -- see whole
+            _ = self.whole
+        if (pieces := self.pieces) is not None:
+            waiting = pieces.waiting
+            waiting.append(piece)
+            if len(waiting) >= pieces.most:
+                pieces.full(pieces)
             return
+        known = self.known(trace)
         for span_id, facts in PieceSpans(piece, self.resource).all():
             self.export(LateSpan(known.context(span_id), facts))
 
     @property
-    def whole(self) -> Callable[[RunPiece | RequestFacts], None] | None:
-        """What takes runs and requests as they are, if that is all that spans go to; see :mod:`telemetry.otlp`."""
+    def whole(self) -> Callable[[RequestFacts], None] | None:
+        """What takes requests as they are, if that is all that spans go to; see :mod:`telemetry.otlp`."""
         processors = self.processor._span_processors  # noqa: SLF001 -- a processor may be added at any time
         if processors is not self.processors:
             self.processors = processors
             only = processors[0] if len(processors) == 1 else None
             self.taken = getattr(only, "take", None)
-            rows = getattr(only, "rows_of", None) if self.samples_all and self.has_random_ids else None
-            self.rows = None if rows is None else rows(self.resource)
+            pieces, rows = getattr(only, "pieces_of", None), getattr(only, "rows_of", None)
+            self.pieces = None if pieces is None else pieces(self.resource)
+            self.rows = rows(self.resource) if rows is not None and self.samples_all and self.has_random_ids else None
         return self.taken
 
     # --- spans ---------------------------------------------------------------------------------------------------
@@ -193,12 +206,13 @@ class TracingHook:
         answer = self._provider.sampler.should_sample(_NOWHERE, trace_id, "run")
         return answer.decision is Decision.RECORD_AND_SAMPLE
 
-    def _known(self, trace: RunTrace) -> _RunContext:
+    def known(self, trace: RunTrace) -> RunContext:
+        """Return what all spans of a run have in common."""
         if trace.native is None:
             parent = trace.parent
             is_sampled = self.is_sampled(trace.trace_id) if parent is None else parent.is_sampled
-            trace.native = _RunContext(trace, self.resource, is_sampled=is_sampled)
-        known: _RunContext = trace.native
+            trace.native = RunContext(trace, is_sampled=is_sampled)
+        known: RunContext = trace.native
         return known
 
 
@@ -207,7 +221,8 @@ class PieceSpans:
     """The spans of one piece of a run."""
 
     def __init__(self, piece: RunPiece, resource: Resource) -> None:
-        self._piece, self._known = piece, piece.trace.native
+        self._piece = piece
+        self._known: Final[RunContext] = piece.trace.native or RunContext(piece.trace, is_sampled=True)
         self._id = piece.trace.span
         self.has_others = False
         self._common: Final[_Common] = (resource, piece.run, piece.workflow)
@@ -413,43 +428,48 @@ ROW: Final = 4
 
 
 @final
-class RequestRows:
-    """Requests of one program that wait to be encoded together: those that begin their traces and raised nothing.
+class WaitingRows:
+    """What happened in one program and waits to be encoded: rows of requests, or pieces of runs.
 
-    Nothing is made of each but the four values of its row: its action, its id, when it began and when it ended, in
-    nanoseconds. They are added at once to the end of one list, and taken from its beginning, so that threads need no
-    lock.
+    Of a request that begins its trace and raised nothing, no more is made than the four values of its row: its action,
+    its id, when it began and when it ended, in nanoseconds. Everything is added at once to the end of one list, and
+    taken from its beginning, so that threads need no lock.
 
     Attributes:
-        waiting: The rows, one value after another.
+        resource: The program.
+        size: How many values one of them is.
+        waiting: What waits, one value after another.
         most: With how many values :attr:`full` is called.
         full: What is done then.
     """
 
-    __slots__ = ("full", "most", "resource", "waiting")
+    __slots__ = ("full", "most", "resource", "size", "waiting")
 
-    def __init__(self, resource: Resource, full: Callable[[RequestRows], None]) -> None:
+    def __init__(self, resource: Resource, size: int, full: Callable[[WaitingRows], None]) -> None:
         self.waiting: Final[list[Any]] = []
         self.most = 0
         self.full: Final = full
         self.resource: Final = resource
+        self.size: Final = size
 
-    def take(self) -> list[Any]:
-        """Return what waits; one thread at a time."""
-        count = len(self.waiting)
-        taken = self.waiting[:count]
-        del self.waiting[:count]
+    def __len__(self) -> int:
+        return len(self.waiting) // self.size
+
+    def take(self, most: int | None = None) -> list[Any]:
+        """Return the values that wait, the oldest ones if there are more; one thread at a time."""
+        taken = self.waiting[:most]
+        del self.waiting[: len(taken)]
         return taken
 
     def drop(self, rows: int) -> int:
         """Forget the newest rows; return how many there were."""
-        before = len(self.waiting)
-        del self.waiting[-ROW * rows :]
-        return (before - len(self.waiting)) // ROW
+        before = len(self)
+        del self.waiting[-self.size * rows :]
+        return before - len(self)
 
 
 class RequestFacts(Struct, frozen=True, gc=False):
-    """What the span of a request says that is not merely a row of :class:`RequestRows`.
+    """What the span of a request says that is not merely a row of :class:`WaitingRows`.
 
     Attributes:
         source: The hook that tells it.
@@ -579,19 +599,24 @@ class _RequestContext(otel_context.Context):
 
 @final
 class _RunningContext(otel_context.Context):
-    """The context that a run's code runs in. The span of a step is made when it is asked for: most steps make none."""
+    """The context that a run's code runs in. The span of a step is made when it is asked for: most steps make none.
 
-    __slots__ = ("_around", "_known", "_run_id", "_trace")
+    It has no ``__init__``, as that of a request.
+    """
 
-    def __init__(self, around: otel_context.Context, trace: RunTrace, known: _RunContext, run_id: str) -> None:
-        super().__init__(around)
-        self._around, self._trace, self._known, self._run_id = around, trace, known, run_id
+    __slots__ = ("around", "hook", "run_id", "trace")
+
+    around: otel_context.Context
+    hook: TracingHook
+    trace: RunTrace
+    run_id: str
 
     def _span(self) -> Any:  # noqa: ANN401 -- a span, if there is one
         step = CURRENT_STEP.get()
-        if step is None or step.run_id != self._run_id:
-            return self._around.get(_SPAN_KEY)  # its own code between steps, or that of a step which has started it
-        return otel.NonRecordingSpan(self._known.context(self._trace.span("step", step.step_id, step.attempt)))
+        if step is None or step.run_id != self.run_id:
+            return self.around.get(_SPAN_KEY)  # its own code between steps, or that of a step which has started it
+        known = self.hook.known(self.trace)
+        return otel.NonRecordingSpan(known.context(self.trace.span("step", step.step_id, step.attempt)))
 
     def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 -- as a dictionary has it
         """Return what the context has."""
@@ -607,13 +632,13 @@ class _RunningContext(otel_context.Context):
 
 
 @final
-class _RunContext:
+class RunContext:
     """What all spans of a run have in common. It does not refer to the trace, which refers to it."""
 
-    __slots__ = ("_flags", "_run_span", "_trace_id", "is_sampled", "resource", "state")
+    __slots__ = ("_flags", "_run_span", "_trace_id", "is_sampled", "state")
 
-    def __init__(self, trace: RunTrace, resource: Resource, *, is_sampled: bool) -> None:
-        self.is_sampled, self.resource = is_sampled, resource
+    def __init__(self, trace: RunTrace, *, is_sampled: bool) -> None:
+        self.is_sampled = is_sampled
         self._trace_id, self._run_span = trace.trace_id, trace.run_span
         self._flags: Final = _SAMPLED if is_sampled else _NOT_SAMPLED
         parent = trace.parent

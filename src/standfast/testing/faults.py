@@ -21,6 +21,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.protocol import Capabilities, Commit, Conflict, Decided, Delete, Put, Record, Snapshot
+from standfast.stores.watch import TakesAtOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -483,6 +484,21 @@ class _FaultyWatch:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._watch.__aexit__(*exc)
+
+    @property
+    def take_at_once(self) -> Callable[[Record], bool] | None:
+        """What is handed a record where it is shown, if its notification is neither lost nor late."""
+        return self._watch.take_at_once if isinstance(self._watch, TakesAtOnce) else None
+
+    @take_at_once.setter
+    def take_at_once(self, take: Callable[[Record], bool]) -> None:
+        def take_some(record: Record) -> bool:
+            if self._dice.happens(self._faults.drop_hint):
+                return True
+            return not self._dice.happens(self._faults.delay_hint) and take(record)
+
+        if isinstance(self._watch, TakesAtOnce):
+            self._watch.take_at_once = take_some
 
     async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call, except those that are lost; some once more."""

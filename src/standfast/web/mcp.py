@@ -251,7 +251,6 @@ class Sessions:
 
 # --- serving tools: over streamable HTTP behind the application's gate, and over stdin and stdout ------------------
 
-PATH: Final = "/mcp"
 SESSION_HEADER: Final = "mcp-session-id"
 IDLE: Final = 1_800.0
 """Seconds after which a session that is not used is let go."""

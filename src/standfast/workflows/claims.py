@@ -63,7 +63,7 @@ TRIES: Final = 50
 async def claim(runtime: Runtime, run_id: str) -> Activation | None:
     """Take a run up, if it is unfinished, no worker drives it, and its code is here."""
     keys = RunKeys(runtime.space, run_id)
-    seen = await runtime.space.read(keys.state, keys.ready, keys.header)
+    seen = await runtime.space.read(keys.state, keys.ready, keys.header, keys.counter)
     runtime.saw(seen.at)
     record, header = seen.get(keys.state), seen.get(keys.header)
     state = None if record is None else RUN_STATES.decode(record.value)
@@ -88,7 +88,9 @@ async def claim(runtime: Runtime, run_id: str) -> Activation | None:
         if claimed is not None:
             right, taken = claimed
             runtime.emit_moved(run_id, taken, right.fence, state, shown)
-            loaded = Activation(runtime, keys, workflow, shown, taken, right, await events_of(runtime.space, keys))
+            has_no_history = not state.claims and not shown.forked_from
+            events = [] if has_no_history else await events_of(runtime.space, keys)
+            loaded = Activation(runtime, keys, workflow, shown, taken, right, events)
     except (CancelledError, StoreError):
         runtime.dropped.add(run_id)  # if it was claimed all the same, no task here is about to load it
         raise
@@ -167,7 +169,11 @@ async def _claim(
         if worker.guard.key in answer.current:
             runtime.lost_presence()
         return None
-    return Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state]), taken
+    # A sender writes the ready flag, too, which was deleted as it was seen beside the empty inbox.
+    has_no_news = bool(seen.version(keys.ready)) and not seen.version(keys.counter) and state.cancel is None
+    is_first = has_no_news and not (state.claims or header.forked_from or header.mail_from)
+    right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=is_first)
+    return right, taken
 
 
 async def _load_own(

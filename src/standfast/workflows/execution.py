@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -303,41 +302,44 @@ async def _commit_traced(
     continues: ContinueAsNew | None,
     parent: Activation | None,
 ) -> object:
-    await journal.settled()
+    if journal.is_flushing:
+        await journal.settled()
     state = structs.replace(state, traced=journal.position, pieces=state.pieces + 1)
     answer = await _write_state(activation, state, over, continues, parent)
     if not isinstance(answer, Conflict):
-        with suppress(StandfastError):  # which has no bearing on the run
-            await _trace_piece(activation, trace, state)
+        history: Sequence[HistoryEvent] = tuple(activation.noted or ())  # as it is now: it is told a moment later
+        try:
+            if len(history) != state.traced:  # what was committed together with other records was not noted
+                history = tuple(await events_of(activation.runtime.space, activation.keys))
+            _trace_piece(activation, trace, state, history)
+        except StandfastError:
+            pass  # which has no bearing on the run
     return answer
 
 
-async def _trace_piece(activation: Activation, trace: RunTrace, state: RunState) -> None:
+def _trace_piece(activation: Activation, trace: RunTrace, state: RunState, history: Sequence[HistoryEvent]) -> None:
     """Tell what was done with the run since its last piece was told, by this worker and by those that died with it."""
-    runtime, header, before = activation.runtime, activation.header, activation.state
-    history: Sequence[HistoryEvent] = tuple(activation.noted or ())  # as it is now: it is told a moment later
-    if len(history) != state.traced:  # what was committed together with other records was not noted
-        history = tuple(await events_of(runtime.space, activation.keys))
-    if runtime.tracing is None:
+    tracing, header, before = activation.runtime.tracing, activation.header, activation.state
+    if tracing is None:
         return
-    runtime.tracing.end_piece(
+    tracing.end_piece(
         RunPiece(
-            trace=trace,
-            run=activation.keys.id,
-            workflow=header.workflow,
-            version=header.version,
-            status=state.status,
-            error="" if state.failure is None else state.failure.type,
-            schedule=header.schedule,
-            nominal_at=header.nominal_at,
-            started_at=header.started_at,
-            claimed_at=before.changed_at,
-            ended_at=state.changed_at,
-            worker=before.owner,
-            fence=activation.fence,
-            history=history,
-            number=before.pieces,
-            first=before.traced,
+            trace,
+            activation.keys.id,
+            header.workflow,
+            header.version,
+            state.status,
+            "" if state.failure is None else state.failure.type,
+            header.schedule,
+            header.nominal_at,
+            header.started_at,
+            before.changed_at,
+            state.changed_at,
+            before.owner,
+            activation.fence,
+            history,
+            before.pieces,
+            before.traced,
         )
     )
 

@@ -103,14 +103,18 @@ class Inbox:
         self.handlers: Final[dict[str, Handler]] = {}
         self.queries: Final[dict[str, Callable[..., Any]]] = {}
 
-    async def fetch(self) -> None:
-        """Read what has come since; the first time, also what runs that went on as this one have left."""
+    async def fetch(self, sent: int | None = None) -> None:
+        """Read what has come since; the first time, also what runs that went on as this one have left.
+
+        ``sent`` says how many items were ever put into it, where that is known.
+        """
         activation = self._activation
         inherited = activation.header.mail_from
         if not self._fetched:
             for age, run_id in enumerate(inherited):
                 await self._fetch(age, RunKeys(activation.runtime.space, run_id))
-        await self._fetch(len(inherited), activation.keys)
+        if sent is None or sent > self._next.get(len(inherited), 0):
+            await self._fetch(len(inherited), activation.keys)
         self._fetched = True
 
     async def _fetch(self, age: int, keys: RunKeys) -> None:
@@ -327,9 +331,10 @@ class InboxPoll:
     async def _poll_once(self) -> None:
         activation = self._activation
         space, keys = activation.runtime.space, activation.keys
-        seen = await space.read(keys.ready, keys.state)
+        seen = await space.read(keys.ready, keys.state, keys.counter)
         activation.runtime.saw(seen.at)
-        await activation.inbox.fetch()
+        counter = seen.get(keys.counter)
+        await activation.inbox.fetch(0 if counter is None else COUNTERS.decode(counter.value).next)
         if (record := seen.get(keys.state)) is not None and (
             reason := RUN_STATES.decode(record.value).cancel
         ) is not None:

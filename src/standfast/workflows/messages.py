@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from standfast.clock import Instant
     from standfast.durations import Duration
-    from standfast.keys import RecordKey
     from standfast.workflows.definition import Workflow
     from standfast.workflows.runtime import Runtime
 
@@ -147,11 +146,7 @@ async def _ask(runtime: Runtime, run_id: str, update: Sending) -> Answer:
 
 
 async def change_state(
-    runtime: Runtime,
-    run_id: str,
-    change: Callable[[RunState, Instant], RunState | None],
-    *,
-    over: dict[RecordKey, bytes | None] | None = None,
+    runtime: Runtime, run_id: str, change: Callable[[RunState, Instant], RunState | None]
 ) -> RunState:
     """Change a run's life by a pure function that returns the new one, or None to leave it; return how it is then."""
     keys = RunKeys(runtime.space, run_id)
@@ -165,7 +160,7 @@ async def change_state(
         if changed is None:
             return state
         put = Put(keys.state, RUN_STATES.encode_own(changed), record.version)
-        answer = await commit_over(runtime.space, (put,), over if over is not None else {keys.ready: READY})
+        answer = await commit_over(runtime.space, (put,), {keys.ready: READY})
         if isinstance(answer, Commit):
             return changed
         record = answer.current.get(keys.state)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from standfast.clock import MICROSECONDS, Instant, later
+from standfast.clock import Instant, later
 from standfast.errors import SignalTimeoutError
 from standfast.exits import FAILURES, failure_of
 from standfast.workflows.control import Unload
@@ -155,8 +155,3 @@ async def _waited(activation: Activation, branch: Branch, operation: str, wait: 
     if activation.is_unloading:
         raise Unload
     return OVER if result is OVER else result
-
-
-def as_seconds(instant: Instant) -> float:
-    """Return an instant as seconds since the epoch."""
-    return instant / MICROSECONDS

@@ -334,7 +334,7 @@ async def checked_start(
     given = {name: value for name, value in options.items() if value is not None} if options else options
     runtime = engine.runtime
     target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
-    packed, restored = _packed_and_restored(workflow, target, args, kwargs, by_name, given)
+    packed, restored = pack_arguments(workflow, target, args, kwargs, by_name, given)
     asked = as_start(
         target,
         packed,
@@ -420,19 +420,7 @@ def _label(workflow: Workflow[..., Any]) -> str:
     return f"{workflow.name} {workflow.version}".rstrip()
 
 
-def packed_arguments(
-    given: object,
-    target: Startable,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None,
-    by_name: Mapping[str, Any],
-    options: Mapping[str, object],
-) -> bytes:
-    """Return the arguments of a start as they are stored, of a schedule, say."""
-    return _packed_and_restored(given, target, args, kwargs, by_name, options)[0]
-
-
-def _packed_and_restored(
+def pack_arguments(
     given: object,
     target: Startable,
     args: tuple[Any, ...],

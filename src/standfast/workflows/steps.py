@@ -91,12 +91,12 @@ class JournalCommit:
         before: When the commit must be done.
     """
 
-    __slots__ = ("_alongside", "_chunks", "_guards", "_holds", "_taken", "added", "before", "keys", "versions")
+    __slots__ = ("_chunks", "_guards", "_taken", "added", "before", "keys", "versions")
 
     def __init__(self, journal: Journal, run: RunKeys, taken: Taken, line: tuple[str, ...]) -> None:
         own, *_ = journal.guards()
         holds = {key: held for key, held in journal.holds.items() if not line or held.line != line}
-        self._taken, self._holds = taken, holds
+        self._taken = taken
         self._guards: Final = (own, *(Check(key, held.fence) for key, held in holds.items()))
         last = taken.position + len(taken.events)
         self._chunks: Final = (run.chunk(taken.position), run.chunk(last))
@@ -670,8 +670,8 @@ class StepExecution(Struct, eq=False):
         else:
             event = HistoryEvent("step", self._id, now, Raw(packed), digest=self._digest, took=took)
         activation.note(event)
-        if event.kind != "tried" and runtime.tally_step is not None:
-            runtime.tally_step(activation.workflow.name, self._step.name, event.failure is not None, took)
+        if event.kind != "tried" and (times := runtime.step_times) is not None:
+            times[activation.workflow.name, self._step.name, event.failure is not None].append(took)
         elif event.kind == "tried" or runtime.hooks:
             self._tell(event)
         return event, restored

@@ -292,7 +292,7 @@ async def test_a_write_that_a_frozen_server_did_not_answer_is_unknown_and_then_s
     with services.private("postgresql") as own:
         async with opened(f"{own.url}?timeout=500ms") as [store]:
             server = server_of(store)
-            await server.write(Intent("handle", 1, {B: 0}, (), (), 0))
+            await server.write(Intent("handle", 1, {B: 0}, (Row(B, b"v", 0),), (), 1))
             own.stop()
             with pytest.raises(OutcomeUnknownError):
                 await server.write(intent(2))

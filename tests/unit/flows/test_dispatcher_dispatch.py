@@ -21,9 +21,9 @@ from standfast.errors import (
     StoreBusyError,
     UnknownActionError,
 )
-from standfast.flows.records import REQUESTS, RequestKeys
+from standfast.flows.records import REQUESTS, RequestKeys, ended
 from standfast.flows.server import sweep
-from standfast.flows.view import ended, look
+from standfast.flows.view import look
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 

@@ -90,3 +90,10 @@ async def test_a_grant_of_one_that_does_not_wait_here_is_nothing_to_read(line: L
     """It may have come twice."""
     assert show(line, grant=Grant("b", "b", GRANTED))
     assert not line.waits["a"].turn.done()
+
+
+async def test_a_grant_is_not_read_where_no_entry_waits(scope: Scope, clock: VirtualClock) -> None:
+    """The one that leaves a mutex has made it for another process."""
+    line = LocalLine(scope, LineKeys(scope, address_of("k")), clock)
+
+    assert line.take_grant(Record(line.driver.keys.grant(0), b"%016d9:unread" % 1, FENCE))

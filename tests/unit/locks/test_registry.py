@@ -20,8 +20,8 @@ from standfast.locks.locks import Mutex
 from standfast.locks.registry import FIRST_POLL, FIRST_POLL_AFAR, LATEST_POLL, NEW, PATIENCE, Lines, _first_poll
 from standfast.scope import Scope, address_of
 from standfast.space import Space
-from standfast.stores import GroupedStore
-from standfast.stores.memory import MemoryRecords
+from standfast.stores import GroupedStore, Record
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock, simulate
 from tests.conformance.modest import MODEST, ModestBackend
 
@@ -149,3 +149,42 @@ async def test_an_operator_need_not_know_what_kind_of_lock_a_key_has(permits: in
                 await waiter
             assert await by_another_name.force_release(told.holders[0].entry)
             assert (await space.explain("k")).holding == max(1, permits) - 1
+
+
+@pytest.mark.parametrize("permits", [0, 2])
+async def test_a_notice_that_shows_the_grant_is_taken_where_it_arrives(
+    monkeypatch: pytest.MonkeyPatch, permits: int
+) -> None:
+    """The task that listens has nothing left to do: the waiter is the next to run."""
+    left_over: list[object] = []
+    monkeypatch.setattr(Lines, "_take_shown", lambda _, record: left_over.append(record))
+    memory = MemoryRecords()
+    here, there = (Space(GroupedStore(MemoryBackend(memory))) for _ in range(2))
+    async with here, there, contextlib.AsyncExitStack() as others:
+        held, wanted = (each.semaphore("k", permits=permits) if permits else each.mutex("k") for each in (here, there))
+        for _ in range(permits - 1):
+            await others.enter_async_context(held.hold())
+        async with held.hold():
+            entering = asyncio.ensure_future(wanted.hold().__aenter__())
+            while not (await here.explain("k")).waiting:  # noqa: ASYNC110 -- another space makes it so
+                await asyncio.sleep(0)
+        holding = await entering
+        assert not holding.is_lost
+        assert not left_over
+
+
+async def test_a_notice_that_cannot_be_read_is_left_to_the_listener(scope: Scope, clock: VirtualClock) -> None:
+    """Another version may have written it; what is of no line here, or of no mutex, is the listener's as well."""
+    lines = Lines(scope, clock, NO_HOOKS, None)
+    line = lines.line(address_of("k"))
+    presence = await lines.heartbeat.join(30.0)
+    entry = Entry("e", "o", OfPresence(presence.name), Instant(0))
+    line.waits["e"] = LocalWaiter(entry, presence, LockSpec("mutex", Rules(1)), asyncio.get_running_loop())
+    grant = line.driver.keys.grant(0)
+    assert not lines._take_granted(Record(grant, b"%016d9:nobody knows" % 1, 1))
+    assert not lines._take_granted(Record(LineKeys(scope, address_of("other")).grant(0), b"%016d1:{}" % 1, 1))
+    assert not lines._take_granted(Record(grant, b"1:{}", 1))
+    assert not line.waits["e"].turn.done()
+    del line.waits["e"]
+    lines.heartbeat.leave(presence)
+    await lines.aclose()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.keys import RecordKey
-from standfast.stores import Notification
+from standfast.stores import Notification, Record
 from standfast.stores import watch as watching
 from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.watch import BackendWatch
@@ -60,3 +60,14 @@ async def test_who_waits_is_woken_when_the_store_is_closed(watch: BackendWatch) 
     await asyncio.sleep(0)
     watch.stop()
     assert await waiting == Notification(frozenset(), complete=False)
+
+
+async def test_a_record_that_is_taken_at_once_wakes_no_task(watch: BackendWatch) -> None:
+    """Whoever listens has it already; one that is not taken is told as ever."""
+    first, second = Record(A, b"", 1), Record(B, b"", 2)
+    watch.take_at_once = lambda record: record == first
+    watch.notify(A, first)
+    assert await watch.wait(0) is None
+
+    watch.notify(B, second)
+    assert await watch.wait() == Notification(frozenset({B}), complete=True, moved=(second,))

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import standfast as sf
 from standfast.clock import Instant
 from standfast.errors import InvalidArgumentError, RunFailedError
-from standfast.telemetry.otlp import SLICE, OtlpSpans, SpanEncoder, SpanGroups
-from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, TracingHook
+from standfast.telemetry.otlp import BATCH, SLICE, OtlpSpans, SpanEncoder, SpanGroups
+from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, TracingHook, WaitingRows
 from standfast.trace_context import RunPiece, RunTrace, read_headers
 
 if TYPE_CHECKING:
@@ -391,6 +391,46 @@ def test_requests_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiv
     assert (sent, sender.dropped) == (["r-0", "r-1", "r-2"], 3)
 
 
+def ended(number: int) -> RunPiece:
+    """Return the end of a run that no worker had."""
+    trace, at = RunTrace(("main", "", f"r-{number}", 0)), Instant(1_750_000_000_000_000)
+    return RunPiece(trace, f"r-{number}", "w", "", "cancelled", "", "", None, at, at, at, "", 0, (), 1, 0)
+
+
+def run_ids(receiver: HttpReceiver) -> list[str]:
+    """Return the ids of the runs whose spans arrived."""
+    said = [each for span in receiver.spans for each in span.attributes]
+    return [each.value.string_value for each in said if each.key == "standfast.run.id"]
+
+
+def test_runs_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiver) -> None:
+    """The first ones are kept; and after the end all are dropped."""
+    sender = OtlpSpans(receiver.url, every=60, most_waiting=3)
+    hook = TracingHook(provided(sender))
+    for number in range(5):
+        hook.end_piece(ended(number))
+    sender.shutdown()
+    hook.end_piece(ended(5))
+
+    assert (run_ids(receiver), sender.dropped) == (["r-0", "r-1", "r-2"], 3)
+
+
+def test_a_run_that_cannot_be_encoded_does_not_lose_others(
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and all others are sent, more of them than are sent together."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+    for number in range(BATCH + 10):
+        piece = ended(number)
+        hook.end_piece(structs.replace(piece, ended_at=None) if number == 5 else piece)
+    provider.shutdown()
+
+    assert caplog.text.count("event=span-not-encoded") == 1
+    assert sorted(run_ids(receiver)) == sorted(f"r-{number}" for number in range(BATCH + 10) if number != 5)
+    assert len(receiver.requests) > 1
+
+
 @final
 class PiecesTaken(SpanProcessor):
     """Keeps the pieces of runs that it is given whole."""
@@ -399,12 +439,15 @@ class PiecesTaken(SpanProcessor):
         self.pieces: list[RunPiece] = []
         self.suspended = asyncio.Event()
 
-    def take(self, told: Any) -> None:
-        """Keep it."""
-        if isinstance(told, RunPiece):
-            self.pieces.append(told)
-            if told.status == "suspended":
-                self.suspended.set()
+    def pieces_of(self, resource: Resource) -> WaitingRows:
+        """Return where pieces are added; each is taken at once."""
+        return WaitingRows(resource, 1, self._take)
+
+    def _take(self, rows: WaitingRows) -> None:
+        taken = rows.take()
+        self.pieces += taken
+        if any(piece.status == "suspended" for piece in taken):
+            self.suspended.set()
 
 
 @sf.workflow
@@ -430,7 +473,6 @@ def variants(piece: RunPiece) -> Iterator[RunPiece]:
     yield structs.replace(piece, first=len(piece.history) // 2, number=3)
     for stored in (CALLER, f"{CALLER} vendor=1"):
         trace = RunTrace(("main", "", piece.run, 0), stored)
-        TracingHook(provided()).enter_run(trace, piece.run)
         yield structs.replace(piece, trace=trace, run="é" * 200)
 
 
@@ -450,13 +492,13 @@ async def test_a_piece_of_a_run_is_encoded_as_its_spans_are_by_opentelemetry() -
         await run.result()
         await (await engine.start(empty)).result()
         await (await engine.start(branches)).result()
-    encoder = SpanEncoder()
+    encoder, hook = SpanEncoder(), TracingHook(provider)
     assert {piece.status for piece in taken.pieces} == {"completed", "failed", "suspended"}
     for told in taken.pieces:
         for piece in variants(told):
-            groups, known = SpanGroups(), piece.trace.native
-            encoder.add(piece, groups)
-            late = [LateSpan(known.context(each), facts) for each, facts in PieceSpans(piece, known.resource).all()]
+            groups, known = SpanGroups(), hook.known(piece.trace)
+            groups.of(hook.resource).append(encoder.piece(piece, hook.resource))
+            late = [LateSpan(known.context(each), facts) for each, facts in PieceSpans(piece, hook.resource).all()]
             expected = encode_spans(late).resource_spans[0].scope_spans[0].spans if late else []
 
             assert by_id(in_message(encoder.message(groups))) == by_id(list(expected))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from standfast.events import WorkerDied
+from standfast.space import Space
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows import claims as claiming
 from standfast.workflows.claims import reclaim, workers_of
 from standfast.workflows.records import RUN_STATES, RunKeys
-from tests.unit.workflows.engines import collects, engine
+from tests.unit.workflows.engines import acts, collects, engine
 
 if TYPE_CHECKING:
-    import pytest
-
     from standfast.events import Event
 
 
@@ -107,3 +108,27 @@ async def test_a_worker_that_loses_its_presence_while_it_loads_a_run_again_leave
         await run.signal("item", 7)
         assert await run.result(timeout=20) == [7]
     assert heard == []
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_first_claim_reads_the_inbox_only_if_something_was_sent(
+    url: str, *, is_sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no history, and an inbox without a counter is empty."""
+    read: list[str] = []
+    scan = Space.scan
+
+    async def noting(space: Space, start: Any, *rest: Any, **options: Any) -> Any:
+        read.extend({"step", "inbox"} & {*start.parts})
+        return await scan(space, start, *rest, **options)
+
+    async with engine(url, drive=False) as client:
+        run = await client.start(collects, 1) if is_sent else await client.start(acts, ["one"])
+        if is_sent:
+            await run.signal("item", "early")
+        monkeypatch.setattr(Space, "scan", noting)
+        async with engine(url), asyncio.timeout(20):
+            result = await run.result()
+
+    assert result == (["early"] if is_sent else ["one"])
+    assert read[:1] == (["inbox"] if is_sent else [])

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Scan
     from standfast.stores.cloudflare.connection import CloudflareOptions, Part, Reply
-    from standfast.stores.remote.liveness import SessionLiveness
     from standfast.stores.remote.server import Intent, Listener, Message
 
 # --- the server ----------------------------------------------------------------------------------------------------
@@ -71,7 +70,6 @@ class CloudflareServer(ServerDefaults):
         self._sockets: Final = ObjectSockets(options, self._topics.take, self._topics.lose)
         self._topics.sockets = self._sockets
         self._attempts: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
-        self._liveness: SessionLiveness | None = None
 
     @classmethod
     async def open(cls, options: CloudflareOptions) -> CloudflareServer:
@@ -218,14 +216,6 @@ class CloudflareServer(ServerDefaults):
         await self._topics.send(messages)
 
     # --- life ------------------------------------------------------------------------------------------------
-
-    def liveness_token(self) -> str:
-        """Return this process's token."""
-        return "" if self._liveness is None else self._liveness.liveness_token()
-
-    def is_dead(self, token: str) -> bool:
-        """Return True if the process that gave ``token`` is known to have died."""
-        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def another(self) -> CloudflareServer:
         """Open another handle on the same store, on the running loop."""

@@ -349,7 +349,6 @@ FIRST_TRY: Final = 1.0
 
 PAUSE, LONGEST_PAUSE = 0.02, 0.3
 _PIECE: Final = 1 << 18
-CLOSED_WITHIN: Final = 1.0
 
 
 @final

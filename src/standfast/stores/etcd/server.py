@@ -133,7 +133,7 @@ class EtcdServer(ServerDefaults):
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""
-        self._liveness: Final = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
+        self._liveness = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
 
     @classmethod
     async def open(cls, options: EtcdOptions, hooks: Hooks) -> EtcdServer:
@@ -470,14 +470,6 @@ class EtcdServer(ServerDefaults):
         connection = EtcdConnection(self._options, self._connection.cluster)
         connection.revision = self._connection.revision
         return EtcdServer(self._options, connection, self._store, self._hooks)
-
-    def liveness_token(self) -> str:
-        """Return the token of this process."""
-        return "" if self._liveness is None else self._liveness.liveness_token()
-
-    def is_dead(self, token: str) -> bool:
-        """Return True if a process is known to have died."""
-        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def aclose(self) -> None:
         """Close everything."""

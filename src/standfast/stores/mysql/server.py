@@ -121,7 +121,6 @@ class MysqlServer(ServerDefaults):
             commit_with=True,
             failover_loss=loss,
         )
-        self._liveness: SessionLiveness | None = None
         self._leaving: Final[set[asyncio.Task[None]]] = set()
         self._follow()
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)

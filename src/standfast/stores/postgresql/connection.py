@@ -462,6 +462,10 @@ class PostgresConnection:
         """Whether it is open, and leads to a session that is kept."""
         return self._session is not None and self._session.is_direct
 
+    def is_prepared(self, statement: str) -> bool:
+        """Return True if a statement has been run on the connection that is open."""
+        return statement in self._prepared
+
     # --- calling ---------------------------------------------------------------------------------------------
 
     async def call(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes

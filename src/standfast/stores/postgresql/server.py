@@ -35,6 +35,7 @@ from standfast.stores.postgresql.statements import (
     channel,
     choice_parameters,
     choices_made,
+    few_call,
     page,
     payload,
     quick_call,
@@ -152,20 +153,32 @@ class PostgresServer:
 
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one round trip."""
-        parameters = write_parameters(intent, self._options.schema)
+        few = few_call(intent, self._calls, self._options.schema) if self._writer.is_direct else None
+        if few is not None and self._writer.is_prepared(few[0]):
+            few = None  # what could not be sent that way at once is not tried that way again
         for _ in range(TRIES):
+            statement, parameters = few or (self._calls.write, write_parameters(intent, self._options.schema))
+            few = None
             try:
-                [answer] = await self._writer.write(self._calls.write, *parameters)
+                [answer] = await self._writer.write(statement, *parameters)
             except asyncpg.PostgresError as error:
                 refused = await self._judged(error)
                 if refused is not None:
                     return refused
                 continue
-            done = written(answer, intent)
-            if type(done) is Written:
-                self._tracker.acknowledge(intent.handle, intent.number)
-            return done
+            done = self._done(answer, intent)
+            if done is not None:
+                return done
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
+
+    def _done(self, answer: asyncpg.Record, intent: Intent) -> Written | WriteRefused | None:
+        """Return what a write came to; None: ``write_few`` has done nothing, and ``write`` is to be called."""
+        if answer[0] is None:
+            return None
+        done = written(answer, intent)
+        if type(done) is Written:
+            self._tracker.acknowledge(intent.handle, intent.number)
+        return done
 
     async def choose(self, intent: ChoiceIntent) -> ChoicesMade:
         """Do all choices in one transaction, and in one round trip."""
@@ -209,12 +222,11 @@ class PostgresServer:
             if isinstance(answer, Exception):
                 arrive(self._refused(answer) or self._write_error(answer))
                 return
-            done = written(answer[0], intent)
-            if type(done) is Written:
-                self._tracker.acknowledge(intent.handle, intent.number)
-            arrive(done)
+            arrive(self._done(answer[0], intent))
 
-        return self._writer.write_soon(self._calls.write, write_parameters(intent, self._options.schema), take)
+        few = few_call(intent, self._calls, self._options.schema)
+        statement, parameters = few or (self._calls.write, write_parameters(intent, self._options.schema))
+        return self._writer.write_soon(statement, parameters, take)
 
     def choose_soon(
         self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]

@@ -145,6 +145,9 @@ _SCAN: Final = (
 )
 _WRITTEN: Final = 0
 
+FEW: Final = 8
+"""The most records that are written by a statement for each of them."""
+
 
 @final
 class PostgresStatements:
@@ -174,6 +177,7 @@ class PostgresStatements:
         "sweep",
         "touch",
         "write",
+        "write_few",
     )
 
     def __init__(self, schema: str) -> None:
@@ -181,6 +185,7 @@ class PostgresStatements:
         self.write: Final = at(
             "SELECT * FROM @.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
         )
+        self.write_few: Final = tuple([at(_write_few(count)) for count in range(FEW + 1)])
         self.choose: Final = at(
             "SELECT * FROM @.choose($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,"
             " $17, $18, $19)"
@@ -219,6 +224,18 @@ def _in(schema: str, statement: str) -> str:
     return statement.replace("@", f'"{schema}"')
 
 
+def _write_few(count: int) -> str:
+    """Return the call of ``write_few`` for a number of keys: only messages are parameters that are arrays.
+
+    The driver asks an abstract class about each element of an array, and the server reads it element by element.
+    """
+    columns = [f"ARRAY[{', '.join([f'${6 + 4 * place + n}' for place in range(count)])}]" for n in range(4)]
+    return (
+        f"SELECT * FROM @.write_few($1, $2, $3, $4, $5, {columns[0]}::bytea[], {columns[1]}::bigint[],"  # noqa: S608 -- of numbers
+        f" {columns[2]}::int[], {columns[3]}::bytea[])"
+    )
+
+
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +272,33 @@ def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
     )
 
 
+def few_call(intent: Intent, calls: PostgresStatements, schema: str) -> tuple[str, tuple[Any, ...]] | None:
+    """Return the call that writes an intent of a few records, and its parameters; None: it is none, or not as plain."""
+    guards, puts, messages = intent.guards, intent.puts, intent.messages
+    if len(guards) > FEW or intent.draws != 1 or intent.exact or not (intent.after is intent.before is None):
+        return None
+    values: dict[RecordKey, bytes] = {}
+    for row in puts:
+        if row.expires_at is not None:
+            return None
+        values[row.key] = row.value
+    replaces = bool(intent.deletes)
+    parameters: list[Any] = [intent.handle, intent.number, None, None, replaces]
+    if messages:
+        parameters[2:4] = [channel(schema, each.topic) for each in messages], [payload(each) for each in messages]
+    for key, expected in guards.items():
+        value = values.get(key)
+        if value is not None:
+            replaces = replaces or expected != ABSENT
+            parameters += (key, expected, 1, value)
+        elif expected == ABSENT:
+            return None
+        else:
+            parameters += (key, expected, -1 if key in intent.deletes else 0, None)
+    parameters[4] = replaces
+    return calls.write_few[len(guards)], tuple(parameters)
+
+
 def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int] | None, list[Row | None], list[int]]:
     """Return how to lock the keys, what to put at each, and what becomes of each, where some are not put."""
     puts, gone = {row.key: row for row in intent.puts}, frozenset(intent.deletes)
@@ -275,7 +319,7 @@ def lock_runs(writes: Sequence[bool]) -> list[int] | None:
 
 
 def written(answer: Fields, intent: Intent) -> Written | WriteRefused:
-    """Return what ``write`` answered."""
+    """Return what ``write`` answered, or ``write_few`` if that gave a status."""
     status, at, drawn, generation, *lost = answer
     if status == _WRITTEN:
         return Written(Instant(at), tuple(drawn), generation)

@@ -21,7 +21,7 @@ from standfast.stores.redis.connection import (
     code_of,
     translate,
 )
-from standfast.stores.redis.scripts import pack
+from standfast.stores.redis.scripts import pack, unfold
 from standfast.stores.remote.connection import ConnectBackoff
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ class ScriptCaller:
             answer = await self._repeat(sending, lost, once=once)
         except NotSentError as error:
             raise StoreUnavailableError(self._name, f"it did not answer: {error}") from error
-        status, _, version, *_ = answer[0]
+        reply = unfold(answer[0])
+        status, _, version, *_ = reply
         if status == REWOUND:
             raise self.seen.rewound(names, version)
         if waits and status == 0:
@@ -147,7 +148,6 @@ class ScriptCaller:
             self.seen.note(names, version)
         elif not self._replicas:  # else it may be a write that no replica has yet, and that was not acknowledged
             self.seen.note(names, version)
-        reply: list[Any] = answer[0]
         return reply
 
     def run_soon(
@@ -173,10 +173,11 @@ class ScriptCaller:
                 self._losing.add(task)
                 task.add_done_callback(self._losing.discard)
                 return
-            reply = answers[0]
-            if isinstance(reply, Exception):  # a refusal: it is sent elsewhere, in full, or raised
+            if isinstance(answers[0], Exception):  # a refusal: it is sent elsewhere, in full, or raised
                 take(None)
-            elif reply[0] == REWOUND:
+                return
+            reply = unfold(answers[0])
+            if reply[0] == REWOUND:
                 take(self.seen.rewound(names, reply[2]))
             else:
                 self.seen.note(names, reply[2])

@@ -36,6 +36,7 @@ from standfast.stores.remote.liveness import take_grace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextvars import Context
     from socket import socket
 
     from standfast.stores.address import Address
@@ -248,6 +249,73 @@ def translate(store: str, error: BaseException, place: str = "") -> StoreError:
 Reply: TypeAlias = Any
 """What a server answers: bytes, a number, None, a list of those, or an exception for a refusal."""
 
+
+@final
+class SentCall:
+    """A call that was sent: a future whose callbacks run in the very read that brings the answer.
+
+    A future of the loop runs them one turn later, and each turn asks the selector again.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_is_done", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] = []
+        self._error: Exception | None = None
+        self._is_done = False
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that it belongs to."""
+        return self._loop
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        """Call back when it is done, after those that were added before."""
+        if self._is_done:
+            self._loop.call_soon(callback, self, context=context)
+        else:
+            self._callbacks.append((callback, context))
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Do not call back; return how often that was asked for."""
+        kept = [each for each in self._callbacks if each[0] != callback]
+        removed, self._callbacks = len(self._callbacks) - len(kept), kept
+        return removed
+
+    def set_result(self, result: None) -> None:
+        """Call everything back, here and now: this is called from the event loop, not from a task."""
+        del result
+        self._is_done = True
+        callbacks, self._callbacks = self._callbacks, []
+        for number, (callback, context) in enumerate(callbacks, 1):
+            try:
+                if context is None:
+                    callback(self)
+                else:
+                    context.run(callback, self)
+            except BaseException:  # Ctrl-C, say
+                self._call_soon(callbacks[number:])
+                raise
+
+    def set_exception(self, error: Exception) -> None:
+        """Call everything back in the next turn of the loop: the connection is being closed."""
+        self._is_done, self._error = True, error
+        callbacks, self._callbacks = self._callbacks, []
+        self._call_soon(callbacks)
+
+    def _call_soon(self, callbacks: list[tuple[Callable[[Any], object], Context | None]]) -> None:
+        for callback, context in callbacks:
+            self._loop.call_soon(callback, self, context=context)
+
+    def done(self) -> bool:
+        """Return True if it is answered, or lost."""
+        return self._is_done
+
+    def exception(self) -> Exception | None:
+        """Return why there is no answer."""
+        return self._error
+
+
 _CLOSED_WITHIN: Final = 1.0
 _READ_SIZE: Final = 65_536
 _NOTHING: Final = object()
@@ -279,7 +347,7 @@ class RedisConnection(asyncio.BufferedProtocol):
         self._arrivals: select.poll | None = None
         self._replies: list[Reply] = []
         self._wanted = 1
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | SentCall | None = None
         self._hears = False
         self._heard_by: Callable[[Reply], object] | None = None
         self._loss: Exception | None = None
@@ -301,7 +369,8 @@ class RedisConnection(asyncio.BufferedProtocol):
 
         If anything goes wrong, or its caller is cancelled, the connection is cut: an answer may be on its way.
         """
-        waiter = self.begin(command, replies, deadline)
+        waiter = self._loop.create_future()
+        self.begin(command, replies, deadline, waiter)
         try:
             await waiter
         except BaseException as error:
@@ -313,16 +382,14 @@ class RedisConnection(asyncio.BufferedProtocol):
             answers = self.end()
         return answers
 
-    def begin(self, command: bytes, replies: int, deadline: float) -> asyncio.Future[None]:
-        """Send a command; return what is done when all answers are there, or raises. Then call :meth:`end`."""
+    def begin(self, command: bytes, replies: int, deadline: float, waiter: asyncio.Future[None] | SentCall) -> None:
+        """Send a command; ``waiter`` is done when all answers are there, or fails. Then call :meth:`end`."""
         transport = self._transport
         if transport is None or self._loss is not None or transport.is_closing():
             raise _closed_error() from self._loss
-        waiter = self._waiter = self._loop.create_future()
-        self._wanted = replies
+        self._waiter, self._wanted = waiter, replies
         self._set_deadline(deadline)
         transport.write(command)
-        return waiter
 
     def end(self) -> list[Reply]:
         """Return the answers to the command that :meth:`begin` has sent."""
@@ -566,7 +633,7 @@ class RedisPool:
     def __init__(self, dialer: Dialer, host: str, port: int, size: int, *, asks_role: bool = False) -> None:
         self._timeout: Final = dialer.timeout
         self.place: Final = f"{host}:{port}"
-        self._asks_role = asks_role
+        self._asks_role, self._loop = asks_role, asyncio.get_running_loop()
         self._dialed: Final = weakref.WeakSet[RedisConnection]()
         self._pool: Final = ConnectionPool(dialer.name, size, functools.partial(self._dial, dialer, host, port))
 
@@ -618,7 +685,7 @@ class RedisPool:
         Returns None if nothing was sent: no connection is at hand, or it is to be asked for its role. Otherwise
         ``take`` is called by the first callback of what is returned.
         """
-        pool, now = self._pool, asyncio.get_running_loop().time()
+        pool, now = self._pool, self._loop.time()
         connection = pool.take_at_once()
         if connection is None:
             return None
@@ -626,9 +693,10 @@ class RedisPool:
         if is_to_be_asked or not connection.is_silent:  # what was sent to a server that has gone is in doubt
             self._put_back(connection)
             return None
-        waiter = connection.begin(command, 1, now + self._timeout)
-        waiter.add_done_callback(functools.partial(self._answered, connection, take))
-        return waiter
+        sent = SentCall(self._loop)
+        sent.add_done_callback(functools.partial(self._answered, connection, take))
+        connection.begin(command, 1, now + self._timeout, sent)
+        return cast("asyncio.Future[None]", sent)  # to those that add callbacks it is one
 
     def _put_back(self, connection: RedisConnection) -> None:
         if not self._pool.keep(connection):
@@ -639,9 +707,9 @@ class RedisPool:
         self,
         connection: RedisConnection,
         take: Callable[[list[Reply] | ReplyLostError], object],
-        waiter: asyncio.Future[None],
+        sent: SentCall,
     ) -> None:
-        answers, error = connection.end(), waiter.exception()
+        answers, error = connection.end(), sent.exception()
         self._put_back(connection)
         if error is None:
             take(answers)

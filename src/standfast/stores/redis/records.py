@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from standfast.clock import Instant
@@ -12,7 +13,7 @@ from standfast.stores.remote.server import ChoiceRefused, ChoiceWritten
 from standfast.stores.remote.subscriptions import LONGEST_MOVED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from standfast.stores.protocol import Alternative, AlternativeChange, Empty
     from standfast.stores.redis.scripts import Argument
@@ -74,13 +75,25 @@ def drawn(digits: bytes) -> tuple[int, ...]:
     return tuple([each for pair in zip(numbers[::2], numbers[1::2], strict=True) for each in (pair[0], pair[1] - 1)])
 
 
-def choice_answer(answer: list[Any], at: Instant) -> ChoiceWritten | ChoiceRefused:
-    """Return what became of one choice."""
-    if answer[0] < 0:
-        return ChoiceRefused(at, *_shown(answer[1], answer[2], at))
-    index, version, present, moved_from, moved_raw = answer
-    moved = unpack(RecordKey.from_encoded(moved_from), moved_raw, at) if moved_from else None
-    return ChoiceWritten(at, index, version, _shown(present, [], at)[0], moved)
+def choice_answers(flat: Sequence[Any], at: Instant) -> tuple[ChoiceWritten | ChoiceRefused, ...]:
+    """Return what became of each choice; they are told one after the other, see the script."""
+    answers: list[ChoiceWritten | ChoiceRefused] = []
+    told = iter(flat)
+    for index in told:
+        if index < 0:
+            answers.append(ChoiceRefused(at, *_shown(_taken(told), _taken(told), at)))
+            continue
+        version, present, moved_from, moved_raw = next(told), _taken(told), next(told), next(told)
+        moved = unpack(RecordKey.from_encoded(moved_from), moved_raw, at) if moved_from else None
+        records = _shown(present, [], at)[0] if present else {}
+        answers.append(ChoiceWritten(at, index, version, records, moved))
+    return tuple(answers)
+
+
+def _taken(told: Iterator[Any]) -> list[bytes | None]:
+    """Take a list after its length."""
+    length: int = next(told)
+    return list(islice(told, length)) if length else []
 
 
 def _shown(
@@ -112,13 +125,16 @@ def quick_fields(choice: CreateOrAppend | MoveOrDelete, origin: str, channel: by
 
 def quick_answer(choice: Sequence[Alternative], answer: list[Any]) -> ChoiceWritten:
     """Return what the script of a choice has done. Records that it shows never expire."""
-    _, at, version, _, index, *shown = answer
+    _, at, version, _, shown = answer
+    index = int(shown[:1])
     present: dict[RecordKey, Record] = {}
     moved = None
-    if shown:
-        guard, raw = choice[int(index)].changes[0], shown[-1]
+    if len(shown) > 1:
+        guard, start = choice[index].changes[0], 1
         if type(guard) is Present:
-            present = {guard.key: Record(guard.key, raw[32:], int(raw[:16]))}
+            present = {guard.key: Record(guard.key, shown[33:], int(shown[1:17]))}
         else:
-            moved = Record(RecordKey.from_encoded(shown[0]), raw[32:], int(raw[:16]))
+            start += FIELD + int(shown[1:17])
+            key = RecordKey.from_encoded(shown[17:start])
+            moved = Record(key, shown[start + 32 :], int(shown[start : start + 16]))
     return ChoiceWritten(Instant(at), index, version, present, moved)

@@ -71,11 +71,23 @@ class Script:
 
     def call(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> bytes:
         """Return the command that calls it by its hash."""
-        return pack("EVALSHA", self._hash, len(keys), *keys, *arguments)
+        packed: bytes = _packer.pack_command(("EVALSHA", self._hash, len(keys), *keys, *arguments))
+        return packed  # as pack() does, which is one call more
 
     def call_in_full(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> bytes:
         """Return the command that calls it and lets the server keep it."""
         return pack("EVAL", self._text, len(keys), *keys, *arguments)
+
+
+def unfold(reply: list[Any] | bytes) -> list[Any]:
+    """Return what a script has answered: status, time, last version and what is its own.
+
+    One that has written may answer a text, for a status of 0: time, version and generation, 16 digits each, and the
+    rest.
+    """
+    if isinstance(reply, list):
+        return reply
+    return [0, int(reply[:16]), int(reply[16:32]), int(reply[32:48]), reply[48:]]
 
 
 def pack(*parts: Argument) -> bytes:

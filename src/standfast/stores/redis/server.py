@@ -25,7 +25,7 @@ from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLost
 from standfast.stores.redis.liveness import find_store_id, liveness_server
 from standfast.stores.redis.records import (
     FIELD,
-    choice_answer,
+    choice_answers,
     choice_fields,
     digits,
     drawn,
@@ -132,7 +132,7 @@ class RedisServer(ServerDefaults):
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
         self._otherwise: tuple[str, int] | None = None  # the last attempt that the script for its choice did not make
-        self._liveness: Final = (
+        self._liveness = (
             join_liveness(liveness_server(dialer, options, facts.store_id, finder)) if facts.store_id else None
         )
 
@@ -179,8 +179,9 @@ class RedisServer(ServerDefaults):
         if status != _WRITTEN:
             return WriteRefused(at, _current(intent, answer[3], at) if status == _LOST else {}, stale=status == _STALE)
         self._seen.acknowledge(names, intent.handle, intent.number)
-        versions = intent.exact or tuple(range(answer[3], answer[3] + intent.draws))
-        return Written(at, versions, self._topics.meet(intent.namespace, answer[4]))
+        first = int(answer[4])
+        versions = intent.exact or tuple(range(first, first + intent.draws))
+        return Written(at, versions, self._topics.meet(intent.namespace, answer[3]))
 
     def _arguments(self, intent: Intent, names: RedisKeys) -> list[Argument]:
         guards, exact = intent.guards, intent.exact
@@ -274,7 +275,7 @@ class RedisServer(ServerDefaults):
     def _made(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
         self._check_attempt(intent, answer)
         at = Instant(answer[1])
-        answers = tuple([choice_answer(each, at) for each in answer[4]])
+        answers = choice_answers(answer[4:], at)
         if any(type(each) is ChoiceWritten and each.version for each in answers):
             self._seen.acknowledge(names, intent.handle, intent.number)
         return ChoicesMade(answers, self._topics.meet(intent.namespace, answer[3]))
@@ -438,14 +439,6 @@ class RedisServer(ServerDefaults):
         await self._topics.send(messages)
 
     # --- life ------------------------------------------------------------------------------------------------
-
-    def liveness_token(self) -> str:
-        """Return this process's token; empty if deaths are not seen here."""
-        return "" if self._liveness is None else self._liveness.liveness_token()
-
-    def is_dead(self, token: str) -> bool:
-        """Return True if the process that gave ``token`` is known to have died."""
-        return self._liveness is not None and self._liveness.is_dead(token)
 
     async def another(self) -> RedisServer:
         """Open another handle on the same server, on the running loop."""

@@ -108,6 +108,17 @@ class PooledConnection(Protocol):
 C = TypeVar("C", bound=PooledConnection)
 
 
+class _Room(asyncio.Semaphore):
+    """A semaphore that is also taken without waiting."""
+
+    def take(self) -> bool:
+        """Take one if none waits for it."""
+        if self.locked():
+            return False
+        self._value -= 1
+        return True
+
+
 @final
 class ConnectionPool(Generic[C]):
     """At most ``size`` connections of one handle to one server. Those that are not in use are kept.
@@ -123,7 +134,7 @@ class ConnectionPool(Generic[C]):
 
     def __init__(self, name: str, size: int, dial: Callable[[], Awaitable[C]]) -> None:
         self._name, self._dial = name, dial
-        self.room: Final = asyncio.Semaphore(size)
+        self.room: Final = _Room(size)
         self._idle: Final[list[C]] = []
         self._backoff: Final = ConnectBackoff()
         self._is_closed = False
@@ -146,11 +157,12 @@ class ConnectionPool(Generic[C]):
 
     def take_at_once(self) -> C | None:
         """Take the connection that was used last, and room for it; None if either would have to be waited for."""
-        if self.room.locked() or (connection := self.at_hand()) is None:
+        if (connection := self.at_hand()) is None:
             return None
-        with contextlib.suppress(StopIteration):  # there is room, so it does not wait
-            self.room.acquire().send(None)
-        return connection
+        if self.room.take():
+            return connection
+        self._idle.append(connection)
+        return None
 
     async def take(self) -> C:
         """Take an idle connection, or open one when the back-off allows it."""

@@ -292,7 +292,8 @@ class _Planning:
     def plan(self, riders: Sequence[Rider]) -> WritePlan:
         outcomes = tuple([self._ride(rider) for rider in riders])
         fold = self._fold
-        drawn = self._numbers()
+        taken = self._reserved[: self._taken] if self._reserved else range(UNDRAWN + 1, fold.last_version + 1)
+        drawn = {version: number for number, version in enumerate(taken)}
         puts = [
             Row(key, record.value, drawn[record.version], record.expires_at)
             for key, record in fold.writes.items()
@@ -319,11 +320,6 @@ class _Planning:
         fold = self._fold
         is_still = not fold.writes and fold.after is None and fold.before is None
         return self._guarded if is_still else self._guarded | self._only_shown
-
-    def _numbers(self) -> dict[int, int]:
-        last = self._fold.last_version
-        taken = self._reserved[: self._taken] if self._reserved else range(UNDRAWN + 1, last + 1)
-        return {version: number for number, version in enumerate(taken)}
 
     def _ride(self, rider: Rider) -> Outcome:
         keys = keys_named(rider)

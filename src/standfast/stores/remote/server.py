@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Batching, CommitRider, Outcome, WorkRider
     from standfast.stores.protocol import Capabilities, Snapshot
+    from standfast.stores.remote.liveness import SessionLiveness
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -369,14 +370,14 @@ async def run_user_work(rider: WorkRider, sql: object, name: str) -> tuple[Any, 
 
 
 class ServerDefaults:
-    """What a server answers for what it cannot do: it pushes nothing, sees no process die, shares no transaction.
+    """What a server answers for what it cannot do: it pushes nothing, shares no transaction, and sees no process die.
 
-    The capabilities say so: ``wakes="poll"``, ``sees_process_death=False``, ``commit_with=False``.
+    The capabilities say so: ``wakes="poll"``, ``commit_with=False``, and ``sees_process_death=False`` unless a server
+    sets ``_liveness``, which shows the deaths.
     """
 
-    __slots__ = ("name",)
-
     name: str
+    _liveness: SessionLiveness | None = None
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], object]) -> Outcome:
         """Refuse: see ``capabilities.commit_with``."""
@@ -397,10 +398,9 @@ class ServerDefaults:
         """Do nothing: nothing is pushed."""
 
     def liveness_token(self) -> str:
-        """Return nothing: a lost connection is not a death."""
-        return ""
+        """Return this process's token; empty if deaths are not seen here."""
+        return "" if self._liveness is None else self._liveness.liveness_token()
 
     def is_dead(self, token: str) -> bool:
-        """Return False: no process gave this token."""
-        del token
-        return False
+        """Return True if the process that gave ``token`` is known to have died."""
+        return self._liveness is not None and self._liveness.is_dead(token)

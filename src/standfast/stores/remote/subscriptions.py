@@ -190,16 +190,18 @@ LONGEST_MOVED: Final = 5_800
 
 _ORIGIN: Final = 36
 _DIGITS: Final = 16
-_MOVED_HEAD: Final = len(MOVED) + _ORIGIN + 3 * _DIGITS
+_VERSION: Final = len(MOVED) + _ORIGIN
+_INBOX: Final = _VERSION + _DIGITS
+_KEY: Final = _INBOX + _DIGITS
+_MOVED_HEAD: Final = _KEY + _DIGITS
 
 
 def _decode_moved(data: bytes) -> tuple[str, tuple[Wake, ...] | None]:
-    numbers = range(len(MOVED) + _ORIGIN, _MOVED_HEAD, _DIGITS)
-    version, inbox, key = (int(data[start : start + _DIGITS]) for start in numbers)
-    key_starts = _MOVED_HEAD + inbox
+    version, inbox = int(data[_VERSION:_INBOX]), int(data[_INBOX:_KEY])
+    key, key_starts = int(data[_KEY:_MOVED_HEAD]), _MOVED_HEAD + inbox
     to, about = data[_MOVED_HEAD:key_starts], RecordKey.from_encoded(data[key_starts : key_starts + key])
     moved = Record(about, data[key_starts + key :], version) if version else None
-    origin = data[len(MOVED) : len(MOVED) + _ORIGIN].decode()
+    origin = data[len(MOVED) : _VERSION].decode()
     return origin, (Wake(RecordKey.from_encoded(to), about, moved),)
 
 

@@ -246,7 +246,8 @@ class RemoteWriter:
         return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
 
     def _answer(self, batch: RiderBatch, applied: Applied) -> Applied:
-        applied = _padded(applied, len(batch.riders))
+        if len(applied.outcomes) < len(batch.riders):
+            applied = _padded(applied, len(batch.riders))
         if applied.changed:
             self._known = (batch.attempt, applied)
         return applied
@@ -281,9 +282,10 @@ class RemoteWriter:
 
     def _choice_intent(self, batch: RiderBatch) -> tuple[ChoicePlan, ChoiceIntent]:
         plan_ = ChoicePlan(batch.riders)
-        handle, number, _ = split(batch.attempt)
+        handle, number, namespace = split(batch.attempt)
         messages = [self._address(changed_in(each), each.wake, (), ()) for choice in plan_.choices for each in choice]
-        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, plan_.namespace)
+        namespace = namespace or plan_.namespace
+        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, namespace)
         self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
         self._handles.add(handle)
         return plan_, intent

@@ -45,7 +45,7 @@ from standfast.workflows.schedules.spec import (
     with_timer,
 )
 from standfast.workflows.schedules.ticker import empty, queued, start_run, workflow_of
-from standfast.workflows.start import packed_arguments
+from standfast.workflows.start import pack_arguments
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class Schedules:
         workflow = schedule.workflow
         if isinstance(workflow, Bound):
             bound: Bound[Any] = workflow  # pyright: ignore[reportUnknownVariableType] -- of anything
-            packed = packed_arguments(bound, bound.workflow, schedule.args, schedule.kwargs, {}, {})
+            packed, _ = pack_arguments(bound, bound.workflow, schedule.args, schedule.kwargs, {}, {})
             return schedule.spec(bound.workflow.name, Raw(packed), bound.workflow.version)
         known = self._engine.runtime.workflows.values()
         if isinstance(workflow, str):

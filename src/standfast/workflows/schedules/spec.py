@@ -360,9 +360,6 @@ class ScheduleState(Struct, frozen=True, omit_defaults=True):
     paused: bool = False
 
 
-STATES: Final[Codec[ScheduleState]] = Codec(ScheduleState, what="the state of a schedule")
-
-
 class DueTicks(Struct, frozen=True):
     """What is to be done now.
 
@@ -399,13 +396,14 @@ def first_after(spec: ScheduleSpec, anchor: Instant, at: Instant) -> Instant:
 
 
 def fires_at(spec: ScheduleSpec, schedule_id: str, nominal: Instant) -> Instant:
-    """Return when a tick fires: its nominal time and its share of the jitter."""
-    return Instant(nominal + _jitter(schedule_id, nominal, spec.jitter))
+    """Return when a tick fires: its nominal time and its share of the jitter, at least 0 and less than all of it.
 
-
-def jitter_of(schedule_id: str, nominal: Instant, jitter: float) -> float:
-    """Return by how many seconds a tick fires later: at least 0, less than ``jitter``, the same for ever."""
-    return _jitter(schedule_id, nominal, jitter) / MICROSECONDS
+    That is the same for ever, and in whole numbers, so that every machine finds the same.
+    """
+    if not spec.jitter:
+        return nominal
+    digest = blake2b(f"{nominal}:{schedule_id}".encode(), digest_size=_HASH_BITS // 8).digest()
+    return Instant(nominal + (int.from_bytes(digest) * round(spec.jitter * MICROSECONDS) >> _HASH_BITS))
 
 
 def run_id_of(schedule_id: str, nominal: Instant) -> str:
@@ -415,14 +413,6 @@ def run_id_of(schedule_id: str, nominal: Instant) -> str:
     """
     moment = (_EPOCH + timedelta(microseconds=nominal)).replace(tzinfo=None)
     return f"{schedule_id}@{moment.isoformat()}Z"
-
-
-def _jitter(schedule_id: str, nominal: Instant, jitter: float) -> int:
-    """Return a share of the jitter in microseconds, in whole numbers, so that every machine finds the same."""
-    if not jitter:
-        return 0
-    digest = blake2b(f"{nominal}:{schedule_id}".encode(), digest_size=_HASH_BITS // 8).digest()
-    return int.from_bytes(digest) * round(jitter * MICROSECONDS) >> _HASH_BITS
 
 
 def _period(spec: ScheduleSpec) -> int:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 # --- discarding the runs of a schedule that wait for their turn, when it is paused or deleted ----------------------
 
-PAGE: Final = 200
-
 
 async def empty(runtime: Runtime, seen: ScheduleSnapshot) -> bool:
     """Discard the ticks that wait, and finish what that was for. Should this process die, another one does it again.

@@ -112,7 +112,7 @@ async def test_a_look_for_words_costs_what_was_said_and_not_how_many_wait(
     await arbiter.stop_messages.leave(f"{name}:s:5001", Stop(reason="of one that has gone"))
     asked = 0
 
-    def counted(ask: Any) -> Any:  # noqa: ANN401 -- either of two methods
+    def counted(ask: Any) -> Any:
         def count(*args: object, **options: object) -> object:
             nonlocal asked
             asked += 1

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from redis import exceptions
 
 from standfast import errors
 from standfast.stores.address import Address
-from standfast.stores.redis.connection import RedisConnection, read_options, translate
+from standfast.stores.redis.connection import RedisConnection, SentCall, read_options, translate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -216,3 +217,62 @@ async def test_what_is_published_is_heard_where_it_arrives_until_the_end() -> No
             await hearing
 
     assert heard == [b"2", b"3"]
+
+
+# --- calls that no task waits for -----------------------------------------------------------------------------------
+
+
+async def test_what_was_sent_calls_back_where_the_answer_arrives() -> None:
+    """In the order in which it was asked for, and each in its context; no turn of the loop lies between."""
+    sent, called, said = SentCall(asyncio.get_running_loop()), list[str](), ContextVar[str]("said")
+    for name in ("first", "second", "third"):
+        said.set(name)
+        sent.add_done_callback(lambda _: called.append(said.get()), context=copy_context())
+    sent.set_result(None)
+
+    assert called == ["first", "second", "third"]
+    assert sent.done()
+    assert sent.exception() is None
+
+
+async def test_a_task_that_is_interrupted_keeps_no_other_from_being_resumed() -> None:
+    """Those that come after it are called in the next turn of the loop."""
+    sent, called = SentCall(asyncio.get_running_loop()), list[str]()
+    sent.add_done_callback(_interrupt)
+    sent.add_done_callback(lambda _: called.append("resumed"))
+    with pytest.raises(KeyboardInterrupt):
+        sent.set_result(None)
+    await asyncio.sleep(0)
+
+    assert called == ["resumed"]
+
+
+def _interrupt(_: object) -> None:
+    raise KeyboardInterrupt
+
+
+async def test_an_answer_that_is_lost_is_told_when_its_connection_is_closed() -> None:
+    """Nothing is resumed on the way: the connection may still be in use by the one that gives it up."""
+    sent, called = SentCall(asyncio.get_running_loop()), list[Exception | None]()
+    sent.add_done_callback(lambda each: called.append(each.exception()))
+    lost = ConnectionResetError()
+    sent.set_exception(lost)
+    assert called == []
+    await asyncio.sleep(0)
+
+    assert called == [lost]
+
+
+async def test_a_call_is_waited_for_like_a_future() -> None:
+    """A store that is closed waits for what is under way, also for what is there by then."""
+    sent = SentCall(asyncio.get_running_loop())
+    future = cast("asyncio.Future[None]", sent)
+    waiting = asyncio.ensure_future(asyncio.wait([future]))
+    await asyncio.sleep(0)
+    sent.set_result(None)
+
+    assert await waiting == ({future}, set())
+    late: list[object] = []
+    sent.add_done_callback(late.append)
+    await asyncio.sleep(0)
+    assert late == [sent]

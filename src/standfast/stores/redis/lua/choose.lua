@@ -7,8 +7,17 @@
 -- p put, s put with a stamp, d delete, c compare; r there is a record, e there is none below the key;
 -- a append below the key, and A with a stamp, the field is the suffix;
 -- m move the first below the field to the key, the value is what inboxes begin with.
+-- The answer is one flat list, because for each table in it the server sets aside 16 kB. Of each choice: which alternative
+-- it was, from 0, the version, and in a list after its length the records that are present; then what was moved. Or -1
+-- and two such lists: what is there at the keys, and first below the prefixes.
 local handle, attempt_number, floor = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local NUMBER = 18
+
+local answers = { 0, now, version, generation }
+local function tell(list)
+  answers[#answers + 1] = #list
+  for index = 1, #list do answers[#answers + 1] = list[index] end
+end
 
 local attempt = redis.call('HGET', KEYS[5], handle)
 local counted = attempt and number(attempt, 1) or 0
@@ -142,7 +151,7 @@ local function find(position, alternatives)
 end
 
 -- What is there at all keys of a choice, and first below its prefixes.
-local function shown(position, alternatives)
+local function tell_shown(position, alternatives)
   local keys, below = {}, {}
   for _ = 1, alternatives do
     local changes, messages = tonumber(ARGV[position]), tonumber(ARGV[position + 1])
@@ -162,12 +171,22 @@ local function shown(position, alternatives)
     end
     position = position + 4 + 6 * changes + 2 * messages
   end
-  return { -1, keys, below }
+  answers[#answers + 1] = -1
+  tell(keys)
+  tell(below)
 end
 
 local drawn, is_begun
 local stamp = string.format('%016.0f', now)
 local published = {}
+
+local function tell_done(index, at_version, present, moved_from, moved_raw)
+  answers[#answers + 1] = index - 1
+  answers[#answers + 1] = at_version
+  tell(present)
+  answers[#answers + 1] = moved_from
+  answers[#answers + 1] = moved_raw
+end
 
 local function perform(position, index)
   local start, changes, messages = position + 4, tonumber(ARGV[position]), tonumber(ARGV[position + 1])
@@ -208,7 +227,7 @@ local function perform(position, index)
     published[#published + 1] = { ARGV[at], ARGV[at + 1] }
   end
   firsts = {}
-  return { index - 1, version, present, moved_from, moved_raw }
+  tell_done(index, version, present, moved_from, moved_raw)
 end
 
 local function looked(position, index)
@@ -219,7 +238,7 @@ local function looked(position, index)
       present[#present + 1] = get(ARGV[at + 1])
     end
   end
-  return { index - 1, 0, present, false, false }
+  tell_done(index, 0, present, false, false)
 end
 
 local function keep_changes()
@@ -248,14 +267,14 @@ local function keep_changes()
   keep(set, gone, added, removed, expiring, lasting)
 end
 
-local answers, noted = {}, {}
+local noted = {}
 for _, start in ipairs(starts) do
   local alternatives = tonumber(ARGV[start])
   local place, index, writes = find(start + 1, alternatives)
   if not place then
-    answers[#answers + 1] = shown(start + 1, alternatives)
+    tell_shown(start + 1, alternatives)
   elseif not writes then
-    answers[#answers + 1] = looked(place, index)
+    looked(place, index)
   else
     if mark == '' then
       if floor < 0 then
@@ -269,7 +288,7 @@ for _, start in ipairs(starts) do
     version = math.max(version + 1, now)
     drawn = string.format('%016.0f', version)
     is_begun = true
-    answers[#answers + 1] = perform(place, index)
+    perform(place, index)
   end
   noted[#noted + 1] = place and writes and drawn .. string.format('%016.0f', index) or string.rep('0', 32)
 end
@@ -283,4 +302,5 @@ if is_begun then
     redis.pcall('PUBLISH', message[1], message[2]) -- one that is not allowed undoes nothing
   end
 end
-return { 0, now, version, generation, answers }
+answers[3] = version
+return answers

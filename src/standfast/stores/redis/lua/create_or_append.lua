@@ -10,10 +10,10 @@ if present then
   call('SET', KEYS[1], new_head)
   call('HSET', KEYS[2], key, stamped)
   call('HSET', KEYS[4], ARGV[2], new_attempt .. '0000000000000002')
-  return { 0, now, drawn_version, tonumber(generation), 1, present }
+  return stamp .. drawn .. generation .. '1' .. present
 end
 call('ZADD', KEYS[3], 0, ARGV[5], 0, ARGV[7])
 call('SET', KEYS[1], new_head)
 call('HSET', KEYS[2], ARGV[5], stamped, ARGV[7], drawn .. NEVER .. ARGV[8])
 call('HSET', KEYS[4], ARGV[2], new_attempt .. '0000000000000001')
-return { 0, now, drawn_version, tonumber(generation), 0 }
+return stamp .. drawn .. generation .. '0'

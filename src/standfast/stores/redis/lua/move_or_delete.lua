@@ -12,7 +12,7 @@ if not first then
   call('HDEL', KEYS[2], key, ARGV[7])
   call('SET', KEYS[1], new_head)
   call('HSET', KEYS[4], ARGV[2], new_attempt .. '0000000000000002')
-  return { 0, now, drawn_version, tonumber(generation), 1 }
+  return stamp .. drawn .. generation .. '1'
 end
 local raw = call('HGET', KEYS[2], first)
 if not raw or sub(raw, 17, 32) ~= NEVER or #first <= #prefix + 18 then return { 6, now, version } end
@@ -27,4 +27,4 @@ local message = '\1' .. ARGV[11] .. (is_short and drawn or '0000000000000000')
   .. format('%016.0f%016.0f', #inbox, #key) .. inbox .. key .. (is_short and moved or '')
 redis.pcall('PUBLISH', ARGV[12] .. inbox, message) -- one that is not allowed undoes nothing
 redis.pcall('PUBLISH', ARGV[12] .. ARGV[10], message)
-return { 0, now, drawn_version, tonumber(generation), 0, first, raw }
+return stamp .. drawn .. generation .. '0' .. format('%016.0f', #first) .. first .. raw

@@ -1,6 +1,8 @@
 -- What the scripts begin with that make one choice of a mutex. They decide and write as "choose" does, without its loops
 -- and functions, which take the server most of the time. Where something is otherwise than it mostly is, they write
 -- nothing and answer 6: then "choose" is called. A namespace that was never written to, or is frozen, is such a case.
+-- What was done is answered as one text, because for a table the server sets aside 16 kB: time, version, generation,
+-- 16 digits each, which alternative it was, and what that says besides.
 -- KEYS: head, records, order, attempts. ARGV: seen, handle, number, acknowledged.
 local call, sub, format = redis.call, string.sub, string.format
 local NEVER, STANDSTILL = '9999999999999999', 60000000

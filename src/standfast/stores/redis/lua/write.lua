@@ -76,4 +76,4 @@ redis.call('HSET', KEYS[5], handle, string.format('%016.0f%016.0f%016.0f%016.0f'
 for position = first_message, #ARGV, 2 do
   redis.pcall('PUBLISH', ARGV[position], ARGV[position + 1]) -- a hint that is not allowed undoes nothing
 end
-return { 0, now, version, first, generation }
+return string.format('%016.0f%016.0f%016.0f%016.0f', now, version, generation, first) -- a text, as in "quick"
