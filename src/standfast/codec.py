@@ -23,6 +23,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast, final, overload
 
 import msgspec
@@ -160,7 +161,7 @@ class Codec(Generic[T]):
         try:
             restored = self._read(body)
         except DecodeError as error:
-            problem = error.problem.removeprefix(f"{self.what} cannot be read: ")
+            problem = _not_finite(value, "$") or error.problem.removeprefix(f"{self.what} cannot be read: ")
             raise EncodeError(f"{self.what} cannot be stored: {problem}") from None
         try:
             loss = restored != value and _loss(value, restored, "$")
@@ -217,9 +218,23 @@ class Codec(Generic[T]):
         try:
             body = self._encoder.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}") from None
+            place = "" if isinstance(error, RecursionError) else self._place(value)
+            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}{place}") from None
         self._check_size(len(_PREFIX) + len(body), EncodeError)
         return body
+
+    def _place(self, value: object) -> str:
+        """Say where in a value that is which cannot be written."""
+        path = "$"
+        while True:
+            for name, item, _ in _inner(value, value) or ():
+                try:
+                    self._encoder.encode(item)
+                except Exception:  # noqa: BLE001 -- it is the one, whatever its conversion raises
+                    value, path = item, path + name
+                    break
+            else:
+                return "" if path == "$" else f" - at `{path}`"
 
     def _read_strictly(self, body: bytes) -> T:
         value = self._read(body)
@@ -325,6 +340,14 @@ def _loss(value: object, restored: object, path: str) -> str | None:
     if type(value) is type(restored):
         return f"{path} is a {type(value).__name__} and would not come back equal"
     return f"{path} is a {type(value).__name__} and would come back as {type(restored).__name__}; declare a type for it"
+
+
+def _not_finite(value: object, path: str) -> str | None:
+    """Say where a number is that JSON has no form for; a decoder only sees that it became ``null``."""
+    if isinstance(value, float) and not isfinite(value):
+        return f"{path} is not a finite number"
+    inner = _inner(value, value) or ()
+    return next((found for name, item, _ in inner if (found := _not_finite(item, path + name))), None)
 
 
 def _inner(value: object, restored: object) -> Iterable[tuple[str, object, object]] | None:

@@ -1,4 +1,6 @@
-"""What type checkers see of a start: a wrong type, a missing and an extra argument, wherever arguments are given.
+"""What type checkers see of a start and of a step.
+
+A wrong type, a missing and an extra argument, wherever arguments are given.
 
 Each line of the program below that ends in ``# wrong`` must be an error for mypy and for pyright, both strict, and no
 other line may be one. So neither a check that is lost nor one that refuses what works goes unseen.
@@ -27,6 +29,33 @@ async def fulfil(ctx: sf.Context, order: str, priority: int = 1) -> int:
         await ctx.child(fulfil)  # wrong
         await ctx.child(fulfil, "x", prio=2)  # wrong
     return priority
+
+
+async def charge(order: str, amount: int = 1) -> float:
+    return 1.0
+
+
+@sf.step(retry=3)
+async def ship(order: str) -> int:
+    return 1
+
+
+@sf.workflow
+async def steps(ctx: sf.Context) -> None:
+    paid: float = await ctx.step(charge, "x", amount=2)
+    paid = await ctx.step("pay", charge, "x", 2)
+    number: int = await ctx.step(ship, "x")
+    number = await ctx.step("send", ship, "x")
+    number = await ctx.step("weigh", lambda: 5)
+    await ctx.step("registered", 5, "x")
+    await ctx.gather(ctx.step(charge, "x"), ctx.step("send", ship, "x"))
+    print(paid, number)
+    await ctx.step(charge, 1)  # wrong
+    await ctx.step("pay", charge, 1)  # wrong
+    await ctx.step("pay", charge)  # wrong
+    await ctx.step("pay", charge, "x", amuont=2)  # wrong
+    await ctx.step("send", ship, 1)  # wrong
+    await ctx.gather(ctx.step("pay", charge, 1))  # wrong
 
 
 @sf.workflow

@@ -577,6 +577,11 @@ class Activation:
         if (following := next(branches, None)) is not None:
             asyncio.get_running_loop().call_soon(self._take_off, chain((following,), branches))
 
+    def tell_swallowed(self) -> None:
+        """Tell that the run's code catches what takes it off."""
+        at = self.runtime.clock.wall()
+        self.runtime.emit(UnloadSwallowed(at=at, run=self.keys.id, workflow=self.workflow.name))
+
     async def run_code(self) -> tuple[str, Any]:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
         branch = Branch("")
@@ -619,8 +624,7 @@ class Activation:
                 return "unloaded", None
         if self.is_unloading:
             if not isinstance(how[1], asyncio.CancelledError):
-                told = UnloadSwallowed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
-                self.runtime.emit(told)
+                self.tell_swallowed()
             return "unloaded", None
         while self.replay.from_outside is not None:
             self.turns.pass_by()  # what came after its last operation
@@ -628,6 +632,16 @@ class Activation:
             self.differ(self.replay.left_over(), "the end of the run")
             return "unloaded", None
         return how
+
+
+async def refuse(activation: Activation, branch: Branch) -> NoReturn:
+    """Raise once more what takes a run's code off. Code that catches it in a loop gives way to everything else."""
+    branch.refused += 1
+    if branch.refused >= SWALLOWED:
+        if branch.refused == SWALLOWED:
+            activation.tell_swallowed()
+        await asyncio.sleep(SWALLOWED_PAUSE)
+    raise Unload
 
 
 def note_lost(activation: Activation, conflict: Conflict) -> bool:
@@ -675,6 +689,8 @@ MOST_IN_A_TURN: Final = 32
 """How many branches of one run begin an operation in one turn of the event loop."""
 
 A_SLICE: Final = 128
+SWALLOWED: Final = 1_000  # code that catches this often is taken to do so for ever
+SWALLOWED_PAUSE: Final = 1.0  # seconds
 """How many branches of one run are started, or told something, in one turn of the event loop."""
 
 
@@ -764,7 +780,7 @@ class Turns:
             await activation.pace.turn()
         while True:
             if activation.is_unloading:
-                raise Unload
+                await refuse(activation, branch)
             if activation.ending and not activation.replay.is_over:
                 await asyncio.sleep(0)  # what the event before led to comes before this one, as it did when it was made
                 continue
@@ -778,7 +794,7 @@ class Turns:
                 return found
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
-                    raise Unload
+                    await refuse(activation, branch)
                 if not has_waited and not activation.pace.is_free():
                     await activation.pace.turn()
                     has_waited = True

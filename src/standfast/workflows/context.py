@@ -64,6 +64,10 @@ R = TypeVar("R")
 _MISSING: Any = object()
 
 
+class ArgumentsDoNotFitTheStep:
+    """What a type checker finds when a step with an id is given arguments that it does not take: never returned."""
+
+
 @final
 class Context:
     """What a workflow gets as its first argument. Every effect goes through it, and is recorded."""
@@ -157,8 +161,19 @@ class Context:
     @overload
     async def step(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
+    def step(
+        self,
+        step: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever does not fit
+        **kwargs: Any,  # noqa: ANN401 -- likewise
+    ) -> ArgumentsDoNotFitTheStep: ...
+    @overload
     async def step(self, step: str, /, *args: Any, **kwargs: Any) -> Any: ...  # noqa: ANN401 -- a registered step may take and return anything
-    async def step(self, step: Any, /, *args: Any, **kwargs: Any) -> Any:
+    async def step(  # type: ignore[misc]  # pyright: ignore[reportInconsistentOverload] -- never what does not fit
+        self, step: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run a function once and record what came of it; when the run is replayed, return the record.
 
         ``ctx.step(charge, order)`` has the id ``charge``, the second one ``charge#2``. With an id in front,
@@ -172,8 +187,8 @@ class Context:
         """
         branch = self._branch("ctx.step")
         if isinstance(step, str):
-            if args and callable(args[0]):
-                found, args = as_step(args[0]), args[1:]
+            if args and (callable(args[0]) or asyncio.iscoroutine(args[0])):
+                found, args = as_step(args[0]), args[1:]  # pyright: ignore[reportArgumentType] -- it refuses coroutines
                 return await self._execute(branch, found, branch.explicit_id(step), args, kwargs)
             step = self._registered(step)
         found = as_step(step)

@@ -285,11 +285,26 @@ def as_step(function: Callable[..., Any] | Step[..., Any]) -> Step[..., Any]:
     try:
         return _plain_step(function)
     except TypeError:  # not hashable
+        if not callable(function):
+            raise _not_a_step(function) from None
         return Step(function, step_name_of(function), StepOptions())
+
+
+def _not_a_step(given: object) -> UsageError:
+    if inspect.iscoroutine(given):
+        name = given.__name__
+        given.close()  # it never ran, and nothing warns of that
+        return UsageError(
+            "ctx.step", f"was given the coroutine of a call that has begun: {name}(...)", f"write ctx.step({name}, ...)"
+        )
+    kind = type(given).__name__
+    return UsageError("ctx.step", f"was given a {kind}, which cannot be called", "write ctx.step(function, arguments)")
 
 
 @functools.lru_cache(maxsize=1_000)
 def _plain_step(function: Callable[..., Any]) -> Step[..., Any]:
+    if not callable(function):
+        raise _not_a_step(function)
     return Step(function, step_name_of(function), StepOptions())
 
 

@@ -138,6 +138,7 @@ class Branch:
         is_told: It was told that the run is cancelled, and cleans up.
         lost_in: The paths of the groups in which it was told that another branch has ended first.
         lost: That a lock is gone which it relies on; raised at its next operation.
+        refused: How often it was told that the run is taken off, and asked for something all the same.
     """
 
     __slots__ = (
@@ -152,6 +153,7 @@ class Branch:
         "lost",
         "lost_in",
         "path",
+        "refused",
         "step",
         "task",
         "wait",
@@ -159,6 +161,7 @@ class Branch:
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
+        self.refused = 0
         self.task: asyncio.Task[Any] | None = None
         self.children = 0
         self.wait: Wait | None = None

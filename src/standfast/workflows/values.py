@@ -346,6 +346,9 @@ _steady: Final = msgspec.json.Encoder(enc_hook=to_steady_data, order="determinis
 # --- types ----------------------------------------------------------------------------------------------------------
 
 
+_IN_A_MODEL: Final = "; put a union with pydantic models into a model of its own: class Either(RootModel[A | B])"
+
+
 def _codec_for(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a type may be no class
     try:
         return _cached_codec(annotation, what)
@@ -358,7 +361,8 @@ def _new_codec(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a t
         codec: Codec[Any] = Codec(annotation, what=what, inner=True, hooks=HOOKS)
         strangers = {kind.__qualname__ for kind in _custom(msgspec.inspect.type_info(annotation), set())}
     except (TypeError, ValueError, NameError) as error:
-        raise DeclarationError(what, f"cannot be stored: {error}") from None
+        fix = _IN_A_MODEL if "custom type" in str(error) else ""  # the only custom types are models
+        raise DeclarationError(what, f"cannot be stored: {error}{fix}") from None
     if strangers:
         names = ", ".join(sorted(strangers))
         raise DeclarationError(

@@ -185,6 +185,35 @@ async def test_calling_a_step_is_refused() -> None:
     assert "ctx.step(charge" in str(error)
 
 
+async def test_a_step_that_was_called_is_refused() -> None:
+    """What ``ctx.step`` gets is the function and its arguments, with an id in front or without."""
+
+    async def bare(ctx: Ctx) -> None:
+        called: Any = a()
+        await ctx.step(called)
+
+    async def named(ctx: Ctx) -> None:
+        called: Any = a()
+        await ctx.step("first", called)
+
+    for code in (bare, named):
+        assert isinstance(error := await raised_by(code), UsageError)
+        assert "write ctx.step(a, ...)" in str(error)
+
+
+async def test_what_cannot_be_called_is_no_step() -> None:
+    """The message says what it was, and not where it failed in a thread."""
+    things: list[Any] = [[], 5]
+
+    async def code(ctx: Ctx) -> None:
+        with pytest.raises(UsageError, match="was given a list"):
+            await ctx.step(things[0])
+        await ctx.step(things[1])
+
+    assert isinstance(error := await raised_by(code), UsageError)
+    assert "was given a int, which cannot be called" in str(error)
+
+
 async def test_a_step_may_call_another_step() -> None:
     """Inside a step it is a function like any other."""
 
@@ -399,6 +428,35 @@ async def test_catching_what_unloads_the_run_is_told() -> None:
         info = await run.info()
 
     assert info.status == "suspended"
+
+
+@pytest.mark.parametrize("way", ["wait", "step", "gather"])
+async def test_a_loop_that_catches_everything_holds_up_no_other_run(way: str) -> None:
+    """Its run is told of and left to itself; the event loop, other runs and the engine's end go on."""
+    news, is_over = News(), False
+
+    async def code(ctx: Ctx) -> None:
+        while not is_over:
+            with contextlib.suppress(BaseException):
+                await ctx.wait_signal("go")
+            with contextlib.suppress(BaseException):
+                if way == "step":
+                    await ctx.step(a)
+                elif way == "gather":
+                    await ctx.gather(ctx.step(a), ctx.step(b))
+
+    async def other(ctx: Ctx) -> str:
+        return await ctx.step(a)
+
+    limits = sf.admin.WorkerLimits(linger=0)
+    stubborn, healthy = sf.workflow(code), sf.workflow(other)
+    async with sf.Engine("memory://", workflows=[stubborn, healthy], worker=limits, hooks=[news]) as engine:
+        await engine.start(stubborn)
+        await news.until(lambda events: any(isinstance(event, UnloadSwallowed) for event in events))
+        result = await (await engine.start(healthy)).result(timeout=10)
+        is_over = True
+
+    assert result == "a None"
 
 
 # --- harmless -----------------------------------------------------------------------------------------------------

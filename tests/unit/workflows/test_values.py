@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Raw, Struct
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field
 
 from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
 from standfast.errors import DeclarationError, DecodeError, EncodeError
@@ -203,7 +203,7 @@ def test_a_strict_model_with_an_alias_and_a_computed_field_comes_back() -> None:
         (Any, b"hunter2", "$ is a bytes"),
         (Any, APPLE, "$ is a Item and would come back as dict"),
         (Any, math.nan, "not a finite number"),
-        (float, -math.inf, "float"),
+        (float, -math.inf, "$ is not a finite number"),
         (str, "\ud800", "surrogate"),
         (int, "hunter2", "Expected `int`, got `str`"),
         (float, 2**53 + 1, "$ is a int"),
@@ -213,6 +213,8 @@ def test_a_strict_model_with_an_alias_and_a_computed_field_comes_back() -> None:
         (Any, "x" * MAX_BYTES, "bytes, at most"),
         (Line, Unequal(1), "missing required field"),
         (Any, object(), "type object cannot be stored"),
+        (Any, {"a": {"b": [1, object()]}}, "or plain data - at `$.a.b[1]`"),
+        (list[float], [1.0, math.nan], "$[1] is not a finite number"),
         (Basket, {"items": 5}, "Basket does not take it: items (list_type)"),
         (Item, Item.model_construct(sku="hunter2", price=math.inf, at=date.min), "Item"),
     ],
@@ -271,6 +273,24 @@ def test_a_type_that_cannot_be_stored_is_refused_when_it_is_declared(annotation:
     """Before any step has run for nothing."""
     with pytest.raises(DeclarationError, match=r"the result of 'f'.*cannot be stored"):
         Typed(annotation, "the result of 'f'")
+
+
+def test_a_union_of_models_says_where_to_put_it() -> None:
+    """It has no tag that tells the models apart, but a model that holds the union reads it."""
+
+    class Cat(BaseModel):
+        lives: int
+
+    class Dog(BaseModel):
+        tricks: list[str]
+
+    class Pet(RootModel[Cat | Dog]):
+        pass
+
+    with pytest.raises(DeclarationError, match=r"class Either\(RootModel\[A \| B\]\)"):
+        Typed[object](list[Cat | Dog], "the pets")
+
+    assert Typed(Pet, "the pet").unpack(Typed(Pet, "the pet").pack(pet := Pet(Dog(tricks=["roll"])))) == pet
 
 
 def test_functions_that_take_the_same_share_what_reads_it() -> None:
