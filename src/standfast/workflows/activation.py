@@ -26,7 +26,7 @@ from standfast.errors import (
 from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from standfast.exits import as_failure, is_from_signal
 from standfast.trace_context import RunTrace
-from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run
+from standfast.workflows.control import CANCELLED, RunCancelled, Unload, cancel_of, data_of, is_of_run, unload_again
 from standfast.workflows.definition import CURRENT_STEP, INSIDE
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import Inbox, InboxPoll
@@ -284,10 +284,7 @@ class Activation:
             self.runtime.dirty.add(self)
 
     async def flush(
-        self,
-        branch: Branch | None = None,
-        operation_id: str = "",
-        first: Awaitable[Conflict | None] | None = None,
+        self, branch: Branch | None = None, operation_id: str = "", first: Awaitable[Conflict | None] | None = None
     ) -> None:
         """Make everything durable that was noted so far. Returns at once if there is nothing.
 
@@ -634,16 +631,6 @@ class Activation:
         return how
 
 
-async def refuse(activation: Activation, branch: Branch) -> NoReturn:
-    """Raise once more what takes a run's code off. Code that catches it in a loop gives way to everything else."""
-    branch.refused += 1
-    if branch.refused >= SWALLOWED:
-        if branch.refused == SWALLOWED:
-            activation.tell_swallowed()
-        await asyncio.sleep(SWALLOWED_PAUSE)
-    raise Unload
-
-
 def note_lost(activation: Activation, conflict: Conflict) -> bool:
     """Tell the branches whose locks were in the way of a commit; return True if there is one."""
     holds = {} if activation.journal is None else activation.journal.holds
@@ -689,8 +676,6 @@ MOST_IN_A_TURN: Final = 32
 """How many branches of one run begin an operation in one turn of the event loop."""
 
 A_SLICE: Final = 128
-SWALLOWED: Final = 1_000  # code that catches this often is taken to do so for ever
-SWALLOWED_PAUSE: Final = 1.0  # seconds
 """How many branches of one run are started, or told something, in one turn of the event loop."""
 
 
@@ -780,7 +765,7 @@ class Turns:
             await activation.pace.turn()
         while True:
             if activation.is_unloading:
-                await refuse(activation, branch)
+                await unload_again(branch, activation.tell_swallowed)
             if activation.ending and not activation.replay.is_over:
                 await asyncio.sleep(0)  # what the event before led to comes before this one, as it did when it was made
                 continue
@@ -794,7 +779,7 @@ class Turns:
                 return found
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
-                    await refuse(activation, branch)
+                    await unload_again(branch, activation.tell_swallowed)
                 if not has_waited and not activation.pace.is_free():
                     await activation.pace.turn()
                     has_waited = True

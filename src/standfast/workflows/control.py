@@ -12,8 +12,11 @@ from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
 from standfast.workflows.failures import add_trace, restore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from standfast.workflows.failures import Failure, KnownErrors
     from standfast.workflows.records import HistoryEvent
+    from standfast.workflows.replay import Branch
 
 
 # --- going on as a new run, with a short history -------------------------------------------------------------------
@@ -43,6 +46,22 @@ class Unload(BaseException):
     Let it pass. Nothing that the context does after it is recorded, and nothing is released: code that catches it only
     delays it, and that is reported.
     """
+
+
+SWALLOWED: Final = 1_000
+"""Code that has caught that many is taken to do so for ever."""
+
+SWALLOWED_PAUSE: Final = 1.0
+
+
+async def unload_again(branch: Branch, tell: Callable[[], None]) -> NoReturn:
+    """Raise :class:`Unload` once more. Code that catches it in a loop is told of, and gives way to everything else."""
+    branch.refused += 1
+    if branch.refused >= SWALLOWED:
+        if branch.refused == SWALLOWED:
+            tell()
+        await asyncio.sleep(SWALLOWED_PAUSE)
+    raise Unload
 
 
 class RunCancelled(asyncio.CancelledError):

@@ -13,8 +13,8 @@ import msgspec
 
 from standfast.errors import DeclarationError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.exits import as_failure, is_from_signal
-from standfast.workflows.activation import A_SLICE, MOST_IN_A_TURN, refuse
-from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
+from standfast.workflows.activation import A_SLICE, MOST_IN_A_TURN
+from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of, unload_again
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.inbox import ending_in
 from standfast.workflows.messages import cancel
@@ -281,7 +281,7 @@ class Group:
             activation.ending -= self._all_ended.done() and not self._all_ended.cancelled()
             self.on_end = _nothing  # which is a method of this group, and would keep it until garbage is collected
         if activation.is_unloading or any(member.is_unloaded for member in self.members):
-            await refuse(activation, parent)
+            await unload_again(parent, activation.tell_swallowed)
         self._hand_up()
 
     def _begin(self, most: int) -> None:

@@ -167,6 +167,9 @@ async def commit_with_journal(
         if journal.is_heavy(min(MOST_ALONG, activation.runtime.space.at_most(100) // 4)):
             await activation.flush()
         taken = await journal.begin()
+        if not leaving and branch.lost is not None:  # found by another commit, so that no guard of this one would
+            journal.end(taken, None, {})
+            raise_lost(activation, branch, operation)
         sent = JournalCommit(journal, activation.keys, taken, line)
         try:
             return await send(sent)
@@ -226,6 +229,7 @@ class Recording(Struct, eq=False):
     """
 
     _activation: Activation
+    _branch: Branch
     _step: Step[..., Any]
     _id: str
     _digest: str
@@ -293,6 +297,9 @@ class Recording(Struct, eq=False):
         if self.is_over:
             journal.end(taken, None, {})
             raise self._problem("it has ended")
+        if self._branch.lost is not None:  # another commit found that out, and no guard of this one would
+            journal.end(taken, None, {})
+            raise self._problem("a lock is lost that it holds; roll back")
         self._taken, self._commit = taken, JournalCommit(journal, activation.keys, taken, ())
         event = self._noted = HistoryEvent(
             "transaction", self._id, activation.runtime.now(), msgspec.Raw(packed), digest=self._digest
@@ -570,7 +577,7 @@ class StepExecution(Struct, eq=False):
         key = activation.effect_key(self._id)
         fence = 0 if activation.claim is None else activation.claim.fence
         current = CurrentStep(activation.keys.id, self._id, self._attempt, key, fence)
-        recording = Recording(activation, step, self._id, self._digest)
+        recording = Recording(activation, branch, step, self._id, self._digest)
         tokens = CURRENT_STEP.set(current), RECORDING.set(recording)
         if activation.runtime.on_attempt is not None:
             activation.runtime.on_attempt(current)

@@ -137,15 +137,15 @@ def write_alone(  # noqa: C901, PLR0912 -- one pass over the changes, without a 
     deletes: dict[RecordKey, tuple[RecordKey]] = {}
     for change in changes:
         key = change.key
-        kind: type[object] = type(change)
-        if kind is Put or kind is Stamped:
+        is_put = type(change) is Put
+        if is_put or type(change) is Stamped:
             versions[key] = version
-            value = change.value if kind is Put else stamped(at, change.value)
+            value = change.value if is_put else stamped(at, change.value)
             if change.expected:
                 replaces.append((version, change.expires_at, value, key))
             else:
                 inserts.append((key, version, change.expires_at, value))
-        elif kind is Delete:
+        elif type(change) is Delete:
             deletes[key] = (key,)
     if len(inserts) >= _ROWS:
         insert(connection, inserts)
