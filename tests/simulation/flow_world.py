@@ -34,7 +34,7 @@ PATIENCE: Final = 120.0
 
 KEPT: Final = {
     *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
-    *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
+    *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox", "outlived"),
     *("stop", "superseded", "turned-out", "past", "indexed", "runs", "tagged", "begun", "begun-tagged", "requests"),
 }
 """What stays in the store after all have ended."""

@@ -120,9 +120,9 @@ class RequestAdmission:
             ForbiddenError: The session is another user's.
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
-            TooManyRequestsError: More come than the action takes.
             TooManyBytesError: As much of its tenant is kept as may be, and it would be written down or has a session.
-            TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
+            TooManyRequestsError: More come than the action takes; or as many run as may, and it does not wait; or its
+                tenant has as many as it may.
             TooManyQuarantinedError: It is durable, and too many of its tenant's ended their servers.
         """
         server, arrival = self.server, task.arrival

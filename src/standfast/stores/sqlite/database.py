@@ -464,7 +464,7 @@ class Database:
     def apply(self, batch: RiderBatch, *, patience: float = 0.0) -> Applied:
         """Apply a batch in one durable transaction, waiting up to ``patience`` for programs that take no turns."""
         self._file.check()
-        handle, _, digits = batch.attempt.rpartition(".")
+        handle, number = _split(batch.attempt)
         try:
             self._begin(patience)
             try:
@@ -478,7 +478,7 @@ class Database:
                     self._write(folded)
                 has_written = bool(folded.writes) or type(folded.outcomes[0]) is Worked
                 if has_written:
-                    self._count_up(handle, int(digits), batch.attempt, folded)
+                    self._count_up(handle, number, batch.attempt, folded)
             except BaseException:
                 self._roll_back()
                 raise
@@ -486,7 +486,7 @@ class Database:
             raise translate(error, self._file.path) from error
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
         if has_written:
-            self._applied = (handle, int(digits), applied)
+            self._applied = (handle, number, applied)
             self._commit(batch.attempt)
         else:
             self._roll_back()
