@@ -47,7 +47,7 @@ REVEALING: Final[dict[str, tuple[int, ...]]] = {
     "locks do not guard": (1617, 767),
     "locks of other branches are lost": (8, 334),
     "lowering permits evicts": (55,),
-    "no fence": (16,),
+    "no fence": (2,),
     "no look without a hint": (16,),
     "nobody looks after lines": (34, 237),
     "one that asks again stays with its old presence": (110,),

@@ -29,7 +29,7 @@ from standfast.workflows.steps import JournalCommit
 from tests.simulation.mutant_hunt import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Coroutine, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from standfast.locks.line import Entry, Holder
@@ -55,6 +55,11 @@ async def flush_unfenced(journal: Journal) -> Conflict | None:
     finally:
         journal.end(taken, 0 if isinstance(answer, Commit) else None, {})
     return answer if isinstance(answer, Conflict) else None
+
+
+def flush_unfenced_at_once(journal: Journal) -> Coroutine[Any, Any, Conflict | None] | None:
+    """Write a step's record in the same way."""
+    return flush_unfenced(journal) if journal.has_work else None
 
 
 def always(_runtime: Runtime, _presence: str | None = None) -> bool:
@@ -199,7 +204,11 @@ def tells_nobody(known: dict[str, Any], request: Request, answer: Answer) -> Non
 told: Final = readying._note_answer
 
 OPERATED_MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_events", flush_unfenced)),
+    "no fence": (
+        (Journal, "guards", no_fence),
+        (Journal, "_flush_events", flush_unfenced),
+        (Journal, "flush_at_once", flush_unfenced_at_once),
+    ),
     "an empty part of a history": ((JournalCommit, "written", even_if_empty),),
     "locks of other branches are lost": ((Journal, "_look_at_holds", at_all_that_come),),
     "waits for a purged child": (
