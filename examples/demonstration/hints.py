@@ -47,9 +47,8 @@ async def play_hints(space: Space, url: str, screen: Screen, report: Report, pac
             await enter_phase(space, "ring")
             end_at = time.monotonic() + LONGEST
             while len(latencies) < times and time.monotonic() < end_at and await watch.wait(timeout=5) is not None:
-                heard_at = time.monotonic_ns()
-                record = (await space.read(key)).get(key)
-                latencies.append((heard_at - int(record.value)) / 1e6 if record else 0.0)
+                record = (await space.read(key)).get(key)  # by now perhaps a newer one, so the clock is read after it
+                latencies.append((time.monotonic_ns() - int(record.value)) / 1e6 if record else 0.0)
                 screen.draw(picture(latencies, times, screen))
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
