@@ -38,6 +38,9 @@ SUPERSEDING: Final = ("restart", "latest")
 UNFINISHED_FOR: Final = 31 * 86_400.0
 """Seconds for which a durable request counts as unfinished, should its end not be written down."""
 
+CANCEL_FOR: Final = 86_400.0
+"""Seconds for which another server may find that it is to stop a request; one that has died never looks."""
+
 NOTHING: Final = b"1:{}"
 """The value of a record that says something by being there."""
 

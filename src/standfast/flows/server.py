@@ -17,7 +17,16 @@ from standfast.events import RequestDecided, RequestEnded
 from standfast.flows.arbiter.entries import WatchedProcesses
 from standfast.flows.concurrency_limits import ConcurrencyLimits
 from standfast.flows.inline import EndedRequest, InlineRequest
-from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, SUPERSEDING, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.records import (
+    CANCEL_FOR,
+    CANCELS,
+    KEPT,
+    SESSION_KEPT,
+    SUPERSEDING,
+    CancelRecord,
+    RequestKeys,
+    tenant_in,
+)
 from standfast.flows.request import RequestExplanation, label_of
 from standfast.flows.request_list import UnseenEnds, index_existing, settle_interrupted
 from standfast.flows.tenants import Owners, TenantLimits, Tenants
@@ -402,7 +411,7 @@ class RequestServer:
 
     async def stop_elsewhere(self, keys: RequestKeys, server: str, why: CancelRecord) -> None:
         """Ask the server that runs a request to stop it."""
-        put = Put(keys.cancel, CANCELS.encode(why))
+        put = Put(keys.cancel, CANCELS.encode(why), expires_at=later(self.now(), CANCEL_FOR))
         answer = await self.space.commit(put, wake=(Wake(self._mailbox(server), keys.cancel),))
         assert isinstance(answer, Conflict) or answer.versions  # noqa: S101 -- a conflict: it was asked before
 

@@ -1,4 +1,4 @@
-"""What is kept in mind of requests that have ended here."""
+"""What is kept in mind of requests that have ended here, and what other servers are asked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+import standfast as sf
 from standfast.clock import Instant, later
 from standfast.flows import server as remembering
 from standfast.flows.inline import EndedRequest
-from standfast.flows.records import KEPT
+from standfast.flows.records import CANCEL_FOR, KEPT, CancelRecord, RequestKeys
 from standfast.flows.request import NOBODY
 from standfast.flows.server import LIGHT, EndedRequests
 
@@ -67,3 +68,15 @@ def test_all_are_forgotten_after_an_hour() -> None:
     kept.add(cast("InlineRequest", Ended("d", at=3)))
     kept.forget(later(Instant(2), KEPT))
     assert known(kept, "abcd") == "bd"
+
+
+async def test_what_a_dead_server_is_asked_goes_by_itself() -> None:
+    """Nobody else takes it away, since only the server that runs a request reads it."""
+    async with sf.Dispatcher("memory://", [sf.Flow("free")]) as dispatcher:
+        server = dispatcher._serving()
+        keys = RequestKeys(server.space, "default", "r")
+        await server.stop_elsewhere(keys, "a server that has died", CancelRecord("it takes too long"))
+        asked = (await server.space.read(keys.cancel)).get(keys.cancel)
+        assert asked is not None
+        assert asked.expires_at is not None
+        assert asked.expires_at <= later(server.now(), CANCEL_FOR)
