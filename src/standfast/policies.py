@@ -284,16 +284,17 @@ class Queue(PolicyValue):
         max_waiting: How many may wait for one key. The next is refused with
             :class:`~standfast.errors.QueueFullError` (429), which says when to try again.
         timeout: How long one waits for its turn. After that it has left the line, never ran, and ends with
-            :class:`~standfast.errors.QueueTimeoutError` (503). None: as long as it takes.
+            :class:`~standfast.errors.QueueTimeoutError` (503). None: as long as it takes. By default one whose caller
+            waits has 30 seconds, and one that was acknowledged before it ran waits as long as it takes.
     """
 
     __slots__ = ("key", "max_waiting", "timeout")
     name = "queue"
 
-    def __init__(self, *, key: Key = "session", max_waiting: int = 100, timeout: Duration | None = "30s") -> None:
+    def __init__(self, *, key: Key = "session", max_waiting: int = 100, timeout: Duration | None = DEFAULT) -> None:
         self.key: Final = checked_key("Queue", key)
         self.max_waiting: Final = checked_count("Queue", "max_waiting", max_waiting, MOST_WAITING)
-        self.timeout: Final = None if timeout is None else length("Queue", "timeout", timeout)
+        self.timeout: Final = timeout if timeout is None or timeout == DEFAULT else length("Queue", "timeout", timeout)
 
 
 @final

@@ -51,7 +51,7 @@ def test_a_policy_does_not_change() -> None:
 
 def test_a_policy_shows_its_options() -> None:
     """In a debugger it can be seen what was declared."""
-    assert repr(sf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout=30.0)"
+    assert repr(sf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout='default')"
 
 
 @pytest.mark.parametrize("name", ["allow", "queue", "reject", "restart", "join", "latest"])

@@ -22,7 +22,6 @@ from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from standfast.clock import monotonic
 from standfast.errors import (
-    ArbiterUnavailableError,
     AuthenticationError,
     EngineNotOpenError,
     FlowError,
@@ -116,7 +115,8 @@ class ToolCalls:
                 return _result(await following)
             packed = await unless_closing(following, self._closing)
             if packed is None:
-                raise ArbiterUnavailableError(f"this server is closing; the request {handle.id!r} goes on")
+                said = f"this server is closing; the request {handle.id!r} was taken on and goes on: do not call again"
+                raise MCPError(BUSY, said, {"requestId": handle.id})
             return _result(packed)
         except InvalidInputError as problem:
             return _failed(str(problem))
@@ -295,6 +295,7 @@ class ToolEndpoint:
         has_sessions: bool = True,
     ) -> None:
         self._server: Final = tool_server(name, toolbox, dispatching, _who, stops)
+        self._stops: Final = stops
         self._toolbox, self._limits, self._has_sessions = toolbox, limits, has_sessions
         self._open: Final = Shares(limits.requests, "requests for tools")
         streams = Shares(limits.streams, "streams")
@@ -321,8 +322,11 @@ class ToolEndpoint:
             if scope["method"] == "POST":  # the library would wait for the body for as long as it takes
                 most = min(self._limits.body, LARGE)
                 receive = _again(await read_body(headers, receive, most, self._limits.body_time), receive)
+            elif scope["method"] == "GET":  # a stream, which the library leaves open for as long as the client does
+                receive = _until(self._stops, receive)
             try:
                 await manager.handle_request({**scope, "user": _as_user(scope[PRINCIPAL])}, receive, exchange)
+                await exchange.finish()
             except Exception:
                 if not exchange.is_slow:
                     raise
@@ -381,6 +385,7 @@ class Exchange:
     def __init__(self, send: Send, patience: float, on_session: Callable[[str], None]) -> None:
         self._send, self._patience, self._on_session = send, patience, on_session
         self.status, self.is_slow = 0, False
+        self._is_open = False
 
     async def __call__(self, message: Message) -> None:
         """Send one more piece.
@@ -395,12 +400,18 @@ class Exchange:
                 self._on_session(given.decode())
             if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
                 message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
+        self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
         try:
             async with asyncio.timeout(self._patience):
                 await self._send(message)
         except TimeoutError:
             self.is_slow = True
             raise
+
+    async def finish(self) -> None:
+        """End an answer that was begun and not ended: the library leaves a stream when its client is gone."""
+        if self._is_open:
+            await self({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -411,6 +422,19 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return whole.pop() if whole else await receive()
 
     return next_message
+
+
+def _until(stops: asyncio.Event, receive: Receive) -> Receive:
+    """Return a ``receive`` for which the client is gone when the application is about to close."""
+
+    async def next_message() -> Message:
+        return await unless_closing(_received(receive), stops) or {"type": "http.disconnect"}
+
+    return next_message
+
+
+async def _received(receive: Receive) -> Message:
+    return await receive()
 
 
 async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, principal: Principal) -> None:

@@ -127,6 +127,23 @@ async def test_every_call_of_a_tool_with_progress_is_answered(servers: Servers, 
     assert answers == [({"result": 100}, list(range(1, 101)))] * 10
 
 
+async def test_the_open_stream_of_a_tool_session_holds_up_no_stop(servers: Servers) -> None:
+    """Clients keep one open for as long as they live: it ends at once, as a stream ends."""
+    one, address = servers.start("--grace", "50s", app=f"{APP}_with_tools")
+    headers = {**SHOWN, "Accept": "application/json, text/event-stream"}
+    who = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=SOON) as http, asyncio.timeout(SOON / 2):
+        opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}
+        opened = await http.post("/mcp", json=opening)
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        async with http.stream("GET", "/mcp", headers=session) as stream:
+            assert stream.status_code == 200
+            one.send(signal.SIGTERM)
+            await stream.aread()
+        status, said = await asyncio.to_thread(one.end)
+    assert (status, "Traceback" in said) == (0, False)
+
+
 async def test_a_chat_over_a_socket_that_reads_slowly_hears_all(servers: Servers) -> None:
     """Every word of the answer, and its end."""
     _, address = servers.start(app=APP)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -21,7 +21,7 @@ from standfast.clock import Instant
 from standfast.errors import ArbiterUnavailableError, StoreError
 from standfast.flows.request import label_of
 from standfast.locks.entry import ExtraChanges
-from standfast.policies import Join, Latest, Queue, Reject, Restart
+from standfast.policies import DEFAULT, Join, Latest, Queue, Reject, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -357,13 +357,21 @@ def _queued_as_long_as_it_takes(_policy: Allow | Debounce | Batch) -> QueueRules
 
 
 @lru_cache(maxsize=1_000)
-def queue_rules_of(policy: Policy) -> QueueRules:
+def queue_rules_of(policy: Policy, *, attended: bool = True) -> QueueRules:
     """Return how a request with this policy behaves in its line.
 
-    Runs of the collecting policies (debounce, batch) stand in line like those of a queue, as long as it takes.
+    Runs of the collecting policies (debounce, batch) stand in line like those of a queue, as long as it takes. So does
+    one that was acknowledged and that no caller waits for, unless the action says how long: it was promised to run.
     """
+    rules = _called_rules_of(policy)
+    is_declared = isinstance(policy, Queue) and policy.timeout != DEFAULT
+    return rules if attended or is_declared else structs.replace(rules, budget=None)
+
+
+def _called_rules_of(policy: Policy) -> QueueRules:
     if isinstance(policy, Queue):
-        return QueueRules(budget=policy.timeout, most_waiting=policy.max_waiting)
+        declared = PATIENCE if policy.timeout == DEFAULT else cast("float | None", policy.timeout)
+        return QueueRules(budget=declared, most_waiting=policy.max_waiting)
     if isinstance(policy, Reject):
         return QueueRules(waits=False)
     if isinstance(policy, Restart):

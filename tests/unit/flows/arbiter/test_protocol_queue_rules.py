@@ -24,3 +24,19 @@ from standfast.policies import Batch, Debounce, Join, Latest, Policy, Queue, Rej
 def test_a_policy_has_its_rules(policy: Policy, rules: QueueRules) -> None:
     """A pure function of the policy."""
     assert queue_rules_of(policy) == rules
+
+
+@pytest.mark.parametrize(
+    ("policy", "budget"),
+    [
+        (Queue(), None),
+        (Queue(timeout="2s"), 2.0),
+        (Restart(), None),
+        (Join(), None),
+        (Latest(), None),
+        (Debounce("1s"), None),
+    ],
+)
+def test_what_was_acknowledged_waits_as_long_as_it_takes(policy: Policy, budget: float | None) -> None:
+    """Only a time that is declared ends the waiting of a request that no caller waits for."""
+    assert queue_rules_of(policy, attended=False).budget == budget
