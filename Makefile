@@ -142,6 +142,7 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade pyproject.toml --all-extras --constraint requirements/test.txt --output-file requirements/extras.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
+	@$(COMPILE) --upgrade requirements/peers.in --output-file requirements/peers.txt
 	@$(COMPILE) --upgrade --no-deps requirements/services.in --output-file requirements/services.txt
 
 .PHONY: dist
