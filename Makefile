@@ -114,7 +114,7 @@ bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local pic
 	@$(DEV)/bin/python -m benchmarks $(SUBJECT)
 
 .PHONY: house
-house: $(DEV)/.ready ## print how easily the way in the package is found, beside the goals; ARGS=--files lists the walks
+house: $(DEV)/.ready ## print how easily the way in the package is found, beside the goals; ARGS=--files lists the walks, ARGS=--helpers what is used once
 	@$(DEV)/bin/python tools/house.py $(ARGS)
 
 .PHONY: promises
