@@ -114,7 +114,7 @@ bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local pic
 	@$(DEV)/bin/python -m benchmarks $(SUBJECT)
 
 .PHONY: house
-house: $(DEV)/.ready ## print how easily the way in the package is found, beside the goals; ARGS=--files lists the walks
+house: $(DEV)/.ready ## print how easily the way in the package is found, beside the goals; ARGS=--files lists the walks, ARGS=--helpers what is used once
 	@$(DEV)/bin/python tools/house.py $(ARGS)
 
 .PHONY: promises
@@ -142,6 +142,7 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade pyproject.toml --all-extras --constraint requirements/test.txt --output-file requirements/extras.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
+	@$(COMPILE) --upgrade requirements/peers.in --output-file requirements/peers.txt
 	@$(COMPILE) --upgrade --no-deps requirements/services.in --output-file requirements/services.txt
 
 .PHONY: dist

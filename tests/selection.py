@@ -80,6 +80,12 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     "tests/api/test_security.py": ("test_the_source_keeps_the_rules",),
     # runs two type checkers, as make check does on everything else
     "tests/api/test_start_types.py": ("test_a_type_checker_finds_what_is_wrong_and_nothing_else",),
+    # fetches other packages, and starts a worker of each
+    "tests/docs/test_peers.py": (
+        "test_the_order_in_the_words_of_a_peer_is_fulfilled_by_it[Celery]",
+        "test_the_order_in_the_words_of_a_peer_is_fulfilled_by_it[DBOS]",
+        "test_the_order_in_the_words_of_a_peer_is_fulfilled_by_it[Temporal]",
+    ),
     # without JavaScript, where pages are the same HTML
     "tests/browser/test_dashboard.py": (
         "test_every_action_is_done_by_its_form_in_a_browser[False]",

@@ -183,6 +183,14 @@ def measure(modules: list[Module]) -> dict[str, str]:
     }
 
 
+def list_helpers(modules: list[Module]) -> None:
+    """Print the private functions that are used once, and mark those that their caller could say in place."""
+    for module in modules:
+        for each in used_once(module):
+            mark = "in place?" if could_be_in_place(module, each) else ""
+            print(f"{module.path}:{each.lineno}: {each.name} {mark}".rstrip())
+
+
 # --- rules: what of this is kept by ``make check`` -----------------------------------------------------------------
 
 SMALL_FOR_A_REASON: dict[str, str] = {
@@ -481,6 +489,7 @@ def main() -> None:
     """Print the figures beside their goals."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--files", action="store_true", help="list the files that each call passes")
+    parser.add_argument("--helpers", action="store_true", help="list the private functions that are used once")
     parser.add_argument("--no-walks", action="store_true", help="read the source only")
     parser.add_argument("--check", action="store_true", help="name what breaks a rule, and fail if anything does")
     given = parser.parse_args()
@@ -489,6 +498,9 @@ def main() -> None:
         found = list(broken_rules(modules))
         print(*(found or ["house: all kept"]), sep="\n")
         sys.exit(1 if found else 0)
+    if given.helpers:
+        list_helpers(modules)
+        return
     figures = measure(modules)
     if not given.no_walks:
         figures |= walk(shows_files=given.files)

@@ -39,6 +39,38 @@ REGISTRIES = [r"pypi\." + "org", "python" + "hosted", "npmjs" + r"\.", r"deb\." 
 MACHINE_PATHS = [rf"(?<![\w.])/{folder}/(?=\w)" for folder in ("root", "home", "work", "Users", "opt")]
 FORBIDDEN_TEXT = {"address of a package registry": REGISTRIES, "path of one machine": MACHINE_PATHS}
 
+# Names that the house replaced, and the words of its vocabulary.
+REPLACED = {
+    "alongside": "extra_changes",
+    "along": "extra_changes",
+    "attending": "inline",
+    "bell": "notification",
+    "bury": "reclaim",
+    "concluding": "inline",
+    "depose": "evict",
+    "doorbell": "notification",
+    "glance": "poll",
+    "hear": "listen, receive",
+    "heard": "received, notified",
+    "hears": "listens, receives",
+    "knowing": "inline",
+    "lacking": "missing",
+    "mail": "inbox",
+    "manner": "rules",
+    "news": "message, change",
+    "overseer": "engine",
+    "perform": "execute",
+    "poke": "notify, wake",
+    "revoke": "evict",
+    "ring": "notify, wake",
+    "trouble": "error, problem",
+}
+# Where such names are still; none may be added elsewhere, and the list is to become empty.
+NOT_YET = ("stores/postgresql", "stores/redis", "stores/remote", "workflows/steps.py")
+
+SUBJECT = re.compile(r"[a-z][\w./-]*(?:, [a-z][\w./-]*)*: \S|Revert ")
+LONGEST_SUBJECT = 72
+
 DIRECTIVE = re.compile(
     r"(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no\s*(?:cover|branch))"
     r"(?:\[[\w\-, ]*\]|:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?"
@@ -67,7 +99,7 @@ def imported(node: ast.AST) -> set[str]:
 
 @functools.cache
 def inside(path: Path, *places: str) -> bool:
-    """Tell whether a file is one of the named ones of the package, or lies in one of its folders."""
+    """Return True if a file is one of the named ones of the package, or lies in one of its folders."""
     return any(path.is_relative_to(SOURCE / place) for place in places)
 
 
@@ -129,7 +161,29 @@ def is_nameless(path: Path, node: ast.AST) -> str | None:
     return None
 
 
-RULES: list[Rule] = [loads_code, runs_a_shell, starts_a_thread, reads_time, sleeps_to_wait, is_nameless]
+def defined(node: ast.AST) -> str:
+    """Return the name that a node gives to something; nothing for a test, whose name is a sentence."""
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return "" if name.startswith("test_") else name
+        case ast.arg(arg=name):
+            return name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+        case _:
+            return ""
+
+
+def is_replaced(path: Path, node: ast.AST) -> str | None:
+    """A thing has one word, that of the vocabulary."""
+    if not (name := defined(node)) or not inside(path, ".") or inside(path, *NOT_YET):
+        return None
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    found = [each for each in parts if each in REPLACED]
+    return f"{name}: write {REPLACED[found[0]]} in place of {found[0]}" if found else None
+
+
+RULES: list[Rule] = [loads_code, runs_a_shell, starts_a_thread, reads_time, sleeps_to_wait, is_nameless, is_replaced]
 
 
 def chain_of(node: ast.AST) -> tuple[str, ...]:
@@ -144,7 +198,7 @@ def chain_of(node: ast.AST) -> tuple[str, ...]:
 
 
 def is_none(node: ast.AST) -> bool:
-    """Tell whether a node is the constant None."""
+    """Return True if a node is the constant None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
@@ -301,6 +355,20 @@ def unmirrored(path: Path) -> Iterator[str]:
         yield f"{path}: no module {' or '.join(sorted(names))} in {SOURCE / package}"
 
 
+def last_subject() -> str:
+    """Return the subject of the last commit that is no merge; nothing where there is none."""
+    asked = ["git", "log", "-1", "--no-merges", "--format=%s"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, check=False, text=True).stdout.strip()
+
+
+def unclear_subject(subject: str) -> Iterator[str]:
+    """Yield what is wrong with the subject of a commit; ``locks: hand over without reading the line`` is a good one."""
+    if subject and not SUBJECT.match(subject):
+        yield f"the last commit, {subject!r}: write its subsystem first, such as 'locks: what was done'"
+    if len(subject) > LONGEST_SUBJECT:
+        yield f"the last commit, {subject!r}: {len(subject)} characters, at most {LONGEST_SUBJECT}"
+
+
 def files() -> list[Path]:
     """Return the files of the project, new ones included."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -330,6 +398,7 @@ def problems() -> Iterator[str]:
     names = {name for tree in trees.values() for name in resettable(tree)}
     for path, tree in trees.items():
         yield from stale_uses(path, tree, (ROOT / path).read_text(encoding="utf-8").splitlines(), names)
+    yield from unclear_subject(last_subject())
     yield from shape(lengths, sizes)
 
 

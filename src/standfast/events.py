@@ -824,7 +824,7 @@ class WorkerPolled(Event, frozen=True, kw_only=True):
     """How many runs it found of which no hint had told."""
 
 
-class HintHeard(RunEvent, frozen=True, kw_only=True):
+class HintHeard(RunEvent, frozen=True, kw_only=True):  # rule: hooks of users have it
     """A hint told a worker of a new run that it claimed then; ``seconds`` is how long the hint was on its way."""
 
     level: ClassVar[Level] = "debug"

@@ -227,9 +227,9 @@ class Hooks:
         _logger.warning("event hook %s took %.1f s; this is logged once", _name(hook), seconds)
         self._tell_others(hook, HookSlow(at=SYSTEM_CLOCK.wall(), hook=_name(hook), seconds=seconds))
 
-    def _is_first(self, trouble: str, hook: Hook) -> bool:
+    def _is_first(self, problem: str, hook: Hook) -> bool:
         mark = object()  # setdefault is atomic, so of several threads one is the first
-        return self._reported.setdefault((trouble, id(hook)), mark) is mark
+        return self._reported.setdefault((problem, id(hook)), mark) is mark
 
     def _tell_others(self, failing: Hook, event: Event) -> None:
         # Each hook is reported once, so hooks that fail at the news of each other's failure come to an end.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,46 @@ def test_what_is_looked_at_again_or_bound_once_may_be_relied_on(body: str) -> No
 def test_a_unit_test_is_of_a_module(path: str, problems: int) -> None:
     """Its name begins with that of a module or package beside it in the source; helpers are free."""
     assert len(list(rules.unmirrored(Path(path)))) == problems
+
+
+@pytest.mark.parametrize(
+    ("code", "problems"),
+    [
+        ("def _hear(): ...", 1),
+        ("class NewsFeed: ...", 1),
+        ("self.has_trouble = 1", 1),
+        ("def f(bell): ...", 1),
+        ("def test_a_change_is_heard(): ...", 0),
+        ("def notified(): ...", 0),
+        ("spring = string = 1", 0),
+        ("self.heard = 1  # rule: it is stored", 0),
+    ],
+)
+def test_a_name_that_the_house_replaced_is_found(code: str, problems: int) -> None:
+    """In functions, classes, parameters and what is assigned; a word within a word is none."""
+    assert len(broken(code)) == problems
+
+
+@pytest.mark.parametrize(
+    ("subject", "problems"),
+    [
+        ("locks: hand over without reading the line", 0),
+        ("flows, web: one refusal", 0),
+        ("stores/redis: a script less", 0),
+        ("", 0),
+        ('Revert "locks: hand over"', 0),
+        ("Hand over without reading the line", 1),
+        (f"locks: {'very ' * 14}late", 1),
+    ],
+)
+def test_a_subject_says_where_and_is_short(subject: str, problems: int) -> None:
+    """What a commit is of stands first, and a list of commits fits into a terminal."""
+    assert len(list(rules.unclear_subject(subject))) == problems
+
+
+def test_all_backends_are_independent() -> None:
+    """A new folder of a backend is added to the contract, so that it cannot lean on another one."""
+    project = tomllib.loads((rules.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    [listed] = [each["modules"] for each in project["tool"]["importlinter"]["contracts"] if each["id"] == "backends"]
+    folders = {path.parent.name for path in (rules.ROOT / rules.SOURCE / "stores").glob("*/__init__.py")} - {"remote"}
+    assert {each.rpartition(".")[2] for each in listed} == folders | {"memory"}

@@ -315,7 +315,7 @@ class ArbiterContract:
         first = await Visit(arbiters[0], ask("r1"), stubborn=True).runs()
         assert first.turn is not None
         await first.turn.update(putting(key, b"in time"))
-        assert await arbiters[1].revoke(ask("").address, "r1")
+        assert await arbiters[1].evict(ask("").address, "r1")
         with pytest.raises(RequestInterruptedError):
             await first.turn.update(putting(key, b"too late"))
         with pytest.raises(RequestInterruptedError):

@@ -70,6 +70,31 @@ def test_the_readme_is_read_in_a_minute() -> None:
     assert len(README.split()) <= MOST_WORDS
 
 
+@pytest.mark.parametrize(
+    ("page", "row", "column", "said"),
+    [
+        (
+            "promises",
+            "a worker is killed in the middle of a step: another one runs that step after",
+            1,
+            "after {:.2f} s",
+        ),
+        ("promises", "a worker is killed in the middle of a step: another one runs that step after", 4, "[{:.1f} s"),
+        ("figures", "20 processes: Jain's index (1 is fair)", 2, "(Jain's index) of {:.2f}"),
+        ("figures", "100 at a time, 5 steps (runs/s)", 2, "{:,.0f} workflows of five steps"),
+        ("figures", "1,000,000 sleeping runs add to a worker (MB)", 2, "add {:.1f} MB"),
+        ("figures", "at the seam: arbitration, queue less allow (us)", 2, "adds {:.1f} µs"),
+        ("figures", "PostgreSQL: 100 tasks (commits/s)", 2, "{:,.0f} durable commits"),
+    ],
+)
+def test_a_figure_of_the_readme_is_the_measured_one(page: str, row: str, column: int, said: str) -> None:
+    """Each highlight says what the page has that a command writes."""
+    text = (ROOT / "docs" / "explanation" / f"{page}.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+    [cell] = re.findall(r"^[\d.,]+", line.split("|")[column + 1].strip())
+    assert said.format(float(cell.replace(",", ""))) in README
+
+
 @pytest.mark.parametrize(("name", "path"), PROOF.findall(PROOFS.read_text(encoding="utf-8")))
 def test_a_proof_of_the_short_list_is_a_test_that_exists(name: str, path: str) -> None:
     """A link names a test of the file it leads to."""

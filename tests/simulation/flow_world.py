@@ -278,12 +278,12 @@ class World:
     def _is_there(self, key: Any) -> bool:
         return not self.memory._records[key].is_expired(self.memory.now())
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end: no simulation should leave any behind."""
         for site in self.sites:
             if site.process.is_dead:
                 site.space._lines.is_closing = True
-                site.process.bury()
+                site.process.discard()
         tasks = [task for sender in self.senders for _, task in sender.tasks]
         for task in tasks:
             task.cancel()

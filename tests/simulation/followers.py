@@ -131,7 +131,7 @@ class World:
     async def begun(self, action: str) -> Any:
         """Send a request that is stopped if nothing else ends it."""
         sent = sf.Call(flow="support", action=action, principal=ADA, session="s-1", on_disconnect="continue")
-        handle = await self.app.dispatch(sent)
+        handle = await self.app.dispatcher.dispatch(sent)
         self.stop(handle.id)
         return handle
 
@@ -140,7 +140,7 @@ class World:
 
         async def cancel() -> None:
             await self.teller.has_told.wait()
-            await (await self.app.find(ADA, request)).cancel("it has told enough")
+            await (await self.app.dispatcher.find(ADA, request)).cancel("it has told enough")
 
         if self.teller.ending == "is cancelled":
             self.stopping = asyncio.get_running_loop().create_task(cancel())
@@ -154,7 +154,7 @@ async def follow_by_handle(world: World) -> None:
     handle = await world.begun(world.action)
     events: list[EmittedEvent] = []
     while not events or events[-1].name != "request.ended":
-        found = await world.app.find(ADA, handle.id)
+        found = await world.app.dispatcher.find(ADA, handle.id)
         async for event in found.events(events[-1].number if events else 0):
             events.append(event)
             await pause(world.chance)
@@ -167,7 +167,7 @@ async def wait_by_handle(world: World) -> None:
     """``handle.result()``, by one that was found by its id."""
     handle = await world.begun(world.action)
     await pause(world.chance)
-    waiting = (await world.app.find(ADA, handle.id)).packed()
+    waiting = (await world.app.dispatcher.find(ADA, handle.id)).packed()
     if world.teller.ending == "returns":
         assert await waiting == b'"done"'
         return
@@ -279,7 +279,9 @@ async def call_a_tool(world: World) -> None:
         name: Final = f"support__{world.action}"
         arguments: Final[dict[str, Any]] = {}
 
-    calls = ToolCalls(world.app.toolbox, world.app, lambda _: (ADA, {"standfast-session": "s-1"}), asyncio.Event())
+    calls = ToolCalls(
+        world.app.toolbox, world.app.dispatcher, lambda _: (ADA, {"standfast-session": "s-1"}), asyncio.Event()
+    )
     calling = asyncio.ensure_future(calls.call(cast("Any", Context()), cast("Any", Params())))
     if world.teller.ending == "is cancelled":
         await world.teller.has_told.wait()

@@ -100,7 +100,7 @@ class Process:
         self.is_dead = True
         self._has_last_words = self._random.random() < 0.5
 
-    def bury(self) -> None:
+    def discard(self) -> None:
         """Let the tasks of a dead process end, once nobody looks any more."""
         if self.is_dead and not self._grave.done():
             self._grave.set_exception(StoreUnavailableError(self.name, "its process has died"))

@@ -152,12 +152,12 @@ class World:
         if not self.watch.problems:
             await self._rest()
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end: no simulation should leave any behind."""
         dead = [site for site in self.sites if site.process.is_dead]
         for site in dead:
             site.space._lines.is_closing = True
-            site.process.bury()
+            site.process.discard()
         tasks = [each.task for each in self.contenders if each.task is not None and each.site in dead]
         for task in tasks:
             task.cancel()

@@ -161,12 +161,12 @@ class World:
         except StandfastError as problem:
             self.watch.demand(False, f"liveness: {key} is not free at the end: {problem!r}")
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end: no simulation should leave any behind."""
         dead = [site for site in self.sites if site.process.is_dead]
         for site in dead:
             site.space._lines.is_closing = True
-            site.process.bury()
+            site.process.discard()
         visitors = [each for each in self.visitors if each.site in dead]
         tasks = [task for each in visitors for task in (each.task, each.stopping) if task is not None]
         for task in (*tasks, *self._serving):

@@ -39,7 +39,7 @@ FOLLOWERS: Final = {
     "web Conversation.after": ("talk_over_a_socket", "talk_over_events"),
     "web Conversation.watch": ("talk_over_a_socket", "talk_over_events"),
     "workflows Endings.of": ("wait_for_runs",),
-    "workflows Endings._hear": ("wait_for_runs",),
+    "workflows Endings._follow": ("wait_for_runs",),
     "workflows AnswerWaits._listen": ("wait_for_runs",),
     "cli follow": ("tail_a_run",),
     "cli _follow": ("follow_the_audit",),

@@ -95,7 +95,7 @@ class Disk:
             await asyncio.sleep(self.chance.uniform(0, 0.8))
             process = self.chance.choice(self.living())
             process.life.die()
-            await process.bury()
+            await process.discard()
             await self.open()
         await asyncio.wait_for(asyncio.gather(*starting), PATIENCE)
         for plan in self.plans:

@@ -149,12 +149,12 @@ class OperatedWorld(World):
             each = (site.process.requests - sent) / 5
             self.watch.demand(each <= IDLE, f"spin: {site.process.name} sends {each} requests a second for nothing")
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end."""
         for desk in self.desks:
             if desk.process.is_dead:
-                desk.process.bury()
-        await super().bury()
+                desk.process.discard()
+        await super().discard()
 
 
 @final

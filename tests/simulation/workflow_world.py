@@ -248,11 +248,11 @@ class World:
         stuck = [name for name, task in self.leaving.items() if not task.done()]
         self.watch.demand(not stuck, f"liveness: {stuck} cannot be stopped")
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end: no simulation should leave any behind."""
         for site in self.sites:
             if site.process.is_dead:
-                site.process.bury()
+                site.process.discard()
         await asyncio.sleep(0)
 
 

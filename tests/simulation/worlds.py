@@ -23,7 +23,7 @@ class World(Protocol):
         """Let everything happen, and look at what has become of it."""
         ...
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the tasks of the dead end."""
         ...
 
@@ -42,6 +42,6 @@ async def play(world: World) -> str:
     try:
         await world.run()
     finally:
-        await world.bury()
+        await world.discard()
     assert not world.watch.problems, world.watch.problems[0]
     return cast("SimulatedLoop", asyncio.get_running_loop()).trace.digest

@@ -320,7 +320,7 @@ class _Server(uvicorn.Server):
         """Listen for signals while serving, and until the application is closed."""
         loop = asyncio.get_running_loop()
         for number in STOPS:
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -341,7 +341,7 @@ class _Server(uvicorn.Server):
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self.should_exit:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -188,9 +188,9 @@ async def run_job(target: Target, job: Job) -> int:
             done()
             return await _run_under(hold, job, signals)
     except asyncio.CancelledError:
-        if signals.heard is None:
+        if signals.received is None:
             raise
-        return SIGNALLED + signals.heard
+        return SIGNALLED + signals.received
 
 
 @contextlib.asynccontextmanager
@@ -234,25 +234,25 @@ class _ForwardedSignals:
     """Signals that are sent to us: before the command runs they end the wait for the lock, then they are passed on."""
 
     def __init__(self) -> None:
-        self.heard: int | None = None
+        self.received: int | None = None
         self._child: Child | None = None
         self._task: Final = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in PASSED_ON:
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
     def pass_to(self, child: Child) -> None:
         """From now on, pass signals on to the command."""
         self._child = child
-        if self.heard is not None:
-            child.pass_on(self.heard)
+        if self.received is not None:
+            child.pass_on(self.received)
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._child is not None:
             self._child.pass_on(number)
             asyncio.get_running_loop().call_later(SAID_AFTER, self._say, self._child, number)
-        elif self._task is not None and self.heard is None:
-            self.heard = number
+        elif self._task is not None and self.received is None:
+            self.received = number
             self._task.cancel()
 
     @staticmethod

@@ -121,7 +121,7 @@ def _workers(seen: Overview) -> str:
     alive = [worker for worker in seen.workers if worker.is_alive]
     if not alive:
         return "none" if not seen.workers else f"none alive, {len(seen.workers):,} dead"
-    oldest = max(worker.heard or 0.0 for worker in alive)
+    oldest = max(worker.silent_for or 0.0 for worker in alive)
     dead = len(seen.workers) - len(alive)
     driven = sum(worker.runs for worker in alive)
     more = f", {dead:,} dead" if dead else ""

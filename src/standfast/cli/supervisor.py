@@ -147,7 +147,7 @@ class WorkerProcess:
         finally:
             os.close(said)
         loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-        loop.add_reader(ready, self._hear_ready, ready)
+        loop.add_reader(ready, self._on_ready, ready)
         try:
             await asyncio.gather(self._relay(process.stdout, sys.stdout), self._relay(process.stderr, sys.stderr))
             code = await process.wait()
@@ -158,7 +158,7 @@ class WorkerProcess:
             self._pause = FIRST_PAUSE
         return code
 
-    def _hear_ready(self, file: int) -> None:
+    def _on_ready(self, file: int) -> None:
         self.was_ready = bool(os.read(file, 1)) or self.was_ready
         asyncio.get_running_loop().remove_reader(file)
 
@@ -275,14 +275,14 @@ class Supervisor:
         self._workers: Final = [WorkerProcess(number, command, each) for number, each in enumerate(probes, 1)]
         self._as_json, self._quiet = as_json, quiet
         self._stopping: Final = asyncio.Event()
-        self._heard: Final[list[int]] = []
+        self._signals: Final[list[int]] = []
         self._failed = 0
 
     async def run(self) -> int:
         """Run them; return the exit code to end with."""
         loop = asyncio.get_running_loop()
         for number in STOPS:
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         self._tell("supervisor-started", f"starts {len(self._workers)} workers", processes=len(self._workers))
         with self._folder:
             async with listening(self._place, WorkerProbes(self._workers, self._stopping.is_set)) as listener:
@@ -290,16 +290,16 @@ class Supervisor:
                     words = f"/metrics, /health and /scale of all workers at {listener.address}"
                     self._tell("supervisor-listening", words, address=listener.address)
                 await asyncio.gather(*(self._keep(worker) for worker in self._workers))
-        code = self._failed or (SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0)
+        code = self._failed or (SIGNALLED + self._signals[1] if len(self._signals) > 1 else 0)
         self._tell("supervisor-stopped", f"all workers have ended, exit code {code}", exit_code=code)
         return code
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         """Pass a signal on: the first stops the workers, at the second they wait for no step, the third kills them."""
-        self._heard.append(number)
+        self._signals.append(number)
         self._stopping.set()
         for worker in self._workers:
-            worker.send(signal.SIGKILL if len(self._heard) > 2 else number)  # noqa: PLR2004 -- the third
+            worker.send(signal.SIGKILL if len(self._signals) > 2 else number)  # noqa: PLR2004 -- the third
 
     async def _keep(self, worker: WorkerProcess) -> None:
         """Keep one worker running until it is to stop."""

@@ -112,13 +112,13 @@ async def _pause(quits: asyncio.Event, watch: Watch, least: float, most: float) 
             await quits.wait()
     if quits.is_set():
         return
-    news, quitting = asyncio.ensure_future(watch.wait(most - least)), asyncio.ensure_future(quits.wait())
+    changed, quitting = asyncio.ensure_future(watch.wait(most - least)), asyncio.ensure_future(quits.wait())
     try:
-        await asyncio.wait({news, quitting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({changed, quitting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (news, quitting):
+        for task in (changed, quitting):
             task.cancel()
-        await asyncio.gather(news, quitting, return_exceptions=True)
+        await asyncio.gather(changed, quitting, return_exceptions=True)
 
 
 @contextmanager
@@ -203,10 +203,10 @@ def _workers(seen: Overview) -> RenderableType:
         table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=None if title in CUT else 7)
     busiest = sorted(seen.workers, key=lambda worker: (worker.is_alive, -worker.runs))
     for worker in busiest[:MOST_WORKERS]:
-        heard = "dead" if worker.heard is None else length(worker.heard)
+        silent_for = "dead" if worker.silent_for is None else length(worker.silent_for)
         names = ", ".join(f"{name}@{version}" if version else name for name, version in worker.workflows)
         runs = f"{worker.runs:,}{'+' if worker.more else ''}"
-        facts = (worker.host, str(worker.process), heard, runs, names, worker.id)
+        facts = (worker.host, str(worker.process), silent_for, runs, names, worker.id)
         table.add_row(*map(one_line, facts), style="" if worker.is_alive else "red")
     left_out = len(seen.workers) - MOST_WORKERS
     if left_out > 0:

@@ -128,15 +128,15 @@ class _StopSignals:
         loop = asyncio.get_running_loop()
         self.first: Final[asyncio.Future[int]] = loop.create_future()
         self.hurries: Worker | None = None
-        self._heard: Final[list[int]] = []
+        self._signals: Final[list[int]] = []
         for number in STOPS:
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
-    def _hear(self, number: int) -> None:
-        self._heard.append(number)
+    def _on_signal(self, number: int) -> None:
+        self._signals.append(number)
         if not self.first.done():
             self.first.set_result(number)
-        elif self.hurries is not None and len(self._heard) == 2:  # noqa: PLR2004 -- the second
+        elif self.hurries is not None and len(self._signals) == 2:  # noqa: PLR2004 -- the second
             self.hurries.hurry()
         else:
             signal.signal(number, signal.SIG_DFL)
@@ -145,7 +145,7 @@ class _StopSignals:
     def stop(self) -> None:
         """Stop as if a signal had come."""
         if not self.first.done():
-            self._hear(signal.SIGTERM)
+            self._on_signal(signal.SIGTERM)
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class _StopSignals:
     @property
     def exit_code(self) -> int:
         """0, or that of the signal that made it hurry."""
-        return SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0
+        return SIGNALLED + self._signals[1] if len(self._signals) > 1 else 0
 
 
 # --- what a worker prints about its work: lines of text or of JSON, and a status line on a terminal ----------------
@@ -360,7 +360,7 @@ def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:
         one_line(worker.program),
         worker.package,
         moment(worker.since) if worker.since else "",
-        "dead" if worker.heard is None else f"{length(worker.heard)} ago",
+        "dead" if worker.silent_for is None else f"{length(worker.silent_for)} ago",
         "" if worker.loop is None else length(max(worker.loop.worst, worker.loop.stands_for)),
         f"{worker.runs:,}{'+' if worker.more else ''}",
         one_line(", ".join(names)) + ("" if worker.is_whole else ", ..."),

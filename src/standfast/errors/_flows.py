@@ -127,7 +127,10 @@ class WaitsForItselfError(FlowError):
 
 
 class ArbiterUnavailableError(FlowError):
-    """Who may run cannot be decided now, because the store does not answer; so the request was not run. Try again."""
+    """Which request may run cannot be decided now, so this one was not run.
+
+    The store does not answer, or this server is not open, or closing. Send the request again after a while.
+    """
 
     status = 503
     problem: str

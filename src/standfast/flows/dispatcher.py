@@ -381,7 +381,9 @@ class DispatcherLifecycle:
             ArbiterUnavailableError: Nothing does.
         """
         if self._server is None:
-            raise ArbiterUnavailableError("the dispatcher is not open")
+            raise ArbiterUnavailableError(
+                "it is not open; use it in async with, await its open(), or give a host the lifespan of the application"
+            )
         return self._server
 
     # --- opening -------------------------------------------------------------------------------------------------

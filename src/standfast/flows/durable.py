@@ -215,11 +215,11 @@ PAUSE: Final = 0.2
 def workflow_of(action: Action[..., Any], server: Callable[[], RequestServer]) -> Workflow[..., Any]:
     """Return the workflow whose runs are the durable requests of an action."""
 
-    async def perform(ctx: Context, calls: list[StoredCall]) -> None:
+    async def execute(ctx: Context, calls: list[StoredCall]) -> None:
         await DurableExecution(server(), action, ctx, calls).run()
 
     semantics: Semantics = "at_least_once" if action.interrupted == "retry" else "at_most_once"
-    step = Step[..., Any](perform, "run", StepOptions(retry=action.retry, semantics=semantics))
+    step = Step[..., Any](execute, "run", StepOptions(retry=action.retry, semantics=semantics))
 
     async def run(ctx: Context, call: StoredCall | None = None) -> None:
         calls = [] if call is None else [call]

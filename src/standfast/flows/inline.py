@@ -165,7 +165,7 @@ async def write_late_end(
             return there[0]
 
 
-# --- what is known of a request that runs here, or has: it lies in memory; its record is made when it is asked for -
+# --- what is kept in memory of a request that has ended here -------------------------------------------------------
 #
 # Nearly all requests whose caller waits leave nothing in the store, end at once, and are never asked about.
 
@@ -189,165 +189,6 @@ class EndedRequest(Struct, frozen=True, gc=False):
     received_at: Instant
     started_at: Instant
     ended_at: Instant
-
-
-class KnownHere(Struct, eq=False):
-    """What is known of one request. :class:`~standfast.flows.inline.InlineRequest` runs it.
-
-    Attributes:
-        id: Its id.
-        action: What it runs.
-        address: The line in which it needs a turn; None: it needs none.
-        principal: Who asked.
-        session: In which conversation.
-        transport: What it came by.
-        is_stored: Whether others can see it.
-        value: What it returned; None also if that was long ago, see :meth:`in_brief`.
-        packed: The same, as JSON; None: it has returned nothing.
-        problem: What it raised.
-        refusal: Why it was not taken on.
-        is_entered: It is certain that it is taken on.
-        has_begun: It runs, or did.
-        is_over: It has ended.
-        ended_at: When.
-        sharers: The other users who share its run, if there are any and nothing of it is stored.
-    """
-
-    _server: RequestServer
-    _task: Task
-    id: str
-    action: Action[..., Any]
-    address: Address | None
-    principal: Principal
-    session: str
-    transport: Transport
-    _received_at: Instant
-    is_stored: bool = False
-    value: Any = None
-    packed: bytes | None = None
-    problem: BaseException | None = None
-    refusal: BaseException | None = None
-    is_entered: bool = False
-    has_begun: bool = False
-    is_over: bool = False
-    ended_at: Instant = Instant(0)
-    sharers: set[str] | None = None
-    _started_at: Instant = Instant(0)
-    _record: RequestRecord | None = None
-    _keys: RequestKeys | None = None
-    _memory: EventMemory | None = None
-    _over: asyncio.Future[RequestRecord] | None = None
-
-    @property
-    def tenant(self) -> str:
-        """Whose it is."""
-        return self.principal.tenant
-
-    @property
-    def user(self) -> str:
-        """Who asked; empty if the caller has no name."""
-        return self.principal.user
-
-    @property
-    def keys(self) -> RequestKeys:
-        """Where its records lie, if it has any."""
-        if self._keys is None:
-            self._keys = RequestKeys(self._server.space, self.tenant, self.id)
-        return self._keys
-
-    @property
-    def memory(self) -> EventMemory:
-        """What it tells, if it has no record."""
-        if self._memory is None:
-            self._memory = EventMemory()
-            if self.is_over:
-                self._memory.close()
-        return self._memory
-
-    @property
-    def record(self) -> RequestRecord:
-        """How it is."""
-        if self._record is None:  # it was not asked for yet
-            self._record = self._first_record()
-        return self._record
-
-    def shown(self) -> RequestRecord:
-        """Return how it is, to be told and not to be kept."""
-        return self._first_record() if self._record is None else self._record
-
-    def _first_record(self) -> RequestRecord:
-        at, began = self._received_at, self._started_at if self.address else self._received_at
-        if not began:
-            return record_of(self.action, self, self.address, at, "waiting")
-        record = record_of(self.action, self, self.address, at, "running", started_at=began, attempt=1)
-        return record if self.packed is None else ended(record, "completed", self.ended_at, result=self.packed)
-
-    @property
-    def over(self) -> asyncio.Future[RequestRecord]:
-        """Done when it has ended."""
-        if self._over is None:
-            self._over = asyncio.get_running_loop().create_future()
-            if self.is_over:
-                self._over.set_result(self.record)
-        return self._over
-
-    # --- being kept in mind --------------------------------------------------------------------------------------
-
-    @property
-    def weight(self) -> int:
-        """How many bytes are kept of it, as JSON: its result, and what it has told."""
-        result = 0 if self.packed is None else len(self.packed)
-        return result if self._memory is None else result + self._memory.weight
-
-    def in_brief(self) -> Self | EndedRequest:
-        """Return what is to be kept: all but what only those need who wait for it now.
-
-        What it returned is there as JSON, and how it failed in words. As an object, either may refer to anything: an
-        error refers to all that was in the hands of the action.
-        """
-        if self.packed is not None and self._record is None and self._memory is None and self.sharers is None:
-            times = (self._received_at, self._started_at, self.ended_at)
-            origin = (self.principal, self.session, self.transport)
-            return EndedRequest(self.id, self.action, self.address, *origin, self.packed, *times)
-        whole = copy(self)
-        whole.value = whole.problem = None
-        return whole
-
-    @classmethod
-    def of(cls, server: RequestServer, task: Task, *, is_stored: bool = False) -> Self:
-        """Return a request that has just arrived."""
-        who = task.arrival
-        origin = (who.principal, who.session, who.transport)
-        return cls(server, task, task.id, task.action, task.address, *origin, server.now(), is_stored)
-
-    @classmethod
-    def again(cls, server: RequestServer, brief: EndedRequest) -> Self:
-        """Return a request again of which little was kept."""
-        origin = (brief.principal, brief.session, brief.transport)
-        known = cls(server, NOTHING, brief.id, brief.action, brief.address, *origin, brief.received_at)
-        known._started_at, known.ended_at, known.packed = brief.started_at, brief.ended_at, brief.packed
-        known.is_entered = known.has_begun = known.is_over = True
-        return known
-
-    # --- its end -------------------------------------------------------------------------------------------------
-
-    def _complete(self, value: Any, packed: bytes, at: Instant) -> None:  # noqa: ANN401 -- whatever the action returned
-        self.value, self.packed, self.ended_at, self.is_over = value, packed, at, True
-        if self._record is not None:
-            self._record = ended(self._record, "completed", at, result=packed)
-        if self._over is not None or self._memory is not None:
-            self._tell()
-
-    def _close(self, record: RequestRecord) -> None:
-        self._record, self.ended_at, self.is_over = record, record.ended_at, True
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell the tasks that wait for its end."""
-        if self._over is not None and not self._over.done():
-            self._over.set_result(self.record)
-        if self._memory is not None:
-            self._memory.close()
 
 
 # --- what is written of a request whose caller waits: with its place, when it waits no longer, and with its end ----
@@ -495,113 +336,67 @@ async def update_while_alive(
     return await server.update(ExtraChanges((*extra_changes.keys, guard), decide))
 
 
-# --- how a request that runs here ends: what is written down of it, and what those hear who wait for it ------------
+# --- requests whose caller waits: they run in this process, in their turn if they have a key -----------------------
 
 _log: Final = logging.getLogger("standfast.flows")
 
+CLOSING: Final = "its server is closing"
 
-class Concluding(KnownHere, eq=False):
-    """One request that runs here, as far as its end goes. :class:`~standfast.flows.inline.InlineRequest` runs it."""
 
+@final
+class InlineRequest(Struct, eq=False):
+    """One request that runs here.
+
+    Attributes:
+        id: Its id.
+        action: What it runs.
+        address: The line in which it needs a turn; None: it needs none.
+        principal: Who asked.
+        session: In which conversation.
+        transport: What it came by.
+        is_stored: Whether others can see it.
+        value: What it returned; None also if that was long ago, see :meth:`in_brief`.
+        packed: The same, as JSON; None: it has returned nothing.
+        problem: What it raised.
+        refusal: Why it was not taken on.
+        is_entered: It is certain that it is taken on.
+        has_begun: It runs, or did.
+        is_over: It has ended.
+        ended_at: When.
+        sharers: The other users who share its run, if there are any and nothing of it is stored.
+        stopping: Why it was asked to stop.
+    """
+
+    _server: RequestServer
+    _task: Task
+    id: str
+    action: Action[..., Any]
+    address: Address | None
+    principal: Principal
+    session: str
+    transport: Transport
+    _received_at: Instant
+    is_stored: bool = False
+    value: Any = None
+    packed: bytes | None = None
+    problem: BaseException | None = None
+    refusal: BaseException | None = None
+    is_entered: bool = False
+    has_begun: bool = False
+    is_over: bool = False
+    ended_at: Instant = Instant(0)
+    sharers: set[str] | None = None
+    _started_at: Instant = Instant(0)
+    _record: RequestRecord | None = None
+    _keys: RequestKeys | None = None
+    _memory: EventMemory | None = None
+    _over: asyncio.Future[RequestRecord] | None = None
     _journal: EventJournal | None = None
     _turn: RequestTurn | None = None
     _entered: asyncio.Future[int] | None = None
     _may_be_written: bool = False
     _cancelled_by: str = ""
     _exit: BaseException | None = None  # what ends this process, once it is written how the request has ended
-
-    async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
-        """Write down that it ended well, in the commit that ends its turn."""
-        if self._journal is not None:
-            await self._journal.flush()
-        at = self._server.now()
-        record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
-        try:
-            late = await write_end(self._server, self._task, self.keys, self._turn, record, operations)
-        except SessionStateError as problem:
-            await self._fail(problem)
-            return
-        self._complete(value, packed, at)
-        if late is not None:
-            raise late
-
-    async def _fail(self, problem: BaseException) -> None:
-        self.problem = problem
-        if self._journal is not None:
-            await self._journal.flush()
-        failure = describe(problem, self._server.known)
-        record = ended(self.record, "failed", self._server.now(), failure=failure)
-        if self.is_stored:
-            await write_end(self._server, self._task, self.keys, self._turn, record, ())
-        elif self._turn is not None:
-            await self._turn.finish()
-        self._close(record)
-        if self._exit is None:  # else a user has sent it to the program, not to the action
-            self._log_failure(failure)
-
-    def _log_failure(self, failure: Failure) -> None:
-        action = workflow_name(self.action)
-        log_failure(_log, f"the request {self.id!r} of {action}", failure, request=self.id, action=action)
-
-    def _ended_by(self, problem: BaseException) -> RequestRecord:
-        record = ended_by(self.record, problem, self._server.now(), self._server.known)
-        is_closing = record.status == "interrupted" and self._cancelled_by
-        return structs.replace(record, cancelled_by=self._cancelled_by) if is_closing else record
-
-    async def _end_otherwise(self, problem: BaseException) -> None:
-        """Write down that it ended without a result, if it was taken on, or that may be so."""
-        if self.is_over:
-            return
-        if not self.is_entered:
-            self._refuse(problem)
-            return
-        record = self._ended_by(problem)
-        if self.is_stored:
-            record = await write_end_in_time(self._server, self.keys, record, self._task.claim)
-        if record.status == "completed":  # it was written, and the answer got lost
-            self.packed = b"null" if record.result is UNSET else bytes(record.result)
-            self.value = self.action.result.unpack(self.packed)
-        else:
-            self.problem = self.problem or problem
-        self._close(record)
-        if record.status == "failed" and record.failure is not None and not isinstance(problem, StandfastError):
-            self._log_failure(record.failure)
-        elif record.status == "refused" and isinstance(problem, FlowError):
-            self._server.log_refusal(self._task.arrival, problem, self.id)
-
-    def _tell_decided(self, verdict: Verdict, reason: str = "") -> None:
-        taken = max(0.0, seconds_between(self._received_at, self._server.now()))
-        self._server.tell_decided(self.id, self.action, verdict, taken, reason)
-
-    def _refuse(self, problem: BaseException) -> None:
-        self.refusal = problem
-        if self._entered is None and self._server.tells:  # else the task that took it on tells
-            self._tell_decided("refused", type(problem).__name__)
-        if self._entered is not None:
-            self._entered.set_exception(problem)
-            self._entered.exception()  # the caller may have gone
-        at = self._server.now()
-        record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
-        if self._may_be_written:
-            self._server.own(write_late_end(self._server, self.keys, record, self._task.claim))
-        self._close(record)
-        if isinstance(problem, FlowError):
-            self._server.log_refusal(self._task.arrival, problem, self.id)
-
-
-# --- requests whose caller waits: they run in this process, in their turn if they have a key -----------------------
-
-CLOSING: Final = "its server is closing"
-
-
-@final
-class InlineRequest(Concluding, eq=False):
-    """One request that runs here.
-
-    Attributes:
-        stopping: Why it was asked to stop.
-    """
-
     stopping: str = ""
     _by: str = ""
     _doomed: WaitsForItselfError | None = None
@@ -609,6 +404,99 @@ class InlineRequest(Concluding, eq=False):
     _is_waiting: bool = False
     _cancellable: CancellableTask | None = None
     _running: asyncio.Task[Any] | None = None
+
+    # --- what is known of it; its record is made when it is asked for ------------------------------------------------
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.principal.tenant
+
+    @property
+    def user(self) -> str:
+        """Who asked; empty if the caller has no name."""
+        return self.principal.user
+
+    @property
+    def keys(self) -> RequestKeys:
+        """Where its records lie, if it has any."""
+        if self._keys is None:
+            self._keys = RequestKeys(self._server.space, self.tenant, self.id)
+        return self._keys
+
+    @property
+    def memory(self) -> EventMemory:
+        """What it tells, if it has no record."""
+        if self._memory is None:
+            self._memory = EventMemory()
+            if self.is_over:
+                self._memory.close()
+        return self._memory
+
+    @property
+    def record(self) -> RequestRecord:
+        """How it is."""
+        if self._record is None:  # it was not asked for yet
+            self._record = self._first_record()
+        return self._record
+
+    def shown(self) -> RequestRecord:
+        """Return how it is, to be told and not to be kept."""
+        return self._first_record() if self._record is None else self._record
+
+    def _first_record(self) -> RequestRecord:
+        at, began = self._received_at, self._started_at if self.address else self._received_at
+        if not began:
+            return record_of(self.action, self, self.address, at, "waiting")
+        record = record_of(self.action, self, self.address, at, "running", started_at=began, attempt=1)
+        return record if self.packed is None else ended(record, "completed", self.ended_at, result=self.packed)
+
+    @property
+    def over(self) -> asyncio.Future[RequestRecord]:
+        """Done when it has ended."""
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+            if self.is_over:
+                self._over.set_result(self.record)
+        return self._over
+
+    # --- being kept in mind --------------------------------------------------------------------------------------
+
+    @property
+    def weight(self) -> int:
+        """How many bytes are kept of it, as JSON: its result, and what it has told."""
+        result = 0 if self.packed is None else len(self.packed)
+        return result if self._memory is None else result + self._memory.weight
+
+    def in_brief(self) -> Self | EndedRequest:
+        """Return what is to be kept: all but what only those need who wait for it now.
+
+        What it returned is there as JSON, and how it failed in words. As an object, either may refer to anything: an
+        error refers to all that was in the hands of the action.
+        """
+        if self.packed is not None and self._record is None and self._memory is None and self.sharers is None:
+            times = (self._received_at, self._started_at, self.ended_at)
+            origin = (self.principal, self.session, self.transport)
+            return EndedRequest(self.id, self.action, self.address, *origin, self.packed, *times)
+        whole = copy(self)
+        whole.value = whole.problem = None
+        return whole
+
+    @classmethod
+    def of(cls, server: RequestServer, task: Task, *, is_stored: bool = False) -> Self:
+        """Return a request that has just arrived."""
+        who = task.arrival
+        origin = (who.principal, who.session, who.transport)
+        return cls(server, task, task.id, task.action, task.address, *origin, server.now(), is_stored)
+
+    @classmethod
+    def again(cls, server: RequestServer, brief: EndedRequest) -> Self:
+        """Return a request again of which little was kept."""
+        origin = (brief.principal, brief.session, brief.transport)
+        known = cls(server, NOTHING, brief.id, brief.action, brief.address, *origin, brief.received_at)
+        known._started_at, known.ended_at, known.packed = brief.started_at, brief.ended_at, brief.packed
+        known.is_entered = known.has_begun = known.is_over = True
+        return known
 
     # --- beginning, and being stopped ------------------------------------------------------------------------------
 
@@ -671,7 +559,7 @@ class InlineRequest(Concluding, eq=False):
         """Ask it to stop; it ends where it waits."""
         if self.is_over or not self.has_begun:
             return
-        self._hear(reason, cancelled_by)
+        self._on_stop(reason, cancelled_by)
         if self._cancellable is not None:
             self._cancellable.cancel()
         elif self._running is not None:  # None: it has not begun, and would never end if it were cancelled now
@@ -679,9 +567,9 @@ class InlineRequest(Concluding, eq=False):
 
     def _told_to_stop(self, why: Stop) -> None:
         self._by = why.by
-        self._hear(why.reason or f"the request {why.by!r} takes its place", why.cancelled_by)
+        self._on_stop(why.reason or f"the request {why.by!r} takes its place", why.cancelled_by)
 
-    def _hear(self, reason: str, cancelled_by: str) -> None:
+    def _on_stop(self, reason: str, cancelled_by: str) -> None:
         if not self.stopping:
             self.stopping, self._cancelled_by = reason, cancelled_by
         if self._calls is not None:
@@ -868,3 +756,101 @@ class InlineRequest(Concluding, eq=False):
 
     def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         (self._journal or self.memory).emit(name, data)
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    def _complete(self, value: Any, packed: bytes, at: Instant) -> None:  # noqa: ANN401 -- whatever the action returned
+        self.value, self.packed, self.ended_at, self.is_over = value, packed, at, True
+        if self._record is not None:
+            self._record = ended(self._record, "completed", at, result=packed)
+        if self._over is not None or self._memory is not None:
+            self._tell()
+
+    def _close(self, record: RequestRecord) -> None:
+        self._record, self.ended_at, self.is_over = record, record.ended_at, True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the tasks that wait for its end."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(self.record)
+        if self._memory is not None:
+            self._memory.close()
+
+    async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
+        """Write down that it ended well, in the commit that ends its turn."""
+        if self._journal is not None:
+            await self._journal.flush()
+        at = self._server.now()
+        record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
+        try:
+            late = await write_end(self._server, self._task, self.keys, self._turn, record, operations)
+        except SessionStateError as problem:
+            await self._fail(problem)
+            return
+        self._complete(value, packed, at)
+        if late is not None:
+            raise late
+
+    async def _fail(self, problem: BaseException) -> None:
+        self.problem = problem
+        if self._journal is not None:
+            await self._journal.flush()
+        failure = describe(problem, self._server.known)
+        record = ended(self.record, "failed", self._server.now(), failure=failure)
+        if self.is_stored:
+            await write_end(self._server, self._task, self.keys, self._turn, record, ())
+        elif self._turn is not None:
+            await self._turn.finish()
+        self._close(record)
+        if self._exit is None:  # else a user has sent it to the program, not to the action
+            self._log_failure(failure)
+
+    def _log_failure(self, failure: Failure) -> None:
+        action = workflow_name(self.action)
+        log_failure(_log, f"the request {self.id!r} of {action}", failure, request=self.id, action=action)
+
+    def _ended_by(self, problem: BaseException) -> RequestRecord:
+        record = ended_by(self.record, problem, self._server.now(), self._server.known)
+        is_closing = record.status == "interrupted" and self._cancelled_by
+        return structs.replace(record, cancelled_by=self._cancelled_by) if is_closing else record
+
+    async def _end_otherwise(self, problem: BaseException) -> None:
+        """Write down that it ended without a result, if it was taken on, or that may be so."""
+        if self.is_over:
+            return
+        if not self.is_entered:
+            self._refuse(problem)
+            return
+        record = self._ended_by(problem)
+        if self.is_stored:
+            record = await write_end_in_time(self._server, self.keys, record, self._task.claim)
+        if record.status == "completed":  # it was written, and the answer got lost
+            self.packed = b"null" if record.result is UNSET else bytes(record.result)
+            self.value = self.action.result.unpack(self.packed)
+        else:
+            self.problem = self.problem or problem
+        self._close(record)
+        if record.status == "failed" and record.failure is not None and not isinstance(problem, StandfastError):
+            self._log_failure(record.failure)
+        elif record.status == "refused" and isinstance(problem, FlowError):
+            self._server.log_refusal(self._task.arrival, problem, self.id)
+
+    def _tell_decided(self, verdict: Verdict, reason: str = "") -> None:
+        taken = max(0.0, seconds_between(self._received_at, self._server.now()))
+        self._server.tell_decided(self.id, self.action, verdict, taken, reason)
+
+    def _refuse(self, problem: BaseException) -> None:
+        self.refusal = problem
+        if self._entered is None and self._server.tells:  # else the task that took it on tells
+            self._tell_decided("refused", type(problem).__name__)
+        if self._entered is not None:
+            self._entered.set_exception(problem)
+            self._entered.exception()  # the caller may have gone
+        at = self._server.now()
+        record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
+        if self._may_be_written:
+            self._server.own(write_late_end(self._server, self.keys, record, self._task.claim))
+        self._close(record)
+        if isinstance(problem, FlowError):
+            self._server.log_refusal(self._task.arrival, problem, self.id)

@@ -184,7 +184,7 @@ class RequestServer:
         self._runtime: Final = engine.runtime
         self._heartbeat: Final = lines_of(self.space).heartbeat
         self._presence: Presence | None = None
-        self._attending: Final = asyncio.Lock()
+        self._joining: Final = asyncio.Lock()
         self.now: Final = self._runtime.now
         hooks = self._runtime.hooks
         self.tells: Final = hooks.want(RequestDecided) or hooks.want(RequestEnded)
@@ -287,7 +287,7 @@ class RequestServer:
         """Make sure that others can see that this process lives."""
         if self._presence is not None and self._presence.left() > 0:
             return
-        async with self._attending:
+        async with self._joining:
             if self._presence is None or self._presence.left() <= 0:
                 if self._presence is not None:
                     self._heartbeat.leave(self._presence)
@@ -423,9 +423,9 @@ class RequestServer:
         if self._listening is None:
             watch = self.space.watch(self._mailbox(self.name))
             await watch.__aenter__()
-            self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+            self._listening = asyncio.get_running_loop().create_task(self._listen(watch))
 
-    async def _hear(self, watch: Watch) -> None:
+    async def _listen(self, watch: Watch) -> None:
         try:
             while True:
                 hint = await watch.wait(LOOK_EVERY)

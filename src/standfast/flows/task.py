@@ -304,7 +304,7 @@ class Task(Struct, frozen=True, kw_only=True):
         on_turn: ExtraChanges[Instant] | None = None,
     ) -> Ask:
         """Return what an arbiter is asked."""
-        name, rules = _name_and_manner(self.action, attended=self.arrival.attended)
+        name, rules = _name_and_rules(self.action, attended=self.arrival.attended)
         if rules.budget is None and self.is_called:
             rules = structs.replace(rules, budget=LONGEST)
         return Ask(
@@ -390,7 +390,7 @@ def standings_of(server: RequestServer, task: Task) -> tuple[Standing, ...]:
 
 
 @lru_cache(maxsize=1_000)
-def _name_and_manner(action: Action[..., Any], *, attended: bool) -> tuple[str, QueueRules]:
+def _name_and_rules(action: Action[..., Any], *, attended: bool) -> tuple[str, QueueRules]:
     """Return how the requests of an action are called in a line, and behave there."""
     return workflow_name(action), queue_rules_of(action.policy, attended=attended)
 

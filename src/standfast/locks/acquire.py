@@ -520,7 +520,7 @@ class _Acquisition:
         head, self._line.driver.disagreement = self._line.driver.disagreement, None
         if head is None or self._request.permits is not None:  # one that brings its own number has been heard
             return
-        if not self._lines.is_news(self._request.address, self._request.spec):
+        if not self._lines.is_first(self._request.address, self._request.spec):
             return
         stored, asked = head.rules.permits, self._request.spec.rules.permits
         if self._lines.is_watched:

@@ -241,7 +241,7 @@ class LineEntries:
         )
         answered = await line.driver.do(enter, request.spec)
         head, line.driver.disagreement = line.driver.disagreement, None
-        if head is not None and self._lines.hooks and self._lines.is_news(address, request.spec):
+        if head is not None and self._lines.hooks and self._lines.is_first(address, request.spec):
             at, key = self._lines.clock.wall(), line.driver.keys.name
             stored, asked = head.rules.permits, request.spec.rules.permits
             self._lines.hooks.emit(PermitsDisagree(at=at, key=key, stored=stored, asked=asked))

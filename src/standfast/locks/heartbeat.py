@@ -469,16 +469,16 @@ class _HeartbeatThread:
         if self._beside is None or self._beside.done():
             self._beside = run_beside(self._main, "keeper")
         else:
-            self._poke()
+            self._wake()
 
     async def stop(self) -> None:
         """End all of it. Called on the space's loop."""
         self._stopping = True
         if self._beside is not None:
-            self._poke()
+            self._wake()
             await asyncio.wait({self._beside})
 
-    def _poke(self) -> None:
+    def _wake(self) -> None:
         loop, changed = self._loop, self._changed
         if loop is not None and changed is not None:
             try:
@@ -496,7 +496,7 @@ class _HeartbeatThread:
                     try:
                         store = await self._heartbeat.open_store()
                     except StandfastError:
-                        loop.call_later(0.1, self._poke)
+                        loop.call_later(0.1, self._wake)
                 while store is not None and self._wanted:
                     self._start(self._wanted.pop(), store)
                 await self._changed.wait()

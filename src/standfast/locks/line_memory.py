@@ -180,12 +180,12 @@ KNOWN_FOR: Final = 1.0
 class KnownRecords:
     """The records of one line as they were last seen here, while there are waiters."""
 
-    __slots__ = ("_clock", "_heard_at", "_keys", "_records", "_said_at")
+    __slots__ = ("_clock", "_keys", "_received_at", "_records", "_store_time")
 
     def __init__(self, keys: LineKeys, clock: Clock) -> None:
         self._keys, self._clock = keys, clock
         self._records: Final[dict[RecordKey, Record | None]] = {}
-        self._said_at = self._heard_at = Instant(0)
+        self._store_time = self._received_at = Instant(0)
 
     def forget(self) -> None:
         """Forget everything: another process was faster."""
@@ -199,7 +199,7 @@ class KnownRecords:
         if line.front >= line.next_ticket or line.unseen or found.seen is None:
             records.clear()
             return
-        self._said_at, self._heard_at = at, self._clock.elapsed()
+        self._store_time, self._received_at = at, self._clock.elapsed()
         if given:
             tickets = map(keys.ticket, range(line.front, min(line.next_ticket, line.front + WINDOW)))
             for key in (keys.head, *[keys.grant(holder.slot) for holder in line.holders], *tickets):
@@ -217,7 +217,7 @@ class KnownRecords:
         None: not enough is known of it.
         """
         records, keys = self._records, self._keys
-        passed = self._clock.elapsed() - self._heard_at
+        passed = self._clock.elapsed() - self._received_at
         stored = records.get(keys.head)
         if stored is None or passed > KNOWN_FOR * MICROSECONDS:
             return None
@@ -236,4 +236,4 @@ class KnownRecords:
                 run = run_of(waiter_in(record).entry) if len(given) == len(head.holders) + 2 else None
                 if run is not None:
                     given.add(keys.ready(run))
-        return Snapshot(Instant(self._said_at + passed), found), frozenset(given)
+        return Snapshot(Instant(self._store_time + passed), found), frozenset(given)

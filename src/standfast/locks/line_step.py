@@ -433,7 +433,7 @@ def take_step(asked: StepInput, view: StepView, seen: Snapshot) -> StepDecision:
         if found is not None:
             return found
         served = extras.served
-        view.missing.update(extras.lacking)
+        view.missing.update(extras.missing_keys)
     return StepDecision(StepResult(view.head, missing=frozenset(view.missing)))
 
 
@@ -456,7 +456,7 @@ def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | 
         return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
     extras = _Extras(asked, seen, 1, {})
     if not extras.add((quick.answer,), quick.changes, quick.ready, quick.granted):
-        return Decision(StepResult(quick.head, missing=extras.lacking)) if extras.lacking else None
+        return Decision(StepResult(quick.head, missing=extras.missing_keys)) if extras.missing_keys else None
     return Decision(found, cast("tuple[Change, ...]", extras.with_those(quick.changes)), wake=(*wakes, *extras.wakes))
 
 
@@ -494,7 +494,18 @@ def _decide(asked: StepInput, view: StepView, extras: _Extras) -> StepDecision |
 class _Extras:
     """The extra changes in a step. A request that refuses its answer is left out, and the step is taken anew."""
 
-    __slots__ = ("_asked", "_at", "_changes", "_errors", "_markers", "lacking", "requests", "seen", "served", "wakes")
+    __slots__ = (
+        "_asked",
+        "_at",
+        "_changes",
+        "_errors",
+        "_markers",
+        "missing_keys",
+        "requests",
+        "seen",
+        "served",
+        "wakes",
+    )
 
     def __init__(self, asked: StepInput, seen: Snapshot, served: int, errors: dict[int, Exception]) -> None:
         self._asked, self.seen, self._errors = asked, seen, errors
@@ -504,7 +515,7 @@ class _Extras:
         self._markers: Final[list[Change]] = []
         self._changes: Final[dict[RecordKey, Change]] = {}
         self.wakes: Final[list[Wake]] = []
-        self.lacking: frozenset[RecordKey] = frozenset()
+        self.missing_keys: frozenset[RecordKey] = frozenset()
 
     def add(
         self,
@@ -545,7 +556,7 @@ class _Extras:
             except Exception as error:  # noqa: BLE001 -- the caller gets it
                 self._errors[at] = error
                 return False
-            if self.lacking:
+            if self.missing_keys:
                 return False
         return True
 
@@ -554,8 +565,8 @@ class _Extras:
         try:
             changes = extra_changes.decide(answer, StepSnapshot(seen.at, seen.records, seen.more, self._asked.given))
         except MissingKeysError as missing:
-            self.lacking = missing.keys - self._asked.given
-            if not self.lacking:
+            self.missing_keys = missing.keys - self._asked.given
+            if not self.missing_keys:
                 raise InvalidChangeError("extra changes miss keys that they were given") from missing
             return
         wakes = () if extra_changes.wakes is None else extra_changes.wakes()

@@ -234,7 +234,7 @@ def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucke
     return replace(bucket, waiters=others), len(others) < len(bucket.waiters)
 
 
-def bury(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBucket:
+def reclaim(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBucket:
     """Let go of every waiter of the processes with those lifelines."""
     bucket = settle(bucket, now)
     return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.lifeline not in severed))
@@ -431,7 +431,7 @@ class RateLimiter:
     ) -> tuple[TokenBucket, Pass]:
         """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
         severed = self._severed(each.lifeline for each in bucket.waiters)
-        bucket = bury(bucket, severed, now) if severed else bucket
+        bucket = reclaim(bucket, severed, now) if severed else bucket
         used, own = bucket.rate, self._rate
         if used != own and not self._follow:
             raise LockMismatchError(

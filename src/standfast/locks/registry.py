@@ -159,7 +159,7 @@ class Lines:
         self._entered += 1
         return f"{self._entry_ids}{self._entered}"
 
-    def is_news(self, address: tuple[str, ...], spec: LockSpec) -> bool:
+    def is_first(self, address: tuple[str, ...], spec: LockSpec) -> bool:
         """Tell, once for each, that a call site disagrees with a line."""
         if (address, spec) in self._told:
             return False
@@ -174,10 +174,10 @@ class Lines:
                 watch.take_at_once = self._take_granted
             await watch.__aenter__()
             if self._listening is None:
-                self._listening = self.own(self._hear(watch))
+                self._listening = self.own(self._listen(watch))
                 self.is_listening = True
 
-    async def _hear(self, watch: Watch) -> None:
+    async def _listen(self, watch: Watch) -> None:
         try:
             while (hint := await watch.wait()) is not None:
                 told = {shown.key for shown in hint.moved if shown.key not in self._by_head}

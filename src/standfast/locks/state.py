@@ -97,13 +97,13 @@ class StateEvents:
     also by another task, the iteration ends after what was kept.
     """
 
-    __slots__ = ("_backlog", "_bell", "_dropped", "_has_left", "_limit", "_listeners")
+    __slots__ = ("_backlog", "_changed", "_dropped", "_has_left", "_limit", "_listeners")
 
     def __init__(self, listeners: Listeners, limit: int) -> None:
         self._listeners: Final = listeners
         self._limit: Final = limit
         self._backlog: Final[deque[StateEvent]] = deque()
-        self._bell: Final = asyncio.Event()
+        self._changed: Final = asyncio.Event()
         self._dropped = 0
         self._has_left = False
 
@@ -115,7 +115,7 @@ class StateEvents:
     async def __aexit__(self, *exc: object) -> None:
         self._listeners.discard(self._take)
         self._has_left = True
-        self._bell.set()
+        self._changed.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -124,8 +124,8 @@ class StateEvents:
         while not self._backlog:
             if self._has_left:
                 raise StopAsyncIteration
-            self._bell.clear()
-            await self._bell.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             return StateEventsDropped(dropped)
@@ -136,7 +136,7 @@ class StateEvents:
             self._backlog.popleft()
             self._dropped += 1
         self._backlog.append(event)
-        self._bell.set()
+        self._changed.set()
 
 
 @final

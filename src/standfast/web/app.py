@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
-from standfast.errors import DeclarationError, EngineNotOpenError, MissingExtraError
+from standfast.errors import DeclarationError, MissingExtraError
 from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.flow import Flows, workflow_name
 from standfast.telemetry.health import Health
@@ -20,17 +20,16 @@ from standfast.workflows.engine import Engine
 from standfast.workflows.schedules.spec import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from types import ModuleType
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from standfast.events import Hook
-    from standfast.flows.flow import Action, Flow
-    from standfast.flows.request import Call, Principal
+    from standfast.flows.flow import Flow
+    from standfast.flows.request import Principal
     from standfast.space import Space
     from standfast.web.auth import Authenticate
-    from standfast.web.call import HandleLike, Simple
     from standfast.web.chat import Chat
     from standfast.web.mcp import ToolEndpoint
     from standfast.web.tools import Toolable
@@ -221,35 +220,17 @@ class App:
         async with self:
             yield
 
-    # --- what endpoints ask it for -------------------------------------------------------------------------------
+    # --- what it serves with -------------------------------------------------------------------------------------
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """Where every request goes; refused while the application is not open."""
-        if not self._is_open:
-            raise EngineNotOpenError
+        """Where every request goes; it refuses them while the application is not open."""
         return self._dispatcher
-
-    def dispatch(self, arrival: Call, *, here: bool = False) -> Coroutine[Any, Any, HandleLike]:
-        """Accept a request."""
-        if not self._is_open:
-            raise EngineNotOpenError
-        return self._dispatcher.dispatch(arrival, here=here)
-
-    def begin(self, action: Action[..., Any], arrival: Call) -> Simple | None:
-        """Accept a request that the caller runs itself; None: dispatch it."""
-        if not self._is_open:
-            raise EngineNotOpenError
-        return self._dispatcher.begin(action, arrival)
-
-    async def find(self, principal: Principal, request_id: str) -> HandleLike:
-        """Return a request by its id."""
-        return await self.dispatcher.find(principal, request_id)
 
     @property
     def space(self) -> Space:
         """The space that it serves from; refused while it is not open."""
-        return self.dispatcher.engine.space
+        return self._engine.space
 
     @property
     def token(self) -> str:

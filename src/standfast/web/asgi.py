@@ -70,31 +70,31 @@ class Alarm:
         self._thread = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, ring: Callable[[], object]) -> Callable[[], object]:
+    def set(self, callback: Callable[[], object]) -> Callable[[], object]:
         """Call ``ring`` when the time is up; return a function that turns it off."""
         loop = self._loop
         # A thread runs one loop at a time; to ask which takes a call of the system before Python 3.12.
         if loop is None or self._thread != get_ident() or not loop.is_running():
             loop = asyncio.get_running_loop()
             if self._loop is not None and self._due and not self._loop.is_closed():
-                return loop.call_later(self._seconds, ring).cancel  # it belongs to a loop in another thread
+                return loop.call_later(self._seconds, callback).cancel  # it belongs to a loop in another thread
             self._loop, self._thread, self._timer = loop, get_ident(), None
             self._due.clear()
-        self._due[ring] = loop.time() + self._seconds
+        self._due[callback] = loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._ring, loop)
-        return lambda: self._due.pop(ring, None)
+            self._timer = loop.call_later(self._seconds, self._run_due, loop)
+        return lambda: self._due.pop(callback, None)
 
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_due(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is not self._loop:
             return
         self._timer, now = None, loop.time()
-        for ring, due in tuple(self._due.items()):
+        for callback, due in tuple(self._due.items()):
             if due > now:
-                self._timer = loop.call_at(due, self._ring, loop)
+                self._timer = loop.call_at(due, self._run_due, loop)
                 return
-            if self._due.pop(ring, None) is not None:
-                ring()
+            if self._due.pop(callback, None) is not None:
+                callback()
 
 
 # --- taking the first step of a coroutine at once: most of them do not have to wait --------------------------------

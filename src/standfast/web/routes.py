@@ -220,14 +220,14 @@ CORS_SHOWN: Final = (
 
 def tools_of(app: App, toolbox: Toolbox, *, has_sessions: bool) -> ToolEndpoint:
     """Return what serves tools over HTTP."""
-    given = (app.name, toolbox, app, app.limits, app.closing)
+    given = (app.name, toolbox, app.dispatcher, app.limits, app.closing)
     endpoint: ToolEndpoint = _serving().ToolEndpoint(*given, has_sessions=has_sessions)
     return endpoint
 
 
 async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> None:
     """Serve tools over stdin and stdout."""
-    await _serving().serve_stdio(app.name, toolbox, app, principal)
+    await _serving().serve_stdio(app.name, toolbox, app.dispatcher, principal)
 
 
 def _serving() -> ModuleType:
@@ -250,11 +250,11 @@ def routes_of(
     authenticate: Authenticate,
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
-    limits, shares = app.limits, app.shares
+    dispatcher, limits, shares = app.dispatcher, app.limits, app.shares
     return [
-        *flow_routes(app, app.flows, limits, shares, app.closing),
-        *webhook_routes(app, webhooks, limits, shares),
-        *chat_routes(chats, app, space=lambda: app.space, limits=limits, shares=shares, closing=app.closing),
+        *flow_routes(dispatcher, app.flows, limits, shares, app.closing),
+        *webhook_routes(dispatcher, webhooks, limits, shares),
+        *chat_routes(chats, dispatcher, space=lambda: app.space, limits=limits, shares=shares, closing=app.closing),
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=True),
         health_route(lambda: app.is_well),
@@ -281,7 +281,7 @@ def behind_gate(
         hosts=hosts,
         origins=origins,
         open_paths={HEALTH, LIVE, READY, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
-        fast_path=FastPath(app, app.flows, CALLS, app.limits, app.shares),
+        fast_path=FastPath(app.dispatcher, app.flows, CALLS, app.limits, app.shares),
     )
     if not origins:
         return gate

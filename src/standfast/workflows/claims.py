@@ -171,8 +171,8 @@ async def _claim(
             runtime.lost_presence()
         return None
     # A sender writes the ready flag, too, which was deleted as it was seen beside the empty inbox.
-    has_no_news = bool(seen.version(keys.ready)) and not seen.version(keys.counter) and state.cancel is None
-    is_first = has_no_news and not (state.claims or header.forked_from or header.mail_from)
+    has_no_messages = bool(seen.version(keys.ready)) and not seen.version(keys.counter) and state.cancel is None
+    is_first = has_no_messages and not (state.claims or header.forked_from or header.mail_from)
     right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=is_first)
     return right, taken
 

@@ -66,8 +66,8 @@ class WorkerInfo(Struct, frozen=True):
 
     Attributes:
         id: The name of its presence: the ``owner`` of the runs that it drives.
-        is_alive: Whether it is still heard of. The runs of one that is not are taken over by others.
-        heard: How many seconds ago it was last heard of; None if it is not heard of any more.
+        is_alive: Whether its presence is valid. The runs of one whose presence is not are taken over by others.
+        silent_for: How many seconds ago it last renewed its presence; None if it is dead.
         since: When it was opened, by its own clock; 0 if that is not known.
         host: The machine that it runs on.
         process: The number of its process there; 0 if that is not known.
@@ -84,7 +84,7 @@ class WorkerInfo(Struct, frozen=True):
 
     id: str
     is_alive: bool
-    heard: float | None
+    silent_for: float | None
     since: Instant
     host: str = ""
     process: int = 0
@@ -156,17 +156,17 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
         presence = None if record is None else PRESENCES.decode(record.value)
         about = AboutWorker(Instant(0)) if said is None else ABOUT.decode(said.value)
         is_alive = presence is not None and not scope.store.is_dead(presence.lifeline)
-        heard: float | None = None
+        silent_for: float | None = None
         if is_alive and presence is not None and record is not None and record.expires_at is not None:
             # A presence was renewed a lease before it ends.
-            heard = max(0.0, presence.lease - seconds_between(seen.at, record.expires_at))
-        loop = None if presence is None or heard is None else presence.loop
+            silent_for = max(0.0, presence.lease - seconds_between(seen.at, record.expires_at))
+        loop = None if presence is None or silent_for is None else presence.loop
         owned = await scope.scan(*scope.key("own", name).within(), limit=COUNTED)
         found.append(
             WorkerInfo(
                 name,
                 is_alive=is_alive,
-                heard=heard,
+                silent_for=silent_for,
                 since=about.since,
                 host=about.host or ("" if presence is None else presence.host),
                 process=about.process or (0 if presence is None else presence.process),
@@ -177,8 +177,8 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
                 room=about.room,
                 workflows=about.workflows,
                 is_whole=about.is_whole and said is not None,
-                # As it is now: it was told when the worker was last heard of.
-                loop=None if loop is None or heard is None else structs.replace(loop, ago=loop.ago + heard),
+                # As it is now: the report was written with the last renewal.
+                loop=None if loop is None or silent_for is None else structs.replace(loop, ago=loop.ago + silent_for),
             )
         )
     return found

@@ -202,7 +202,7 @@ class _Successor:
         self._own: Final = self._run.own(worker.presence)
         self._known: Final = runtime.queued.pop(run_id, None)
         self._taken: tuple[Header, RunState, RunState] | None = None
-        self._has_news = False
+        self._has_messages = False
         self._gone: frozenset[RecordKey] = frozenset()
 
     @property
@@ -225,7 +225,7 @@ class _Successor:
         self, granted: tuple[Holder, ...], seen: Snapshot
     ) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is as it was started: then no news of it has been looked at, either."""
-        self._taken, self._has_news = None, False
+        self._taken, self._has_messages = None, False
         if self._known is None:
             return (), ()
         header, state, version = self._known
@@ -269,7 +269,7 @@ class _Successor:
             return (), ()
         after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
         self._taken = header, state, after
-        self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
+        self._has_messages = bool(seen.version(run.ready) or seen.version(run.counter))
         return tuple(taking(run, header, worker, state, after, seen)), (run.ready,)
 
     def _can_take(self, state: RunState, header: Header, seen: Snapshot) -> bool:
@@ -286,7 +286,7 @@ class _Successor:
         if self._taken is None:
             return
         runtime, versions, (header, before, state) = self._runtime, answered.sight.versions, self._taken
-        presence, is_first = self._worker.presence, not self._has_news
+        presence, is_first = self._worker.presence, not self._has_messages
         right = Claim(self._own, versions[self._own], presence, versions[self._run.state], is_first=is_first)
         workflow = runtime.workflows[state.workflow, state.version]
         runtime.emit_moved(self._run.id, state, right.fence, before, header)

@@ -638,8 +638,8 @@ def _answers(
     run_id: str, some: Sequence[Sending], fresh: Sequence[Sending], answer: Sent | Exception
 ) -> list[Sent | Exception]:
     """Return the answers to all: those that were sent before are told so, whatever has become of the run."""
-    news = {id(each) for each in fresh}
-    return [answer if id(each) in news else Sent(run_id, is_new=False) for each in some]
+    new = {id(each) for each in fresh}
+    return [answer if id(each) in new else Sent(run_id, is_new=False) for each in some]
 
 
 def _fresh(keys: RunKeys, some: Sequence[Sending], records: dict[RecordKey, Record | None]) -> list[Sending]:

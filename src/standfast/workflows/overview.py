@@ -161,7 +161,7 @@ async def overview(runtime: Runtime, address: str, lately: Duration, patience: D
     ready, states = await _ready(scope, most)
     lines = await read_lines(scope, waiting=True)
     waits = sorted(lines.lines, key=lambda line: -(line.waited or 0.0))
-    silent = any(worker.heard is None or worker.heard > runtime.space.lease / 2 for worker in workers)
+    silent = any(worker.silent_for is None or worker.silent_for > runtime.space.lease / 2 for worker in workers)
     refused = await refused_writes(scope, is_suspected=silent)
     late = RunFilter(status=ENDED, ended_after=later(at, -_MINUTE))
     found = [

@@ -74,7 +74,7 @@ class Endings:
         future: asyncio.Future[RunState] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, []).append(future)
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.get_running_loop().create_task(self._hear())
+            self._listening = asyncio.get_running_loop().create_task(self._follow())
         self._new.append(run_id)
         if len(self._new) == 1:  # an eager task takes it at once, others when this turn of the loop is over
             self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
@@ -107,7 +107,7 @@ class Endings:
             if not future.done():
                 future.set_result(state)
 
-    async def _hear(self) -> None:
+    async def _follow(self) -> None:
         root, time, due = self._scope.key("life"), asyncio.get_running_loop().time, float("-inf")
         try:
             async with self._scope.watch(root) as watch:
@@ -119,8 +119,8 @@ class Endings:
                         continue
                     await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
                     told = {_run_of(key, root) for key in hint.about}
-                    if news := [each for each in told if each in self._waiting and each not in self._loaded]:
-                        await self._look_at(news)
+                    if changed := [each for each in told if each in self._waiting and each not in self._loaded]:
+                        await self._look_at(changed)
         except StandfastError as problem:
             self._fail(problem)
 

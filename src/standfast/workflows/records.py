@@ -140,7 +140,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
     nominal_at: Instant | None = None
     lines: tuple[Standing, ...] = ()
     continued_from: str = ""
-    mail_from: tuple[str, ...] = ()
+    mail_from: tuple[str, ...] = ()  # rule: the name is stored
     forked_from: str = ""
     tags: tuple[str, ...] = ()
     incarnation: int = 0

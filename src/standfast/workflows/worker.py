@@ -95,7 +95,7 @@ GRACE: Final = 5.0
 AHEAD: Final = 4
 """How many times the runs that are claimed at a time a worker knows of."""
 
-HEARD: Final = 10_000
+MOST_NOTIFIED: Final = 10_000
 """Of how many runs at most it is noted when a hint told of them."""
 
 LAST: Final = 1.0
@@ -213,7 +213,7 @@ class Worker:
         self.is_stopping = self._resting = False
         self._hurried: Final = asyncio.Event()
         self._tells_hints, self._tells_polls = runtime.hooks.want(HintHeard), runtime.hooks.want(WorkerPolled)
-        self._heard: Final[dict[str, Instant]] = {}
+        self._notified_at: Final[dict[str, Instant]] = {}
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         runtime.notify, runtime.execute, runtime.poll_again = self._notified.set, self.execute, self._on_ready
         runtime.made_room, runtime.is_torn_down = self._on_room, self._is_torn_down
@@ -384,8 +384,8 @@ class Worker:
     def _on_hint(self, key: RecordKey) -> None:
         kind, *parts = key.parts[2:]
         if kind == "ready":
-            if self._tells_hints and len(self._heard) < HEARD:
-                self._heard.setdefault(parts[0], self._runtime.now())
+            if self._tells_hints and len(self._notified_at) < MOST_NOTIFIED:
+                self._notified_at.setdefault(parts[0], self._runtime.now())
             self._on_ready(parts[0])
         elif kind == "worker":
             self._met = True
@@ -560,7 +560,7 @@ class Worker:
                 return
             activation = await claim(self._runtime, run_id)
             if self._tells_hints:
-                self._tell_heard(run_id, activation)
+                self._tell_notified(run_id, activation)
             self._was_lucky = self._was_lucky or activation is not None
             if activation is not None:
                 if self.is_stopping:
@@ -574,14 +574,14 @@ class Worker:
             if self._ready:  # perhaps for want of room
                 self._notified.set()
 
-    def _tell_heard(self, run_id: str, activation: Activation | None) -> None:
+    def _tell_notified(self, run_id: str, activation: Activation | None) -> None:
         """Tell how long the hint of a new run was on its way. Of others it is not known when they were ready."""
-        heard = self._heard.pop(run_id, None)
-        if heard is None or activation is None or activation.state.claims > 1:
+        notified_at = self._notified_at.pop(run_id, None)
+        if notified_at is None or activation is None or activation.state.claims > 1:
             return
         header = activation.header
         if header.begins_at is None and not header.lines:
-            late, at = max(0.0, seconds_between(header.started_at, heard)), self._runtime.clock.wall()
+            late, at = max(0.0, seconds_between(header.started_at, notified_at)), self._runtime.clock.wall()
             self._runtime.emit(HintHeard(at=at, run=run_id, seconds=late))
 
     # --- looking by itself ---------------------------------------------------------------------------------------
@@ -653,8 +653,8 @@ class Worker:
             due = {record: Instant(int(record.key.parts[-2])) for record in page.records.values()}
             await self._sort_due({record: at for record, at in due.items() if at <= page.at and self._is_new(record)})
             if (later := min((at for at in due.values() if at > page.at), default=None)) is not None:
-                heard = self._next_due  # meanwhile, of what has just been put on the index
-                self._next_due = later if heard is None else min(later, heard)
+                earlier = self._next_due  # meanwhile, of what has just been put on the index
+                self._next_due = later if earlier is None else min(later, earlier)
                 return
             if page.more is None:
                 return

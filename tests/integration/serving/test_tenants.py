@@ -94,7 +94,7 @@ async def requests_of(app: sf.App) -> dict[str, str]:
     """Let acme have one request that runs, one that was attended and has ended, and a durable one; return their ids."""
     ended = await send(app, "POST", "/flows/shop/brief", "acme", json={"text": PRIVATE})
     recorded = await send(app, "POST", "/flows/shop/later", "acme", json={"text": PRIVATE})
-    handle = await app.dispatch(
+    handle = await app.dispatcher.dispatch(
         sf.Call(flow="shop", action="stay", inputs={"text": PRIVATE}, principal=sf.Principal("acme"), session="s")
     )
     return {"ended": ended.json(), "recorded": recorded.json()["requestId"], "running": handle.id}

@@ -33,7 +33,7 @@ async def test_an_action_with_a_role_is_called_by_its_webhook_alone(tmp_path: Pa
         worker = Worker(app)
         called = await worker.post("/flows/billing/paid", json.dumps({"event": FORGED}).encode())
         poor, good = [await worker.post(f"/webhooks/{each}", LETTER, signed(LETTER)) for each in ("poor", "good")]
-        await (await app.find(OPERATOR, good.json()["requestId"])).packed(SOON)
+        await (await app.dispatcher.find(OPERATOR, good.json()["requestId"])).packed(SOON)
 
     assert [called.status_code, poor.status_code, good.status_code] == [403, 403, 202]
     assert ran == ["good letter"]

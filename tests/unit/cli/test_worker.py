@@ -35,8 +35,8 @@ async def test_a_worker_is_listed_with_what_it_is_and_does(ask: Ask, url: str) -
     assert (told["id"], told["process"], told["is_alive"]) == (worker.id, os.getpid(), True)
     assert (told["runs"], told["workflows"], told["room"]) == (1, [["waits", "2"]], 10_000)
     assert told["package"]
-    assert worker.heard is not None
-    assert 0 <= worker.heard < 30
+    assert worker.silent_for is not None
+    assert 0 <= worker.silent_for < 30
 
 
 async def test_workers_are_listed_for_people(ask: Ask, url: str) -> None:

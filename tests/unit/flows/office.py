@@ -83,7 +83,7 @@ class Office:
         await dispatcher.open()
         yield Mortal(dispatcher, life)
         if life.is_dead:
-            life.bury()
+            life.end_calls()
         with suppress(StandfastError):  # whoever is dead cannot say goodbye
             await dispatcher.aclose(grace=0)
         with suppress(StandfastError):

@@ -65,10 +65,10 @@ class Lab:
         self.begun.clear()
         handle = await self.send(**more)
         await self.begun.wait()
-        await self.bury()
+        await self.discard()
         return handle
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let the server be taken for dead."""
         for name, worker in (await workers_of(self.engine.space)).items():
             await reclaim(self.engine.runtime, name, worker)
@@ -206,7 +206,7 @@ async def test_whoever_waits_behind_a_quarantined_request_is_told_so(lab: Lab, *
     behind = await lab.send(action="queued", session="s", attended=attended)
     await lab.begun.wait()
     before = await lab.dispatcher.explain(ACME, behind.id)
-    await lab.bury()
+    await lab.discard()
     after = await lab.dispatcher.explain(ACME, behind.id)
 
     assert before is not None

@@ -42,6 +42,7 @@ async def test_in_fastapi_it_serves_while_the_host_does() -> None:
     app = sf.App("memory://", flows=[office])
     api = FastAPI(lifespan=sf.web.lifespan(app))
     api.mount("/api", app)
+    assert "lifespan" in (await call(api, "/api/flows/office/tidy", app)).json()["detail"]
     async with api.router.lifespan_context(api):
         assert (await call(api, "/api/flows/office/tidy", app)).json() == "tidied attic"
     assert (await call(api, "/api/flows/office/tidy", app)).status_code == 503

@@ -86,7 +86,7 @@ async def test_a_dead_worker_is_listed_until_its_runs_are_taken_over() -> None:
         key = space.key("worker", "gone.1")
         await space.commit(Put(key, b'1:{"since":7}'))
         [dead] = await engine.workers()
-        assert (dead.id, dead.is_alive, dead.heard) == ("gone.1", False, None)
+        assert (dead.id, dead.is_alive, dead.silent_for) == ("gone.1", False, None)
         assert [concern.kind for concern in (await engine.overview()).concerns] == ["dead-workers"]
         async with sf.Engine(space, workflows=[waits]) as driving:
             assert driving.worker is not None

@@ -337,7 +337,7 @@ class LocalTurn(Struct, eq=False):
         if self.is_at_front and self.cancellable is not None:
             self.cancellable.cancel()
 
-    def revoke(self) -> bool:
+    def evict(self) -> bool:
         """Lose the place at once; return True if it was there. What is being committed by now is not undone."""
         if self.has_left or self.finishing is not None:
             return False
@@ -732,7 +732,7 @@ class LocalArbiter:
                 newcomer.superseded = handed_over(*newcomer.superseded, *each.superseded, own)
             each.ask_to_stop(stop)
             if each.is_at_front and not each.has_left:
-                asyncio.get_running_loop().call_later(newcomer.ask.rules.grace, each.revoke)
+                asyncio.get_running_loop().call_later(newcomer.ask.rules.grace, each.evict)
 
     # --- durable runs --------------------------------------------------------------------------------------------
 
@@ -812,10 +812,10 @@ class LocalArbiter:
             turn.ask_to_stop(why)
         return turn is not None
 
-    async def revoke(self, address: Address, request_id: str) -> bool:
+    async def evict(self, address: Address, request_id: str) -> bool:
         """Take a request's place away."""
         turn = self._find(address, request_id)
-        return turn is not None and turn.revoke()
+        return turn is not None and turn.evict()
 
     async def look(self, address: Address) -> LineStatus:
         """Say who has its turn and who waits."""

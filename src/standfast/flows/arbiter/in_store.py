@@ -432,7 +432,7 @@ class SharedArbiter:
             await watch.__aenter__()
         except StoreError as problem:
             raise unavailable(problem) from problem
-        self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+        self._listening = asyncio.get_running_loop().create_task(self._listen(watch))
         self.own(reap_lines_forever(self.space, self.lines))
         return self
 
@@ -537,7 +537,7 @@ class SharedArbiter:
             if isinstance(entry, ExplainedWaiter):
                 await self.lines.cancel(address, LINE_SPEC, entry.entry)
 
-    async def revoke(self, address: Address, request_id: str) -> bool:
+    async def evict(self, address: Address, request_id: str) -> bool:
         """Take a request's place away."""
         found = await self._find(address, request_id)
         return found is not None and await self.lines.evict(address, LINE_SPEC, found.entry)
@@ -579,7 +579,7 @@ class SharedArbiter:
         turn = self._here.get(entry_id)
         return None if turn is None or turn.finishing is not None else turn.ask.packed
 
-    async def _hear(self, watch: Watch) -> None:
+    async def _listen(self, watch: Watch) -> None:
         """Pass on words to requests that are here."""
         try:
             while True:

@@ -329,7 +329,7 @@ class Arbiter(Protocol):
         """
         ...
 
-    async def revoke(self, address: Address, request_id: str) -> bool:
+    async def evict(self, address: Address, request_id: str) -> bool:
         """Take a request's place away at once; it can commit nothing from then on. Return True if it was there."""
         ...
 

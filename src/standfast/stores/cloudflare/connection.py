@@ -164,7 +164,7 @@ def failure(said: str, name: str) -> StoreError | InvalidChangeError:
 # --- messages: a head in JSON, and bytes -----------------------------------------------------------------------------
 
 Part: TypeAlias = bytes | bytearray | memoryview
-Heard: TypeAlias = Callable[[bytes | None], None]
+OnPush: TypeAlias = Callable[[bytes | None], None]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -227,8 +227,8 @@ class ObjectSocket:
         seen: The last version of the object that is known.
     """
 
-    def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str, timeout: float, heard: Heard) -> None:
-        self._ws, self._name, self._timeout, self._heard = ws, name, timeout, heard
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str, timeout: float, on_push: OnPush) -> None:
+        self._ws, self._name, self._timeout, self._on_push = ws, name, timeout, on_push
         self._loop: Final = asyncio.get_running_loop()
         self._waiting: Final[dict[int, asyncio.Future[Reply]]] = {}
         self._pongs: Final[list[asyncio.Future[None]]] = []
@@ -317,7 +317,7 @@ class ObjectSocket:
                     continue
                 number, reply = unpack(message.data)
                 if not number:
-                    self._heard(reply.take(int(reply.fields[0])) if reply.status == "message" else None)
+                    self._on_push(reply.take(int(reply.fields[0])) if reply.status == "message" else None)
                 elif (answer := self._waiting.get(number)) is not None and not answer.done():
                     answer.set_result(reply)
         except (aiohttp.ClientError, ConnectionError, ValueError):
@@ -369,8 +369,8 @@ class ObjectSockets:
         lost: Called with a namespace when its WebSocket is lost, unless it was closed here.
     """
 
-    def __init__(self, options: CloudflareOptions, heard: Heard, lost: Callable[[bytes], None]) -> None:
-        self._options, self._heard, self._lost = options, heard, lost
+    def __init__(self, options: CloudflareOptions, on_push: OnPush, lost: Callable[[bytes], None]) -> None:
+        self._options, self._on_push, self._lost = options, on_push, lost
         self._open: Final[OrderedDict[bytes, ObjectSocket]] = OrderedDict()
         self._dialing: Final[dict[bytes, asyncio.Lock]] = {}
         self._backoff: Final = ConnectBackoff()
@@ -431,7 +431,7 @@ class ObjectSockets:
                 self._backoff.failed()
                 raise
             self._backoff.succeeded()
-            opened = self._open[namespace] = ObjectSocket(ws, self._options.name, self._options.timeout, self._heard)
+            opened = self._open[namespace] = ObjectSocket(ws, self._options.name, self._options.timeout, self._on_push)
             opened.seen = self._seen.get(namespace, 0)
             opened.when_lost(lambda: self._note_loss(namespace, opened))
             idle = [(name, each) for name, each in self._open.items() if each.is_idle and each is not opened]

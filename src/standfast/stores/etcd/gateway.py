@@ -247,7 +247,7 @@ TXN: Final = ("/v3/kv/txn", msgspec.json.Decoder(TxnReply, strict=False))
 GRANT: Final = ("/v3/lease/grant", msgspec.json.Decoder(GrantReply, strict=False))
 KEEP_ALIVE: Final = ("/v3/lease/keepalive", msgspec.json.Decoder(KeepAliveReply, strict=False))
 TIME_TO_LIVE: Final = ("/v3/lease/timetolive", msgspec.json.Decoder(TimeToLiveReply, strict=False))
-REVOKE: Final = ("/v3/lease/revoke", msgspec.json.Decoder(EtcdReply, strict=False))
+REVOKE: Final = ("/v3/lease/revoke", msgspec.json.Decoder(EtcdReply, strict=False))  # rule: the address of etcd
 STATUS: Final = ("/v3/maintenance/status", msgspec.json.Decoder(StatusReply, strict=False))
 ALARM: Final = ("/v3/maintenance/alarm", msgspec.json.Decoder(AlarmReply, strict=False))
 _LOG_IN: Final = ("/v3/auth/authenticate", msgspec.json.Decoder(_TokenReply, strict=False))

@@ -124,7 +124,7 @@ class EtcdSubscriber:
         try:
             async with asyncio.timeout(self._connection.options.timeout):
                 self._stream = await self._connection.open_stream(WATCH, b"\n".join(requests))
-            await self._hear(self._stream, [topic for topic, _ in topics])
+            await self._listen(self._stream, [topic for topic, _ in topics])
         except _BROKEN:
             return
         finally:
@@ -132,7 +132,7 @@ class EtcdSubscriber:
                 self._stream.close()
                 self._stream = None
 
-    async def _hear(self, stream: aiohttp.ClientResponse, topics: list[bytes]) -> None:
+    async def _listen(self, stream: aiohttp.ClientResponse, topics: list[bytes]) -> None:
         left = b""
         async for chunk in stream.content.iter_any():
             *lines, left = (left + chunk).split(b"\n")

@@ -409,12 +409,12 @@ class MongoSubscriber:
                     if was_open and self.listener is not None:
                         self.listener.take_loss()  # it begins with what comes now: what was sent meanwhile is lost
                     was_open = True
-                    await self._hear(stream)
+                    await self._listen(stream)
             except DRIVER_ERRORS:  # writes and reads meet it too, and report it
                 self._is_open.clear()
                 self._backoff.failed()
 
-    async def _hear(self, stream: Stream) -> None:
+    async def _listen(self, stream: Stream) -> None:
         """Hand over what arrives. A connection that says nothing for too long is broken, whatever it looks like."""
         patience = QUIET + self._connection.options.timeout
         while True:

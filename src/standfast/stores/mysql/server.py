@@ -128,8 +128,8 @@ class MysqlServer(ServerDefaults):
         self._writing: Final = MysqlWriter(options, self._writer, longest)
         self._working: Final = MysqlWorkRunner(options, self._writer, longest, self.capabilities)
         self._last_reserved = 0
-        self._said_at = Instant(0)
-        self._heard_at = Instant(0)
+        self._server_time = Instant(0)
+        self._received_at = Instant(0)
 
     def __repr__(self) -> str:
         return f"<MysqlServer {self.name}>"
@@ -139,15 +139,15 @@ class MysqlServer(ServerDefaults):
     async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably."""
         answer = await self._writing.write(intent)
-        self._hear(answer.at)
+        self._note_time(answer.at)
         if isinstance(answer, Written):
             self._links.tracker.acknowledge(intent.handle, intent.number)
         if isinstance(answer, Written) and answer.versions:
             self._last_reserved = max(self._last_reserved, answer.versions[-1])
         return answer
 
-    def _hear(self, at: Instant) -> None:
-        self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
+    def _note_time(self, at: Instant) -> None:
+        self._server_time, self._received_at = at, SYSTEM_CLOCK.elapsed()
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Take versions from the server's time on, without asking it if it answered lately.
@@ -156,12 +156,12 @@ class MysqlServer(ServerDefaults):
         that are written and with those of rows that were swept; if they are not higher, the intent is stale.
         """
         del namespace
-        passed = SYSTEM_CLOCK.elapsed() - self._heard_at
-        if not self._said_at or passed > TIME_IS_GOOD_FOR:
+        passed = SYSTEM_CLOCK.elapsed() - self._received_at
+        if not self._server_time or passed > TIME_IS_GOOD_FOR:
             [[[at]]] = await self._links.ask(f"SELECT {NOW}")
-            self._hear(Instant(at))
+            self._note_time(Instant(at))
             passed = 0
-        first = max(self._said_at + passed, self._last_reserved + 1)
+        first = max(self._server_time + passed, self._last_reserved + 1)
         self._last_reserved = first + count - 1
         return tuple(range(first, first + count))
 
@@ -205,7 +205,7 @@ class MysqlServer(ServerDefaults):
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read the live records at ``keys``."""
         (((at,),), rows) = await self._links.ask(f"SELECT {NOW};{fetch(self._names, sorted(keys))}")
-        self._hear(Instant(at))
+        self._note_time(Instant(at))
         return Snapshot(Instant(at), live(rows, Instant(at)))
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:

@@ -207,7 +207,7 @@ class Trial:
             steps=given.steps,
             errors=given.errors,
             store=store,
-            hooks=[self._heard],
+            hooks=[self._on_event],
             **options,
         ) as env:
             await env.settle()
@@ -237,7 +237,7 @@ class Trial:
             await left_in(env.client.space),
         )
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self.unloads += isinstance(event, RunMoved) and event.status == "suspended"
 
     def _saw(self, keys: Iterable[RecordKey]) -> None:

@@ -128,7 +128,7 @@ class WorkflowEnvironment:
         if self._process is not None:
             process, self._process = self._process, None
             process.life.dies = None  # it would never be reclaimed
-            await (process.bury() if process.life.is_dead else process.close())
+            await (process.discard() if process.life.is_dead else process.close())
         if self._client is not None:
             await self._client.close()
         if isinstance(self._given, str) and self._store is not None:
@@ -138,7 +138,7 @@ class WorkflowEnvironment:
         """Kill the process that drives runs, as ``kill -9`` would: nothing is written, and nothing is handed back."""
         process, self._process = self._process, None
         if process is not None:
-            await process.bury()
+            await process.discard()
 
     async def restart(self) -> None:
         """Start a process that drives runs, if there is none. It takes over what a dead one has left."""

@@ -59,7 +59,7 @@ class Mortality:
         self.name: Final = name
         self._dead: Final = dead
         self._loop: Final = asyncio.get_running_loop()
-        self._grave: Final[asyncio.Future[None]] = self._loop.create_future()
+        self._ended: Final[asyncio.Future[None]] = self._loop.create_future()
         self.death: Final[asyncio.Future[None]] = self._loop.create_future()
         self.calls = self.under_way = self.commits = 0
         self.dies: Death | None = None
@@ -84,17 +84,17 @@ class Mortality:
             if self.on_death is not None:
                 self.on_death()
 
-    def bury(self) -> None:
+    def end_calls(self) -> None:
         """Let calls that hang raise, so that the tasks of a dead process can end."""
-        if not self._grave.done():
-            self._grave.set_result(None)
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     async def check(self) -> None:
         """Go on, if it lives; else never, or until it is reclaimed."""
         if not self.is_dead:
             return
         if asyncio.get_running_loop() is self._loop:
-            await asyncio.shield(self._grave)
+            await asyncio.shield(self._ended)
         raise StoreUnavailableError(self.name, "this process has died, in a test")
 
     async def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

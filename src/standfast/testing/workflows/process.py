@@ -97,13 +97,13 @@ class Process:
         for activation in tuple(self.engine.runtime.loaded.values()):
             activation.abandon()
 
-    async def bury(self) -> None:
+    async def discard(self) -> None:
         """Let everything end that is left of it in memory, without a word to the store."""
         runtime, worker = self.engine.runtime, self.engine.worker
         self.life.die()
         self.cut_off()
         tasks: set[asyncio.Task[Any]] = set() if worker is None else worker.stop_dead()
-        self.life.bury()
+        self.life.end_calls()
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
             for task in left:

@@ -44,24 +44,24 @@ class FeedCursor:
         last: The messages up to this one.
     """
 
-    __slots__ = ("_ended", "_heard", "base", "last")
+    __slots__ = ("_ended", "_last_events", "base", "last")
 
     def __init__(self, base: int = 0, last: int = 0) -> None:
         self.base, self.last = base, max(base, last)
-        self._heard: Final[dict[int, int]] = {}
+        self._last_events: Final[dict[int, int]] = {}
         self._ended: list[tuple[int, int]] = []
 
     def tell(self, message: int) -> None:
         """Note that a message was read."""
         self.last = max(self.last, message)
 
-    def hear(self, message: int, event: int) -> None:
+    def note(self, message: int, event: int) -> None:
         """Note that an event of its answer was read."""
-        self._heard[message] = event
+        self._last_events[message] = event
 
     def end(self, message: int) -> None:
         """Note that its answer was read to the end."""
-        self._heard.pop(message, None)
+        self._last_events.pop(message, None)
         self._ended = _merged([*self._ended, (message, message)])
         self.skip(self.base)
 
@@ -71,21 +71,21 @@ class FeedCursor:
         while self._ended and self._ended[0][0] <= self.base + 1:
             self.base = max(self.base, self._ended.pop(0)[1])
         self.last = max(self.last, self.base)
-        for done in [each for each in self._heard if each <= self.base]:
-            del self._heard[done]
+        for done in [each for each in self._last_events if each <= self.base]:
+            del self._last_events[done]
 
     def after(self, message: int) -> int:
         """Return the number of the last event of its answer that was read."""
-        return self._heard.get(message, 0)
+        return self._last_events.get(message, 0)
 
     def is_over(self, message: int) -> bool:
         """Return True if the answer to a message was read to its end."""
         return message <= self.base or any(first <= message <= last for first, last in self._ended)
 
     def __str__(self) -> str:
-        heard = [f"{message}:{event}" for message, event in sorted(self._heard.items())]
+        under_way = [f"{message}:{event}" for message, event in sorted(self._last_events.items())]
         ended = [f"{first}-{last}" for first, last in self._ended]
-        return ",".join([f"{self.base}-{self.last}", *heard, *ended])
+        return ",".join([f"{self.base}-{self.last}", *under_way, *ended])
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -103,7 +103,7 @@ class FeedCursor:
         seen = cls(base, last)
         for message, kind, number in parts:
             if kind == ":":
-                seen.hear(message, number)
+                seen.note(message, number)
         seen._ended = _merged([(first, end) for first, kind, end in parts if kind == "-" and first <= end])
         seen.skip(seen.base)
         return seen
@@ -405,7 +405,7 @@ class Feed:
         if not frame.entry:
             return frame.body, ""
         if frame.event:
-            self._seen.hear(frame.entry, frame.event)
+            self._seen.note(frame.entry, frame.event)
         else:
             self._seen.tell(frame.entry)
         if frame.is_end:

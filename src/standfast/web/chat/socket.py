@@ -116,7 +116,7 @@ class Talk:
             said = await self._next_frame(self._limits.heartbeat)
             if said is not None:
                 silent = 0
-                await self._hear(said, party, feed)
+                await self._take(said, party, feed)
                 continue
             silent += 1
             if silent >= SILENT:
@@ -125,7 +125,7 @@ class Talk:
                 raise _LeaveError(IDLE, "nothing was written for a while")
             await feed.tell({"type": "ping"})
 
-    async def _hear(self, said: str, party: Party, feed: Feed) -> None:
+    async def _take(self, said: str, party: Party, feed: Feed) -> None:
         message = ""
         try:
             frame = read_frame(said)

@@ -89,14 +89,14 @@ Fields: TypeAlias = dict[str, list[str]]
 class PageAction:
     """The preview of an action, and the function that does it and returns the next page."""
 
-    __slots__ = ("perform", "preview")
+    __slots__ = ("execute", "preview")
 
     def __init__(
         self,
         preview: Callable[[View, Fields], Awaitable[Preview]],
-        perform: Callable[[View, Engine, Fields], Awaitable[str | Response]],
+        execute: Callable[[View, Engine, Fields], Awaitable[str | Response]],
     ) -> None:
-        self.preview, self.perform = preview, perform
+        self.preview, self.execute = preview, execute
 
 
 async def preview(view: View) -> Response:
@@ -107,7 +107,7 @@ async def preview(view: View) -> Response:
     return view.page("preview.html", preview=shown, action=name, label=ACTIONS[name], token=view.token(name))
 
 
-async def perform(view: View) -> Response:
+async def execute(view: View) -> Response:
     """Do what a form of ours asks for, and show the page that it was about."""
     name, action = _allowed(view)
     fields = await _form(view)
@@ -118,7 +118,7 @@ async def perform(view: View) -> Response:
     principal, client = view.access.principal, view.request.client
     actor = Actor(principal.user or "operator", "http", "" if client is None else client.host)
     try:
-        back = await action.perform(view, view.engine.acting_as(actor), fields)
+        back = await action.execute(view, view.engine.acting_as(actor), fields)
     except StandfastError as problem:
         raise PageError(409, "Nothing was done", mask_text(str(problem)), "Go back and look at it again.") from problem
     if isinstance(back, Response):

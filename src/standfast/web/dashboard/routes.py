@@ -24,7 +24,7 @@ from standfast.log_budget import LogBudget
 from standfast.web.asgi import host_of
 from standfast.web.auth import OwnToken, identify
 from standfast.web.dashboard.access import OneTimeToken, PageError, access_of
-from standfast.web.dashboard.actions import perform, preview
+from standfast.web.dashboard.actions import execute, preview
 from standfast.web.dashboard.bulk import Jobs
 from standfast.web.dashboard.live import PAUSE, PAUSES, SharedParts, Watcher, stream_of
 from standfast.web.dashboard.pages import PART, View, compile_templates, error_page, static_files
@@ -69,7 +69,7 @@ def screens() -> Mapping[tuple[str, str], Screen]:
     return {
         **{("GET", f"/{path}"): screen for path, screen in SCREENS.items()},
         ("GET", "/act/{action}"): preview,
-        ("POST", "/act/{action}"): perform,
+        ("POST", "/act/{action}"): execute,
         ("GET", "/live"): _live,
     }
 

@@ -158,7 +158,7 @@ class _Skip(Struct, frozen=True):
     by_overlap: bool = False
 
 
-class _Lacking(Struct, frozen=True):
+class _Missing(Struct, frozen=True):
     """Since when this engine waits for others to handle a tick."""
 
     tick: Instant | None
@@ -176,7 +176,7 @@ class Ticker:
 
     def __init__(self, runtime: Runtime, is_stopping: Callable[[], bool]) -> None:
         self._runtime, self._is_stopping = runtime, is_stopping
-        self._lacking: Final[dict[str, _Lacking]] = {}
+        self._missing: Final[dict[str, _Missing]] = {}
         self._busy: Final[set[str]] = set()
         self._room: Final = asyncio.Semaphore(AT_A_TIME)
 
@@ -232,7 +232,7 @@ class Ticker:
             now_due = due(seen.stored.spec, seen.id, seen.stored.state, noticed_at, most=1)
         except MissingExtraError as problem:
             return await self._lack(seen, str(problem))
-        self._lacking.pop(seen.id, None)
+        self._missing.pop(seen.id, None)
         after = structs.replace(seen.stored, state=now_due.state, wake_at=now_due.wake_at)
         if after == seen.stored:
             return False
@@ -300,12 +300,12 @@ class Ticker:
     async def _lack(self, seen: ScheduleSnapshot, note: str) -> bool:
         """Leave a tick to other workers; if none of them takes it, pause the schedule, for everybody to see."""
         now = self._runtime.clock.elapsed()
-        lacking = self._lacking.get(seen.id)
-        if lacking is None or lacking.tick != seen.stored.wake_at:  # others have handled the one before
-            lacking = self._lacking[seen.id] = _Lacking(seen.stored.wake_at, now)
-        if seconds_between(lacking.since, now) < PATIENCE:
+        missing = self._missing.get(seen.id)
+        if missing is None or missing.tick != seen.stored.wake_at:  # others have handled the one before
+            missing = self._missing[seen.id] = _Missing(seen.stored.wake_at, now)
+        if seconds_between(missing.since, now) < PATIENCE:
             return False
-        del self._lacking[seen.id]
+        del self._missing[seen.id]
         paused = structs.replace(seen.stored, state=pause(seen.stored.state), wake_at=None, note=note, lacks=note)
         if await self._write(seen, paused):
             self._runtime.emit(SchedulePaused(at=self._runtime.clock.wall(), schedule=seen.id, note=note))

@@ -70,7 +70,7 @@ async def test_a_request_that_an_operator_takes_out_of_its_line_is_cancelled(arb
     """It is told so."""
     first = await Visit(arbiter, ask("r1")).runs()
     second = await Visit(arbiter, ask("r2")).waits()
-    assert await arbiter.revoke(ask("").address, "r2")
+    assert await arbiter.evict(ask("").address, "r2")
     with pytest.raises(RequestCancelledError, match="an operator"):
         await second.ended()
     await first.end()

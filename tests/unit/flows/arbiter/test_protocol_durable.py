@@ -233,7 +233,7 @@ async def test_a_run_whose_place_was_revoked_commits_nothing(shared: Durable) ->
     """Its step goes on, but its commit is refused."""
     await shared.start("r1")
     turn = await shared.runs("r1")
-    assert await shared.arbiter.revoke(ask("").address, "r1")
+    assert await shared.arbiter.evict(ask("").address, "r1")
     second = await Visit(shared.arbiter, ask("r2", REJECT)).runs()
     with pytest.raises(RequestInterruptedError):
         await turn.update(putting(shared.engine.space.key("session", "r1"), b"late"))

@@ -19,7 +19,7 @@ def after(steps: list[tuple[str, int, int]]) -> FeedCursor:
         if kind == "tell":
             seen.tell(message)
         elif message <= seen.last and not seen.is_over(message):
-            seen.hear(message, event)
+            seen.note(message, event)
             if kind == "end":
                 seen.end(message)
     return seen

@@ -96,7 +96,7 @@ def test_what_was_read_does_not_depend_on_how_frames_of_answers_are_mixed(
 
     def read(number: int) -> None:
         count[number] += 1
-        seen.hear(number, count[number])
+        seen.note(number, count[number])
         if count[number] == lengths[number - 1]:
             seen.end(number)
 

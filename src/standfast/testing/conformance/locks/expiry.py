@@ -353,7 +353,7 @@ async def _is_renewed(renewed: bool) -> bool:  # noqa: FBT001 -- a condition for
     return renewed
 
 
-async def turn_out(space: Space, kind: Kind, key: str = KEY) -> None:
+async def evict(space: Space, kind: Kind, key: str = KEY) -> None:
     """Evict the holder."""
     holders = await holders_of(space, key)
     assert holders
@@ -395,14 +395,14 @@ class LosingCases(LockGround):
                 cleaned_up = True
 
         with pytest.raises(LeaseLostError):
-            await losing(kind.alone(space), turn_out(other, kind), body)
+            await losing(kind.alone(space), evict(other, kind), body)
         assert cleaned_up
 
     async def test_the_task_goes_on_as_if_nobody_had_cancelled_it(self, space: Space, other: Space, kind: Kind) -> None:
         """The cancellation of the loss is taken back, whether or not the block waited for anything."""
         task = asyncio.current_task()
         assert task is not None
-        for loss, body in ((turn_out(other, kind), for_ever), (_nothing(), lambda: turn_out(other, kind))):
+        for loss, body in ((evict(other, kind), for_ever), (_nothing(), lambda: evict(other, kind))):
             with pytest.raises(LeaseLostError):
                 await losing(kind.alone(space), loss, body)
             assert task.cancelling() == 0
@@ -412,7 +412,7 @@ class LosingCases(LockGround):
         """With "tell" the block is not cancelled: it hears of the loss, and leaves in peace."""
         async with asyncio.timeout(SOON), kind.alone(space, on_lost="tell") as hold:
             assert not hold.lost.is_set()
-            await turn_out(other, kind)
+            await evict(other, kind)
             await hold.lost.wait()
             with pytest.raises(LeaseLostError):
                 hold.check()
@@ -422,7 +422,7 @@ class LosingCases(LockGround):
         told: list[Event] = []
         space = await open_space(told=told)
         async with kind.alone(space, on_lost="tell") as hold:
-            await turn_out(other, kind)
+            await evict(other, kind)
             async with asyncio.timeout(SOON):
                 await hold.lost.wait()
 
@@ -436,7 +436,7 @@ class LosingCases(LockGround):
 
         async def work() -> None:
             async with kind.alone(space):
-                await turn_out(other, kind)
+                await evict(other, kind)
 
         with pytest.raises(LeaseLostError):
             await work()
@@ -452,7 +452,7 @@ class LosingCases(LockGround):
             await asyncio.sleep(0)
 
         with pytest.raises(LeaseLostError):
-            await losing(kind.alone(space), turn_out(other, kind), body)
+            await losing(kind.alone(space), evict(other, kind), body)
 
     async def test_the_blocks_own_error_wins(self, space: Space, other: Space, kind: Kind) -> None:
         """What the block raises is not replaced."""
@@ -464,7 +464,7 @@ class LosingCases(LockGround):
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await losing(kind.alone(space), turn_out(other, kind), body)
+            await losing(kind.alone(space), evict(other, kind), body)
 
     async def test_a_cancellation_by_others_wins(self, space: Space, other: Space, kind: Kind) -> None:
         """A task that is cancelled from outside while it loses its lock ends as cancelled."""
@@ -477,7 +477,7 @@ class LosingCases(LockGround):
             finally:
                 task.cancel()
 
-        task = asyncio.create_task(losing(kind.alone(space), turn_out(other, kind), body))
+        task = asyncio.create_task(losing(kind.alone(space), evict(other, kind), body))
         await asyncio.wait({task}, timeout=SOON)
         assert task.cancelled()
         await at_rest(other)
@@ -493,7 +493,7 @@ class LosingCases(LockGround):
                 cleaning.set()
                 await for_ever()
 
-        task = asyncio.create_task(losing(kind.alone(space), turn_out(other, kind), body))
+        task = asyncio.create_task(losing(kind.alone(space), evict(other, kind), body))
         async with asyncio.timeout(SOON):
             await cleaning.wait()
             task.cancel()
@@ -516,7 +516,7 @@ class LosingCases(LockGround):
                 group.create_task(child())
 
         with pytest.raises(LeaseLostError):
-            await losing(kind.alone(space), turn_out(other, kind), body)
+            await losing(kind.alone(space), evict(other, kind), body)
         assert ended == ["child"]
 
     async def test_both_locks_of_a_nested_block_are_given_back(self, space: Space, other: Space, kind: Kind) -> None:
@@ -527,7 +527,7 @@ class LosingCases(LockGround):
                 await for_ever()
 
         with pytest.raises(LeaseLostError, match="outer"):
-            await losing(kind.alone(space, "outer"), turn_out(other, kind, "outer"), body)
+            await losing(kind.alone(space, "outer"), evict(other, kind, "outer"), body)
         await at_rest(other)
         await passes(kind.alone(other, "inner"))
 
@@ -535,14 +535,14 @@ class LosingCases(LockGround):
         """The outer block can go on after the inner one failed."""
         async with kind.alone(space, "outer") as outer:
             with pytest.raises(LeaseLostError, match="inner"):
-                await losing(kind.alone(space, "inner"), turn_out(other, kind, "inner"))
+                await losing(kind.alone(space, "inner"), evict(other, kind, "inner"))
             outer.check()
         assert await leftovers(other) == []
 
     async def test_one_who_lost_it_does_not_release_the_next(self, space: Space, other: Space, kind: Kind) -> None:
         """Leaving late gives back nothing that another one has by now."""
         late = await entered(kind.alone(space, on_lost="tell"))
-        await turn_out(other, kind)
+        await evict(other, kind)
         successor = await entered(kind.alone(other))
 
         await late.leave()

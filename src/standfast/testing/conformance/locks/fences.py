@@ -12,7 +12,7 @@ import pytest
 from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Conflict, Put
-from standfast.testing.conformance.locks.expiry import turn_out
+from standfast.testing.conformance.locks.expiry import evict
 from standfast.testing.conformance.locks.ground import (
     KEY,
     SHORT,
@@ -53,7 +53,7 @@ class FenceCases(LockGround):
     async def test_fences_grow_across_a_forced_release(self, space: Space, other: Space, kind: Kind) -> None:
         """The next holder after one that was evicted has a larger fence."""
         late = await entered(kind.alone(space, on_lost="tell"))
-        await turn_out(other, kind)
+        await evict(other, kind)
         assert await passes(kind.alone(other)) > await late.leave()
 
     async def test_fences_grow_across_openings(self, open_space: OpenSpace, kind: Kind) -> None:
@@ -88,7 +88,7 @@ class FenceCases(LockGround):
         """The successor's grant is not the former one's."""
         late = await entered(kind.alone(space, on_lost="tell"))
         guard = (await late.hold()).guard
-        await turn_out(other, kind)
+        await evict(other, kind)
         successor = await entered(kind.alone(other))
 
         assert isinstance(await space.commit(Put(space.key("note"), b""), guard), Conflict)

@@ -143,7 +143,7 @@ def skip_without_hints(store: Store) -> None:
         pytest.skip("this store sends no hints")
 
 
-async def heard(watch: Watch, about: RecordKey) -> None:
+async def notified(watch: Watch, about: RecordKey) -> None:
     """Insist that a hint about a key arrives soon; others may come before it."""
     async with asyncio.timeout(SOON):
         while True:
@@ -152,7 +152,7 @@ async def heard(watch: Watch, about: RecordKey) -> None:
                 return
 
 
-async def heard_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
+async def notified_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
     """Return the records that come with the hint about a key, each once: a hint may come twice."""
     moved: dict[Record, None] = {}
     async with asyncio.timeout(SOON):
@@ -164,7 +164,7 @@ async def heard_moved(watch: Watch, about: RecordKey) -> tuple[Record, ...]:
                 return tuple(moved)
 
 
-async def heard_before(watch: Watch, last: RecordKey) -> set[RecordKey]:
+async def notified_before(watch: Watch, last: RecordKey) -> set[RecordKey]:
     """Return everything that is heard until the hint about ``last`` arrives."""
     about: set[RecordKey] = set()
     async with asyncio.timeout(SOON):
@@ -185,18 +185,18 @@ class WatchCases(Ground):
         skip_without_hints(store)
         async with store.watch(key("a")) as watch:
             version = await create(store, key("a"))
-            await heard(watch, key("a"))
+            await notified(watch, key("a"))
             version = (await committed(store, Put(key("a"), b"", version))).versions[key("a")]
-            await heard(watch, key("a"))
+            await notified(watch, key("a"))
             await committed(store, Delete(key("a"), expected=version))
-            await heard(watch, key("a"))
+            await notified(watch, key("a"))
 
     async def test_an_update_is_heard(self, store: Store, key: MakeKey) -> None:
         """An update hints at what it changed."""
         skip_without_hints(store)
         async with store.watch(key("a")) as watch:
             await store.update([key("a")], increment(key("a")))
-            await heard(watch, key("a"))
+            await notified(watch, key("a"))
 
     async def test_a_commit_of_another_handle_is_heard(
         self, store: Store, key: MakeKey, open_another: OpenAnother
@@ -205,9 +205,9 @@ class WatchCases(Ground):
         skip_without_hints(store)
         async with another(open_another) as other, store.watch(key("a")) as here, other.watch(key("b")) as there:
             await create(other, key("a"))
-            await heard(here, key("a"))
+            await notified(here, key("a"))
             await create(store, key("b"))
-            await heard(there, key("b"))
+            await notified(there, key("b"))
 
     async def test_who_hears_a_hint_can_see_the_change(
         self, store: Store, key: MakeKey, open_another: OpenAnother
@@ -230,9 +230,9 @@ class WatchCases(Ground):
             for outside in (key("a"), key("a", "bc"), key("a", ""), key("b"), key("a", "a"), key("ab")):
                 await create(store, outside)
             await create(store, key("a", "b", "c", "d"))
-            assert await heard_before(watch, key("a", "b", "c", "d")) == set()
+            assert await notified_before(watch, key("a", "b", "c", "d")) == set()
             await create(store, key("a", "b"))
-            assert await heard_before(watch, key("a", "b")) == set()
+            assert await notified_before(watch, key("a", "b")) == set()
 
     async def test_a_watch_may_have_several_prefixes(self, store: Store, key: MakeKey) -> None:
         """It hears what any of them would."""
@@ -241,14 +241,14 @@ class WatchCases(Ground):
             await create(store, key("b"))
             for name in (("a", "x"), ("b", "c")):
                 await create(store, key(*name))
-                assert await heard_before(watch, key(*name)) == set()
+                assert await notified_before(watch, key(*name)) == set()
 
     async def test_a_namespace_can_be_watched(self, store: Store, key: MakeKey) -> None:
         """A prefix of one part hears everything in it."""
         skip_without_hints(store)
         async with store.watch(key()) as watch:
             await create(store, key("any", "where"))
-            await heard(watch, key("any", "where"))
+            await notified(watch, key("any", "where"))
 
     async def test_difficult_keys_are_heard_alone(self, store: Store, key: MakeKey) -> None:
         """No character of a prefix means "anything"."""
@@ -257,7 +257,7 @@ class WatchCases(Ground):
             async with store.watch(key("names", name)) as watch:
                 await create(store, key("names", "plain" + name))
                 await create(store, key("names", name, "x"))
-                assert await heard_before(watch, key("names", name, "x")) == set()
+                assert await notified_before(watch, key("names", name, "x")) == set()
 
     async def test_what_writes_nothing_is_not_heard(self, store: Store, key: MakeKey) -> None:
         """A check, a conflict and a decision without changes give no hint."""
@@ -268,23 +268,23 @@ class WatchCases(Ground):
             await refused(store, Put(key("a"), b""))
             await store.update([key("a")], lambda _: Decision(None))
             await create(store, key("last"))
-            assert await heard_before(watch, key("last")) == set()
+            assert await notified_before(watch, key("last")) == set()
 
     async def test_a_wake_is_heard_by_whom_it_is_sent_to(self, store: Store, key: MakeKey) -> None:
         """A commit names keys to wake; their watchers hear what it is about, others do not."""
         skip_without_hints(store)
         async with store.watch(key("ann")) as ann, store.watch(key("bob")) as bob:
             await committed(store, Put(key("lock"), b""), wake=[Wake(key("ann"), about=key("lock"))])
-            await heard(ann, key("lock"))
+            await notified(ann, key("lock"))
             await create(store, key("bob"))
-            assert await heard_before(bob, key("bob")) == set()
+            assert await notified_before(bob, key("bob")) == set()
 
     async def test_a_wake_is_about_its_key_unless_it_says_otherwise(self, store: Store, key: MakeKey) -> None:
         """Without ``about`` the hint is about the key that is woken."""
         skip_without_hints(store)
         async with store.watch(key("ann")) as watch:
             await committed(store, Put(key("lock"), b""), wake=[Wake(key("ann"))])
-            await heard(watch, key("ann"))
+            await notified(watch, key("ann"))
 
     async def test_a_wake_may_show_what_its_commit_writes(
         self, store: Store, key: MakeKey, open_another: OpenAnother
@@ -296,7 +296,7 @@ class WatchCases(Ground):
         changes = (Put(key("lock"), b"1"), Put(key("grant"), b"2"), Delete(key("ticket"), gone))
         async with another(open_another) as other, other.watch(key("ann")) as watch:
             done = await committed(store, *changes, wake=[wake])
-            shown = await heard_moved(watch, key("lock"))
+            shown = await notified_moved(watch, key("lock"))
             records = (await other.read(key("lock"), key("grant"))).records
             assert [*shown] in ([], [records[key("lock")], records[key("grant")]])
             assert all(record.version == done.versions[record.key] for record in shown)
@@ -307,7 +307,7 @@ class WatchCases(Ground):
         skip_without_hints(store)
         async with store.watch(key("ann")) as watch:
             await committed(store, Put(key("lock"), b""), wake=[Wake(key("ann"), key("lock"), shows=(key("grant"),))])
-            assert await heard_moved(watch, key("lock")) == ()
+            assert await notified_moved(watch, key("lock")) == ()
 
     async def test_an_update_may_wake(self, store: Store, key: MakeKey, open_another: OpenAnother) -> None:
         """A decision names whom to wake, on whichever handle they watch."""
@@ -315,7 +315,7 @@ class WatchCases(Ground):
         wake = (Wake(key("ann"), about=key("lock")),)
         async with another(open_another) as other, other.watch(key("ann")) as watch:
             await store.update([key("lock")], lambda _: Decision(None, (Put(key("lock"), b""),), wake=wake))
-            await heard(watch, key("lock"))
+            await notified(watch, key("lock"))
 
     async def test_a_commit_that_loses_wakes_nobody(self, store: Store, key: MakeKey) -> None:
         """A conflict sends nothing."""
@@ -324,7 +324,7 @@ class WatchCases(Ground):
         async with store.watch(key("ann")) as watch:
             await refused(store, Put(key("lock"), b""), wake=[Wake(key("ann"), about=key("lock"))])
             await create(store, key("ann"))
-            assert await heard_before(watch, key("ann")) == set()
+            assert await notified_before(watch, key("ann")) == set()
 
     async def test_a_hint_waits_for_its_watch(self, store: Store, key: MakeKey) -> None:
         """What happened between two waits is heard by the second."""
@@ -332,7 +332,7 @@ class WatchCases(Ground):
         async with store.watch(key("a"), key("b")) as watch:
             await create(store, key("a"))
             await create(store, key("b"))
-            assert await heard_before(watch, key("b")) <= {key("a")}
+            assert await notified_before(watch, key("b")) <= {key("a")}
 
     async def test_a_watch_hears_only_while_it_is_open(self, store: Store, key: MakeKey) -> None:
         """What was committed before it was entered is not heard."""
@@ -352,7 +352,7 @@ class WatchCases(Ground):
         async with store.watch(key("a")) as one, store.watch(key("a")) as two, store.watch(key()) as three:
             await create(store, key("a"))
             for watch in (one, two, three):
-                await heard(watch, key("a"))
+                await notified(watch, key("a"))
 
     async def test_leaving_a_watch_leaves_the_others(self, store: Store, key: MakeKey) -> None:
         """Each watch ends alone."""
@@ -361,7 +361,7 @@ class WatchCases(Ground):
             async with store.watch(key("a")):
                 pass
             await create(store, key("a"))
-            await heard(stays, key("a"))
+            await notified(stays, key("a"))
 
     async def test_a_watch_needs_a_key(self, store: Store) -> None:
         """Watching nothing, or something that is no key, is refused."""
