@@ -68,7 +68,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "run.resume": "a run was polled",
     "run.sweep": "all runs that are due were polled",
     "run.recover": "all unfinished runs were polled",
-    "run.retry": "a run that failed goes on",
+    "run.retry": "a run that failed is resumed",
     "run.restart": "a run was started again from its beginning",
     "run.fork": "a run was started from a step of another one",
     "run.purge": "runs were deleted",

@@ -33,7 +33,7 @@ S = TypeVar("S", bound=str | None)
 T = TypeVar("T")
 
 each_shape = pytest.mark.parametrize("shape", [*CORPUS, *LOSING], ids=lambda shape: shape.name)
-GO_ON_FROM = re.compile(r"go on from '(.+)'")
+GO_ON_FROM = re.compile(r"resume from '(.+)'")
 
 
 def forks(run_id: str, events: list[HistoryEvent]) -> Iterator[tuple[str, Cut]]:

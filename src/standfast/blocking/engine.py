@@ -655,7 +655,7 @@ class Engine:
         It goes on from its history. What made it fail is forgotten, with everything that was recorded after it: the
         step that failed runs again, with all its attempts, and so do those that cleaned up. If its code itself raised,
         nothing is forgotten, and it goes on with the code as it is now. A cancelled or timed-out run goes on where it
-        was when it was told, with as much time as it had at first. Children that it still waits for go on too. A run
+        was when it was told, with as much time as it had at first. Children that it still waits for resume, too. A run
         that has not ended is left as it is; one that has completed is refused.
 
         Args:

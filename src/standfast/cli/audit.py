@@ -54,7 +54,7 @@ def audit(target: Target, /, *, follow: bool, as_json: bool, **options: Any) -> 
     elif page.next is None:
         click.echo("nothing is recorded that fits")
     if page.next is not None:
-        click.echo(f"perhaps more; go on with --after {page.next}")
+        click.echo(f"perhaps more; continue with --after {page.next}")
 
 
 async def _follow(target: Target, options: dict[str, Any], *, as_json: bool) -> None:

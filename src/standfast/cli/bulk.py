@@ -113,7 +113,7 @@ def carry_out(target: Target, bulk: Bulk, options: dict[str, Any]) -> None:
     try:
         carried_out(_change_all(target, bulk, chosen, count, changed))
     except _InterruptedByUserError:
-        advice = "The others are as they were. To go on, give the same command again."
+        advice = "The others are unchanged. To continue, give the same command again."
         end(f"interrupted: {bulk.told(f'{changed.done:,} of {_some(str(count))}')}", INTERRUPTED, advice)
     _report(bulk, changed, as_json=options["as_json"])
 
@@ -254,7 +254,7 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
     """Resume RUN, or all runs that a filter chooses.
 
     It failed, was cancelled, timed out or is quarantined. What it has recorded is not executed again: it resumes with
-    the step that failed. The run of a request that has ended is not resumed, since its caller was told the outcome:
+    the step that failed. The run of a request that has ended is not resumed, since its caller has the outcome:
     send the request again.
     """
     if is_bulk(run_id, options):
@@ -262,13 +262,13 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
         return
     run_id = run_id or ""
     name = one_line(run_id)
-    confirm(f"Let the run {name} go on?", yes=options["yes"])
+    confirm(f"Resume the run {name}?", yes=options["yes"])
 
     async def retry(engine: sf.Engine) -> tuple[RunInfo, RunInfo]:
         before = await engine.get(run_id)
         if before.has_ended and await is_over(engine.space, run_id, before.tags):
             words = f"the run {name} is that of a request, which has ended: {status_words(before)}"
-            end(words, NOT_THERE, "Its caller has been told so. Send the request again.")
+            end(words, NOT_THERE, "Its caller has the answer. Send the request again.")
         if before.status == "completed":
             again = target.command("runs", "start", "--input", "JSON", *arguments_of(before.workflow))
             advice = f"To run the workflow once more, start a new run: {again}"
@@ -278,7 +278,7 @@ def retry_run(target: Target, /, run_id: str | None, step: str | None, **options
     before, after = ask_engine(target, retry)
     if not before.has_ended and before.status != "quarantined":
         end(f"the run {name} has not ended: {status_words(before)}", NOT_THERE)
-    _tell(f"{name} goes on as soon as a worker takes it up", after, options)
+    _tell(f"{name} resumes as soon as a worker claims it", after, options)
 
 
 # --- ``standfast runs purge`` --------------------------------------------------------------------------------------

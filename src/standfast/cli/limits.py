@@ -101,7 +101,7 @@ def set_limit(
 @target_options
 @click.pass_obj
 def clear_limit(target: Target, workflow: str, key: str | None, *, as_json: bool) -> None:
-    """Let the code of WORKFLOW say again how many runs may be unfinished."""
+    """Remove a limit of WORKFLOW that was set; its code decides again."""
     ask_engine(target, lambda engine: engine.clear_limit(workflow, key=key))
     if as_json:
         print_json({"workflow": workflow, "key": key, "max": None})

@@ -98,7 +98,7 @@ def show_list(target: Target, /, sender: str, *, counting: bool, as_json: bool, 
     elif page.next is None:
         click.echo("there are no such requests")
     if page.next is not None:
-        click.echo(f"perhaps more; go on with --after {page.next}")
+        click.echo(f"perhaps more; continue with --after {page.next}")
 
 
 def _data(info: RequestInfo) -> dict[str, Any]:

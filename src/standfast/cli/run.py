@@ -261,8 +261,8 @@ class _ForwardedSignals:
         if not child.ended.done():
             name = signal.Signals(number).name
             click.echo(
-                f"{name} was passed on to the command (process {child.pid}), which goes on; it is waited for, and the"
-                " lock is held until it ends. Another signal is passed on as well.",
+                f"{name} was passed on to the command (process {child.pid}), which still runs; it is waited for, and"
+                " the lock is held until it ends. Another signal is passed on as well.",
                 err=True,
             )
 
@@ -277,7 +277,7 @@ class _ForwardedSignals:
 @family_option
 @click.option("--timeout", type=LENGTH, help="Wait at most this long, such as 10s.")
 @click.option("--no-wait", is_flag=True, help="Do not wait.")
-@click.option("--lease", type=LENGTH, help="How long others wait after this process has gone silent.  [default: 30s]")
+@click.option("--lease", type=LENGTH, help="How long others wait after this process stops responding.  [default: 30s]")
 @click.option("--max-hold", type=LENGTH, help="Give up the lock, and end the command, after this long.")
 @click.option(
     "--grace", type=LENGTH, default="10s", show_default=True, help="Time to end after SIGTERM, if the lock is lost."

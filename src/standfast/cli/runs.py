@@ -211,9 +211,9 @@ def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # n
     elif page.runs:
         print_table(("RUN", "WORKFLOW", "STARTED", "TOOK", "STATUS"), [_row(run) for run in page.runs])
         if page.next is not None:
-            click.echo(f"{len(page.runs):,} of {count}; go on with --after {page.next}")
+            click.echo(f"{len(page.runs):,} of {count}; continue with --after {page.next}")
     else:
-        go_on = "" if page.next is None else f" so far; go on with --after {page.next}"
+        go_on = "" if page.next is None else f" so far; continue with --after {page.next}"
         click.echo(f"there are no such runs{go_on}")
 
 

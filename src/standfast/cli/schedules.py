@@ -156,7 +156,7 @@ def show_schedule(target: Target, schedule_id: str, ticks: int, *, as_json: bool
 @target_options
 @click.pass_obj
 def pause_schedule(target: Target, schedule_id: str, note: str, *, as_json: bool) -> None:
-    """Stop SCHEDULE from firing until it is resumed. Runs that wait for their turn are cancelled; others go on."""
+    """Stop SCHEDULE from firing until it is resumed. Runs that wait for their turn are cancelled; others continue."""
     info, now = _ask(target, lambda schedules: schedules.pause(schedule_id, note))
     _report(info, now, f"{one_line(schedule_id)} is paused", as_json=as_json)
 

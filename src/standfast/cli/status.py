@@ -125,7 +125,7 @@ def _workers(seen: Overview) -> str:
     dead = len(seen.workers) - len(alive)
     driven = sum(worker.runs for worker in alive)
     more = f", {dead:,} dead" if dead else ""
-    return f"{len(alive):,}{more}, driving {counted(driven, 'run')}; the one longest not heard of: {length(oldest)} ago"
+    return f"{len(alive):,}{more}, driving {counted(driven, 'run')}; the oldest renewal: {length(oldest)} ago"
 
 
 def _runs(seen: Overview, statuses: tuple[str, ...]) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
     """Void what processes hold, after a backup was restored.
 
-    Every process that the store knows of counts as gone, in all namespaces and tenants. Run it on a store that was
+    Every process that the store knows of counts as dead, in all namespaces and tenants. Run it on a store that was
     restored from a backup, before any program is started on it. What was held when the backup was made is held no
     longer, and the next holder gets a higher fence. New workers resume the runs.
     """
@@ -64,7 +64,7 @@ def accept_the_loss(target: Target, /, seen: int, *, yes: bool, as_json: bool) -
 
     For a store whose processes ended with StoreRewoundError: a replica without the last commits took over. Every fence
     from now on is higher than any that was given out, the lost ones included, and every process that the store knows
-    of counts as gone, in all namespaces and tenants. First find out what was lost. Then run this, and start the
+    of counts as dead, in all namespaces and tenants. First find out what was lost. Then run this, and start the
     processes again.
 
     \b
@@ -175,7 +175,7 @@ def telling(verb: str) -> Generator[Callable[..., None]]:
 def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
     """Write everything in the store to FILE. That is all namespaces and tenants; '-' is stdout.
 
-    From then on the store refuses all writes, and programs that use it are told that it was moved. Import the file into
+    From then on the store refuses all writes, and programs that use it get StoreMovedError. Import the file into
     another store, and let the programs open that one. To keep using this store instead, run 'standfast thaw'.
 
     Processes do not move: what they held is released, and other workers resume their runs.
@@ -230,7 +230,7 @@ def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
 # --- ``standfast thaw``: let a store take writes again that was exported, or not imported to the end ---------------
 
 _REASONS = {
-    True: "It was exported: if another store goes on in its place, both would grant the same locks.",
+    True: "It was exported: if another store is used in its place, both would grant the same locks.",
     False: "An import into it is not finished: it holds only a part of what the file has.",
 }
 

@@ -114,7 +114,7 @@ class QueueTimeoutError(FlowError, TimeoutError):
 
 
 class WaitsForItselfError(FlowError):
-    """The request would wait for a key or a limit that is held by one that waits for it, so neither could ever go on.
+    """The request would wait for a key or a limit that is held by one that waits for it, so neither could ever continue.
 
     The one that waits for it may have called it, or stand in a circle with others: each holds what the next one waits
     for. Call the function directly instead, give the inner action another key or limit, or do not wait for its result.
@@ -176,8 +176,8 @@ class TooManyRequestsError(FlowError):
 class TooManyQuarantinedError(TooManyRequestsError):
     """Too many durable requests of the tenant ended their servers: it gets no more for now, and none was taken on.
 
-    They are quarantined, and stay so until an operator looks: find what they have in common, mend it, and let each go on
-    (``standfast runs retry``), or cancel it. Requests whose callers wait for them are not concerned.
+    They are quarantined, and stay so until an operator looks: find what they have in common, fix it, and resume each
+    (``standfast runs retry``), or cancel it. Requests whose callers wait for them are not affected.
     """
 
     def _text(self) -> str:
@@ -189,8 +189,7 @@ class TooManyBytesError(TooManyRequestsError):
     """The store keeps as many bytes of the tenant as it may, so the request was refused before anything was written.
 
     They get fewer as requests, their events and sessions expire, and as ended runs are purged (``engine.purge(...)``).
-    If the tenant needs more, raise ``sf.web.TenantLimits(bytes_kept=...)``. Requests that leave nothing in the store are not
-    concerned.
+    If the tenant needs more, raise ``sf.web.TenantLimits(bytes_kept=...)``. Requests that leave nothing in the store are not affected.
 
     Attributes:
         kept: How many bytes are kept, as far as the server knew that refused it.
@@ -211,13 +210,13 @@ class RequestSharedError(FlowError):
 
     status = 409
     request_id: str
-    template = "the run of the request {request_id!r} is shared with other users, and goes on for them"
+    template = "the run of the request {request_id!r} is shared with other users, and continues for them"
 
 
 class AuthenticationError(FlowError):
-    """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again.
+    """The caller is not known: it sent no credentials, or invalid ones. Sign in, and send the request again.
 
-    If access tokens are taken here, get one from where the challenge leads. Why one does not hold is in the log.
+    If access tokens are taken here, get one from where the challenge leads. The log says why one is invalid.
 
     Attributes:
         challenge: What the answer says in ``WWW-Authenticate``.

@@ -65,7 +65,7 @@ class WaitCycleError(StandfastError, RuntimeError):
 
 
 class RetryError(StandfastError):
-    """An attempt asked to be made anew. It reaches the caller when no attempt was left."""
+    """An attempt asked for another one. It reaches the caller when no attempt was left."""
 
     number: int
     reason: str
@@ -111,7 +111,7 @@ class TooHeavyError(StandfastError, ValueError):
 class LeaseLostError(StandfastError):
     """The lock is no longer held: its lease lapsed, or it was taken away.
 
-    What it protected may be in other hands. Stop writing; do not go on with the same hold. ``reason`` says what
+    What it protected may be in other hands. Stop writing; do not continue with the same hold. ``reason`` says what
     happened; a write that names the fence is refused from now on.
     """
 
@@ -160,7 +160,7 @@ class AtomicStateConflictError(StandfastError):
 
 
 class StaleWriteError(StandfastError):
-    """What a write depends on is no longer so: the state has another version, or the lock is in other hands.
+    """What a write depends on has changed: the state has another version, or the lock is in other hands.
 
     Nothing was written. Read again and decide anew; if it was a lock, stop: another process does the work now.
     """
@@ -184,7 +184,7 @@ class StaleFenceError(StandfastError):
 
 
 class RunHeldError(StandfastError):
-    """Another activation drives this run. Nothing was taken; look at the run's state, or come back later.
+    """Another activation executes this run. Nothing was taken; look at the run's state, or come back later.
 
     ``expires_at`` says, in microseconds of the store's time, when its lease ends unless it is renewed before; None: it
     was let go while this was found out, so trying again at once may succeed.

@@ -151,7 +151,7 @@ class EncodeError(StandfastError, ValueError):
 
 
 class DecodeError(StandfastError, ValueError):
-    """Stored bytes are not what they should be, or go past a limit. Nothing was executed or imported."""
+    """Stored bytes are not what they should be, or exceed a limit. Nothing was executed or imported."""
 
     problem: str
     template = "{problem}"

@@ -28,7 +28,7 @@ class InvalidUrlError(StandfastError, ValueError):
 class MissingExtraError(StandfastError, ImportError):
     """The driver for a store, or what a feature or a schedule needs, is not installed here.
 
-    The message is the command to type. Nothing was written; a schedule goes on where its time zone is known.
+    The message is the command to type. Nothing was written; a schedule continues where its time zone is known.
     """
 
     scheme: str
@@ -77,7 +77,7 @@ class StoreReadOnlyError(StoreError):
 class StoreGoneError(StoreError):
     """The store's file was deleted, moved or replaced underneath. Nothing was written to the new one.
 
-    Put the file back, or stop all processes and open the store anew.
+    Put the file back, or stop all processes and open the store again.
     """
 
 
@@ -100,7 +100,7 @@ class UnsuitableStoreError(StoreError):
 class StoreMovedError(StoreError):
     """The store takes no writes: it was exported, or an import into it is not finished. Nothing was written.
 
-    Open the store that it was moved to. To go on with this one after all, run ``standfast thaw``; an import that broke
+    Open the store that it was moved to. To use this one after all, run ``standfast thaw``; an import that broke
     off is repeated.
     """
 
@@ -142,7 +142,7 @@ class UnknownSealingKeyError(StandfastError, LookupError):
 class BrokenSealError(StandfastError, ValueError):
     """A stored value cannot be trusted: it was changed, or moved from another place, or never sealed.
 
-    Another program writes to the store, or a backup was put together from several. Find out which before going on.
+    Another program writes to the store, or a backup was put together from several. Find out which before you continue.
     """
 
     problem: str

@@ -6,7 +6,7 @@ from standfast.errors._root import StandfastError
 
 
 class SimulationError(StandfastError):
-    """A simulation, or the check of its history, could not go on. Its notes say which seed repeats it.
+    """A simulation, or the check of its history, could not continue. Its notes say which seed repeats it.
 
     A program that waits for ever or never ends needs mending, or a higher ``step_limit``.
 
@@ -49,7 +49,7 @@ class NotLinearizableError(StandfastError, AssertionError):
 
 
 class RunStuckError(StandfastError):
-    """A run in a test does not go on by itself, however much time passes.
+    """A run in a test does not continue by itself, however much time passes.
 
     ``waits_for`` says what it waits for: send that signal, set that event, or register the workflow that is missing.
     """
@@ -60,7 +60,7 @@ class RunStuckError(StandfastError):
 
     def _text(self) -> str:
         about = self.waits_for or "nothing that is known"
-        return f"the run {self.run_id!r} is {self.status} and never goes on by itself: it waits for {about}"
+        return f"the run {self.run_id!r} is {self.status} and never continues: it waits for {about}"
 
 
 class RunDivergedError(StandfastError, AssertionError):

@@ -32,7 +32,7 @@ class EngineCreateNameMismatchError(WorkflowError, ValueError):
 
 
 class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
-    """There are unfinished runs of workflows that this engine does not have, and it was told to insist on all.
+    """There are unfinished runs of workflows that this engine does not have, and it was asked to have all of them.
 
     Nothing was resumed. Add the workflows, or leave the runs to other engines with ``unknown="leave"``.
     """
@@ -105,7 +105,7 @@ class IdempotencyKeyPurgedError(WorkflowError):
 
 
 class RunFailedError(WorkflowError):
-    """The run failed. What its code raised is the ``__cause__``; ``failure`` tells it in words."""
+    """The run failed. What its code raised is the ``__cause__``; ``failure`` describes it."""
 
     run_id: str
     failure: str
@@ -135,7 +135,7 @@ class RunTimedOutError(WorkflowError, TimeoutError):
 
 
 class ResultTimeoutError(WorkflowError, TimeoutError):
-    """The run had not ended when the caller stopped waiting. It goes on; ask again later."""
+    """The run had not ended when the caller stopped waiting. It still runs; ask again later."""
 
     run_id: str
     seconds: float
@@ -188,7 +188,7 @@ class StepNotRecordedError(WorkflowError):
 
 
 class StepFailedError(WorkflowError):
-    """What a step or a workflow raised, told in words, because its type is not one that may be made from stored data.
+    """What a step or a workflow raised, described in words: its type is not one that may be made from stored data.
 
     ``error_type`` is the type's full name, ``message`` its text with secrets masked, ``trace`` where it was raised. To get the
     real type back from then on, declare it: ``@sf.step(raises=[CardDeclinedError])``. What is not JSON-shaped in its
@@ -242,7 +242,7 @@ class SignalTimeoutError(WorkflowError, TimeoutError):
 class UpdateTimeoutError(WorkflowError, TimeoutError):
     """The run did not answer an update in time. It may still do so; the update stays in its inbox.
 
-    ``known`` tells which updates its code answers, empty if that is not known here: perhaps the name is wrong.
+    ``known`` lists which updates its code answers, empty if that is not known here: perhaps the name is wrong.
     """
 
     run_id: str
@@ -310,11 +310,11 @@ class LimitKeyError(WorkflowError):
     masks = (("problem", mask_message),)
     workflow: str
     problem: str
-    template = "the key of a limit of {workflow!r} cannot be told: {problem}"
+    template = "the key of a limit of {workflow!r} cannot be computed: {problem}"
 
 
 class ScheduleExistsError(WorkflowError):
-    """There is a schedule with that id, and it is as it was.
+    """There is a schedule with that id, and it was not changed.
 
     Choose another id, or say what to do about it: ``create(..., exists="keep")`` or ``exists="replace"``.
     """

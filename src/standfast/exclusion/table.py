@@ -367,7 +367,7 @@ class Table:
             self.loop.call_soon_threadsafe(self.leave, entry)
             raise UsageError(
                 "hold",
-                f"of {entry.key} was left outside the event loop that it was taken on",
+                f"of {entry.key} was left outside the event loop in which it was entered",
                 "make one for each event loop, or use a store to share between threads",
             )
         entry.alone = entry.line = None

@@ -139,8 +139,8 @@ _IN_ORDER: Final = (
     "its requests are durable, and durable requests wait in the store in the order of their arrival, "
     "so a priority would have no effect; leave it out"
 )
-_GOES_ON: Final = "a durable request goes on without its caller; leave it out"
-_SHARED: Final = "others may share the run, so it goes on without its first caller; leave it out"
+_GOES_ON: Final = "a durable request continues without its caller; leave it out"
+_SHARED: Final = "others may share the run, so it continues without its first caller; leave it out"
 _COLLECTING: Final = ("debounce", "batch", "latest")
 _KEYED: Final = ("queue", "reject", "restart", "join", *_COLLECTING)
 

@@ -148,7 +148,7 @@ class RequestAdmission:
                 return await self._claiming(structs.replace(task, id=new_request_id(), claim=known), known)
             except RacedError:
                 continue
-        raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+        raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was accepted")
 
     async def _claiming(self, task: Task, claim: IdempotencyClaim) -> Handle:
         """Take a request on with its idempotency key, unless its tenant has too many of them."""

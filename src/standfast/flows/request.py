@@ -459,7 +459,7 @@ class Request(Struct, frozen=True, eq=False):
         if not isinstance(name, str) or not _EVENT_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise InvalidInputError(f"event {name!a:.100}", "a name must be 1 to 50 letters, digits, or any of _ . -")
         if name.startswith(OWN_EVENTS):
-            problem = f"names that begin with {OWN_EVENTS!r} are told by the dispatcher"
+            problem = f"names that begin with {OWN_EVENTS!r} are emitted by the dispatcher"
             raise InvalidInputError(f"event {name!r}", problem)
         self._backend.emit(name, event)
 

@@ -289,7 +289,7 @@ def _life_lines(entry: ExplainedEntry) -> Iterator[str]:
     if entry.process is not None:
         yield f"  process {entry.process} on {one_line(entry.host)}: {one_line(entry.program)}"
     if not entry.is_alive:
-        yield "  dead: it is not heard of any more, and is dropped as soon as anybody waits for it"
+        yield "  dead: its presence is over; it is dropped as soon as another entry waits"
     yield f"  entry {one_line(entry.entry)}"
 
 

@@ -184,7 +184,7 @@ class LockByHand:
         """
         if not isinstance(getattr(slot, "key", None), RecordKey):
             raise ArgumentTypeError(
-                "a slot with an awaitable transact(decide)", f"a {type(slot).__name__}, which lies in no space"
+                "a slot with an awaitable transact(decide)", f"a {type(slot).__name__}, which is in no space"
             )
         return HoldGuard(slot.key, holder_id, fence)
 

@@ -870,7 +870,5 @@ def _name(what: str, value: str) -> str:
 
 def _token(value: str) -> str:
     if not check_text(value, "token", LONGEST_TOKEN):
-        raise InvalidArgumentError(
-            "the token of a lock", "it must not be empty, or everybody would have the same", "''"
-        )
+        raise InvalidArgumentError("the token of a lock", "it must not be empty, or all callers would share it", "''")
     return value

@@ -179,7 +179,7 @@ async def retry(runtime: Runtime, run_id: str, step: str | None) -> None:
             return
         if await _goes_on(runtime, run, step):
             return
-    raise StoreBusyError(f"the run {run_id}", f"its life changed {TRIES} times while it was to go on")
+    raise StoreBusyError(f"the run {run_id}", f"its state changed {TRIES} times while it was resumed")
 
 
 async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
@@ -333,7 +333,7 @@ async def poll_run(runtime: Runtime, worker: Worker | None, run_id: str) -> Look
         if not is_due:
             return Looked(run_id, "waiting", _wait_of(state))
         await commit_over(runtime.space, (), {RunKeys(runtime.space, run_id).ready: READY})
-        return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
+        return Looked(run_id, "told", "this engine drives nothing; workers that do were notified")
     if is_due:
         await worker.poll_run(run_id)
     return await _outcome(runtime, run_id)

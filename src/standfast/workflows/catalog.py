@@ -127,7 +127,7 @@ class RemoteWorkflow:
         limits = declared.limits if standings is None else ()
         for each in limits:
             if each.has_key:
-                problem = "its limit has a key that only its code can tell; start it in a process that has the code"
+                problem = "its limit has a key that only its code can compute; start it in a process that has the code"
                 raise DeclarationError(f"the workflow {declared.name!r}", problem)
         self.limits: Final = tuple(
             StartLimit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl) for each in limits

@@ -26,7 +26,7 @@ class ContinueAsNew(BaseException):
     """Ends a run and starts the next one of its chain in the same commit. Let it pass."""
 
     def __init__(self, packed: bytes) -> None:
-        super().__init__("the run goes on as a new one")
+        super().__init__("the run continues as a new one")
         self.packed = packed
 
 

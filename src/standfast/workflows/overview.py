@@ -248,8 +248,8 @@ async def _ready(scope: Scope, most: int) -> tuple[RunCount, dict[str, RunState]
 
 
 def _of_refused(problem: str) -> Iterable[Concern]:
-    """Tell that the store refuses writes; then it cannot be told which workers live, as they cannot say so."""
-    words = f"the store refuses writes, so nothing goes on, and workers cannot say that they live: {one_line(problem)}"
+    """Yield that the store refuses writes; then it is not known which workers live, as they cannot say so."""
+    words = f"the store refuses writes: nothing continues, and workers cannot renew their presence: {one_line(problem)}"
     yield Concern("refused-writes", words, 1)
 
 
@@ -277,7 +277,8 @@ def _of_ready(
     unknown = {run: state for run, state in waiting.items() if (state.workflow, state.version) not in known}
     if unknown:
         names = sorted({_named(state) for state in unknown.values()})
-        words = f"no worker has the code of {', '.join(names[:EXAMPLES])}: {counted(len(unknown), 'run')} cannot go on"
+        code = ", ".join(names[:EXAMPLES])
+        words = f"no worker has the code of {code}: {counted(len(unknown), 'run')} cannot continue"
         yield Concern(
             "no-code", words, len(unknown), not is_all, tuple(unknown)[:EXAMPLES], ("runs", "show", next(iter(unknown)))
         )

@@ -530,7 +530,7 @@ def _is_same(recorded: Failure | None, ended: Failure | None) -> bool:
 def _check_locks(what: str, events: Sequence[HistoryEvent], kept: Sequence[HistoryEvent]) -> None:
     """Refuse a cut inside of a lock: it was given back since, and others may have it."""
     if held := _held(kept):
-        problem = f"{', '.join(held)} was held there and is not any more; go on from {_outside(events, held)!r}"
+        problem = f"{', '.join(held)} was held there and is not any more; resume from {_outside(events, held)!r}"
         raise DeclarationError(what, problem)
 
 

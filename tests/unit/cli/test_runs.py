@@ -118,7 +118,7 @@ async def test_an_empty_list_says_so(engine: sf.Engine, ask: Ask) -> None:
     for name in ("a", "b"):
         await ended(await engine.start(adds, 1, 2, id=name))
     first = (await ask("runs", "list", "--limit", "1")).stdout
-    place = re.search(r"1 of 2; go on with --after (\S+/b)\n$", first)
+    place = re.search(r"1 of 2; continue with --after (\S+/b)\n$", first)
     assert place is not None
     assert (await ask("runs", "list", "--after", place[1])).stdout.splitlines()[1].startswith("a ")
     wrong = await ask("runs", "list", "--started-after", "soon")
@@ -289,7 +289,7 @@ async def test_a_request_that_has_ended_is_not_retried(url: str, ask: Ask) -> No
 async def test_a_failed_run_can_be_retried(engine: sf.Engine, ask: Ask) -> None:
     """It goes on with the step that failed; one that has not ended is left alone."""
     await ended(await engine.start(fails, id="a"))
-    assert (await ask("runs", "retry", "a", "--yes")).stdout == "a goes on as soon as a worker takes it up\n"
+    assert (await ask("runs", "retry", "a", "--yes")).stdout == "a resumes as soon as a worker claims it\n"
     await ended(engine.run("a"))
     await engine.start(waits, "x", id="b")
     assert (await ask("runs", "retry", "b", "--yes")).exit_code == 3

@@ -80,7 +80,7 @@ async def test_runs_that_no_worker_has_the_code_of_need_a_person(url: str, ask: 
 
     assert nobody == ["no-worker"]
     assert [concern["kind"] for concern in strangers] == ["no-code"]
-    assert strangers[0]["words"] == "no worker has the code of waits@2: 1 run cannot go on"
+    assert strangers[0]["words"] == "no worker has the code of waits@2: 1 run cannot continue"
     assert strangers[0]["examples"] == ["a"]
 
 

@@ -619,7 +619,7 @@ async def test_the_write_of_one_who_no_longer_holds_is_refused(
 
 async def test_only_a_state_of_a_space_can_guard(scope: Scope) -> None:
     """Another slot cannot be looked at in the commit of a write."""
-    with pytest.raises(ArgumentTypeError, match="lies in no space"):
+    with pytest.raises(ArgumentTypeError, match="is in no space"):
         MUTEX.guard(Recorded(), "a", 1)  # type: ignore[arg-type] # the mistake under test
     assert MUTEX.guard(Slots(scope).shared("lock"), "a", 1).fence == 1
 

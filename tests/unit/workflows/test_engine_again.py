@@ -304,7 +304,7 @@ async def test_what_happened_inside_of_a_lock_is_not_gone_on_with(url: str) -> N
         await run.signal("item")
         await until(opened, "a", "failed")
         for attempt in (opened.retry("a"), opened.fork("a", "inside")):
-            with pytest.raises(DeclarationError, match="go on from 'mutex'"):
+            with pytest.raises(DeclarationError, match="resume from 'mutex'"):
                 await attempt
         BROKEN.clear()
         await opened.retry("a", step="mutex")
@@ -333,7 +333,7 @@ async def test_a_run_that_learnt_at_the_end_of_a_lock_that_it_was_lost_keeps_its
         before = await run.history()
         assert before[-2].kind == "released"
         assert before[-2].failure is not None
-        with pytest.raises(DeclarationError, match="go on from 'mutex'"):
+        with pytest.raises(DeclarationError, match="resume from 'mutex'"):
             await opened.retry("a")
         assert await run.history() == before
         await opened.retry("a", step="mutex")
@@ -348,7 +348,7 @@ async def test_a_run_that_was_ended_by_force_inside_of_a_lock_is_not_gone_on_wit
         run = await opened.start(guarded, "a", id="a")
         await until(opened, "a", "suspended")
         await run.cancel(force=True)
-        with pytest.raises(DeclarationError, match="go on from 'mutex'"):
+        with pytest.raises(DeclarationError, match="resume from 'mutex'"):
             await opened.retry("a")
 
 

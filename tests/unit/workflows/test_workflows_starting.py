@@ -255,7 +255,7 @@ async def test_limits_hold_without_the_code(url: str) -> None:
         await web.start("one_at_a_time", id="first")
         with pytest.raises(WorkflowConcurrencyLimitExceededError):
             await web.start("one_at_a_time")
-        with pytest.raises(DeclarationError, match="key that only its code can tell"):
+        with pytest.raises(DeclarationError, match="key that only its code can compute"):
             await web.start("keyed", "ann")
         await worker.signal("first", "go")
         await worker.result("first")

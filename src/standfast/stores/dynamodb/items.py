@@ -193,7 +193,7 @@ def transaction(intent: Intent, table: str, token: str, now: Instant, versions: 
     size = sum(len(key) + 100 + len(item["b"]["B"] if "b" in item else b"") for key, item in written.items())
     if size > MOST_BYTES:
         raise InvalidChangeError(
-            f"the changes come to {size:,} bytes, and DynamoDB takes {MOST_BYTES:,} in one transaction"
+            f"the changes have {size:,} bytes, and DynamoDB takes {MOST_BYTES:,} in one transaction"
         )
     items = [{"Put": counting(intent.handle, intent.number, table, Landed(now, tuple(versions)), token, now)}]
     items.extend(_guarded(table, key, guard, written.get(key), now) for key, guard in intent.guards.items())

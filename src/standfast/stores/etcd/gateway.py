@@ -430,7 +430,7 @@ class EtcdConnection:
         """
         if header.cluster_id and header.cluster_id != self.cluster:
             if self.cluster:
-                self._lost = "another cluster answers, perhaps one restored from a backup; look at it, and open it anew"
+                self._lost = "another cluster answers, perhaps one restored from a backup; check it, and open it again"
             self.cluster = self.cluster or header.cluster_id
         elif 0 < header.revision < floor:
             self._lost = f"it was at revision {floor}, and is at {header.revision} now: restored from a backup?"

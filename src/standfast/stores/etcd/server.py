@@ -295,7 +295,7 @@ class EtcdServer(ServerDefaults):
 
     def _take_store(self, found: RangeReply) -> None:
         if not found.kvs:
-            raise UnsuitableStoreError(self.name, "its keys are gone; open it anew")
+            raise UnsuitableStoreError(self.name, "its keys are missing; open it again")
         store = facts.decode(found.kvs[0].value)
         if store.frozen:
             raise moved_error(self.name, store.frozen)
@@ -545,7 +545,7 @@ class EtcdTransfer:
     async def _facts(self) -> tuple[EtcdFacts, int]:
         found = (await self._connection.ask(RANGE, {"key": self._keys.store})).kvs
         if not found:
-            raise UnsuitableStoreError(self._connection.name, "its keys are gone; open it anew")
+            raise UnsuitableStoreError(self._connection.name, "its keys are missing; open it again")
         return facts.decode(found[0].value), found[0].mod_revision
 
     async def _change(self, **changed: int) -> None:
@@ -584,7 +584,7 @@ class EtcdTransfer:
         store, _ = await self._facts()
         base = max(store.base, (version >> PLACES) + 1 - self._connection.revision)
         if (base + self._connection.revision + LOST_AT_MOST) << PLACES > MAX_VERSION:
-            raise StoreError(self._connection.name, f"version {version} is too high to go on above it")
+            raise StoreError(self._connection.name, f"version {version} is too high to continue above it")
         await self._change(base=base)
 
     def dump(self) -> AsyncIterator[Sequence[Record]]:

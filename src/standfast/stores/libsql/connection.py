@@ -243,7 +243,7 @@ def translate(failure: HranaFailure, name: str) -> StoreError:
         return moved_error(name, reason_of(failure.message))
     error, advice = _SQL.get(_code(failure), (StoreUnavailableError, "the server could not do it"))
     if is_missing_table(failure):
-        error, advice = UnsuitableStoreError, "its tables are gone; open it anew with migrate=true"
+        error, advice = UnsuitableStoreError, "its tables are missing; open it again with migrate=true"
     return error(name, f"{advice} ({failure.message})")
 
 

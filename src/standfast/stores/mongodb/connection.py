@@ -165,7 +165,7 @@ _CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     50: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     262: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     388: (StoreUnavailableError, "the commit does not fit the server's cache; give it more, or write less at once"),
-    26: (UnsuitableStoreError, "its collections are gone; open it anew with migrate=true"),
+    26: (UnsuitableStoreError, "its collections are missing; open it again with migrate=true"),
     121: (UnsuitableStoreError, "a validator on Standfast's collections refuses its documents; remove it"),
 }
 

@@ -229,7 +229,7 @@ class MongoServer(ServerDefaults):
         }
         found = (await self._connection.ask(command))["cursor"]["firstBatch"]
         if not found:
-            raise UnsuitableStoreError(self.name, "its collections are gone; open it anew with migrate=true")
+            raise UnsuitableStoreError(self.name, "its collections are missing; open it again with migrate=true")
         return int(found[0]["now"]), int(found[0]["generation"])
 
     # --- notifications ---------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def prepare(path: str, options: SqliteOptions) -> str:
     real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
     if options.network != "allow" and (kind := filesystem_of(os.path.dirname(real))) in NETWORK_FILESYSTEMS:  # noqa: PTH120 -- see above
         raise UnsuitableStoreError(
-            path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
+            path, f"it is on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
         )
     _create(real)
     if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
@@ -401,7 +401,7 @@ class FileGuard:
             self.seen = UnsuitableStoreError(
                 self._path,
                 f"another library in this process has it open (descriptor {min(strange)}), which breaks its locks; "
-                "close both, give your data a file of its own, and open the store anew",
+                "close both, give your data a file of its own, and open the store again",
             )
         self.raise_if_seen()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 4_000
 _PAIR: Final = re.compile(r"([0-9]{1,15})([:-])([0-9]{1,15})", re.ASCII)
-_NOT_OURS: Final = ("the place to go on from", "is not one that was given out")
+_NOT_OURS: Final = ("the place to continue from", "is not one that was given out")
 
 
 @final

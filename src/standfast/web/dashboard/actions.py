@@ -187,15 +187,15 @@ async def _cancel(view: View, engine: Engine, fields: Fields) -> str:
 
 
 async def _preview_retry(view: View, fields: Fields) -> Preview:
-    will = "It goes on from its history: the step that failed runs again, with all its attempts."
-    kept = "Steps that have ended are not run again. Children that it still waits for go on too."
+    will = "It resumes from its history: the step that failed runs again, with all its attempts."
+    kept = "Steps that have ended are not run again. Children that it still waits for resume, too."
     return await _about_run(view, fields, will, kept, is_harmless=True)
 
 
 async def _retry(view: View, engine: Engine, fields: Fields) -> str:
     info = await engine.get(_one(fields, "id"))
     if info.has_ended and await is_over(engine.space, info.id, info.tags):
-        words = "It is the run of a request that has ended, and whose caller was told."
+        words = "It is the run of a request that has ended, and whose caller has the answer."
         raise PageError(409, "Nothing was done", words, "Send the request again.")
     await engine.retry(_one(fields, "id"))
     return view.url("run", id=_one(fields, "id"))
@@ -341,7 +341,7 @@ def _preview_many(action: str) -> Callable[[View, Fields], Awaitable[Preview]]:
 
 _MANY: Final = {
     "runs.cancel": "be asked to stop, with their children.",
-    "runs.retry": "go on from the step that failed. What was recorded is not done again.",
+    "runs.retry": "resume at the step that failed. What was recorded is not done again.",
     "runs.purge": "be deleted, with everything that they have started. That cannot be undone.",
 }
 
@@ -482,7 +482,7 @@ async def _about_schedule(view: View, fields: Fields, *will: str, **more: Any) -
 
 
 async def _preview_pause(view: View, fields: Fields) -> Preview:
-    will = "It starts no more runs until it is resumed. Ticks that pass meanwhile are missed. Runs under way go on."
+    will = "It starts no more runs until it is resumed. Ticks that pass meanwhile are missed. Runs under way continue."
     return await _about_schedule(view, fields, will, asks=(FormField("note", "Why, for others"),))
 
 
@@ -587,7 +587,7 @@ async def _preview_cancel_request(view: View, fields: Fields) -> Preview:
     will = f"It is {found.status} now, for {one_line(f'{found.flow}.{found.action}')}."
     if found.has_ended:
         raise PageError(409, "Nothing was done", "The request has ended already.")
-    stops = "It is asked to stop, wherever it waits or runs. Its caller is told."
+    stops = "It is asked to stop, wherever it waits or runs. Its caller gets that as the answer."
     own, asks = (("id", found.id),), (FormField("reason", "Why, for the record"),)
     return Preview(subject=f"request {found.id}", will=(will, stops), back=view.url("flows"), fields=own, asks=asks)
 

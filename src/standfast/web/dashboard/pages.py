@@ -49,7 +49,7 @@ MENU: Final = (
 )
 DONE: Final = {
     "run.cancel": "The run was asked to stop.",
-    "run.retry": "The run goes on.",
+    "run.retry": "The run resumes.",
     "run.restart": "A new run was started. This is it.",
     "run.fork": "A new run was started from the step. This is it.",
     "run.signal": "The signal was sent.",

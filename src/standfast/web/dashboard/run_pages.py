@@ -275,7 +275,7 @@ _WORDS: Final = {
     "released": "released the lock",
     "child": "started a child",
     "child_done": "child ended",
-    "went_on": "went on",
+    "went_on": "resumed",
     "lost": "lost a lock",
 }
 

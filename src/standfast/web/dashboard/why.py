@@ -71,7 +71,7 @@ def _sentence(walk: _WaitWalk, first: str, drawing: WaitGraph) -> str:
     if drawing.circle:
         names = [walk.nodes[each].label for each in drawing.circle if walk.nodes[each].kind != "line"]
         chain = ", which waits for ".join([*names[1:], names[0]])
-        return f"{names[0]} waits for {chain}: a circle. None of them goes on until one is stopped."
+        return f"{names[0]} waits for {chain}: a circle. None of them continues until one is stopped."
     path = [first]
     while step := next((edge for edge in walk.edges if edge.source == path[-1] and edge.target not in path), None):
         path.append(step.target)

@@ -51,7 +51,7 @@ def test_an_answer_is_over_exactly_if_its_end_was_read(steps: list[tuple[str, in
 
 
 def test_answers_that_end_in_order_keep_it_short() -> None:
-    """However long the conversation, the place to go on from is not."""
+    """However long the conversation, the place to continue from is not."""
     seen = FeedCursor(1000)
     for message in range(1001, 2001):
         seen.tell(message)

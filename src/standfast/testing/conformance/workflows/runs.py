@@ -170,7 +170,7 @@ class RunningCases(WorkflowGround):
         assert done == ["soon"]
 
     async def test_a_result_is_waited_for_no_longer_than_asked(self, engine: sf.Engine) -> None:
-        """The run goes on."""
+        """The run resumes."""
         run = await engine.start(collects, 1)
         with pytest.raises(ResultTimeoutError):
             await run.result(timeout=0.01)
