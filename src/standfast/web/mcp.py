@@ -115,7 +115,7 @@ class ToolCalls:
                 return _result(await following)
             packed = await unless_closing(following, self._closing)
             if packed is None:
-                said = f"this server is closing; the request {handle.id!r} was accepted and continues: do not call again"
+                said = f"this server is closing; the request {handle.id!r} is accepted and continues: do not call again"
                 raise MCPError(BUSY, said, {"requestId": handle.id})
             return _result(packed)
         except InvalidInputError as problem:

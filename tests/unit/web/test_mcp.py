@@ -152,7 +152,7 @@ async def test_whoever_waits_for_a_durable_tool_is_told_when_the_server_stops() 
         shipping = asyncio.ensure_future(ada.call_tool("post__ship", {}))
         await begun.wait()
         app.drain()
-        with pytest.raises(MCPError, match=r"the request .* was accepted and continues: do not call again") as told:
+        with pytest.raises(MCPError, match=r"the request .* is accepted and continues: do not call again") as told:
             await asyncio.wait_for(shipping, 20)
     assert told.value.error.data["requestId"] in str(told.value)
 
