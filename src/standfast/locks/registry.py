@@ -121,7 +121,7 @@ class Lines:
         self._patience: Final = PATIENCE if can.reach == "network" and self._is_told else 0
         self._entered = self.held = 0
         secret = secrets.token_urlsafe(16)  # a process that names an entry of this process has read it
-        self._entry_ids: Final = f"{secret}."
+        self._entry_ids: Final = f"{scope.presence_name}:{secret}:"
         self._killed: Final[set[str]] = set()  # presences whose process was seen to die
         self._clearing: Final[dict[tuple[RecordKey, str], asyncio.Task[Any]]] = {}
         self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()

@@ -243,10 +243,13 @@ class RedisServer(ServerDefaults):
         self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
     ) -> asyncio.Future[None] | None:
         """Do as :meth:`choose` does, without a task that waits for the answer."""
-        names = self.names(intent.namespace)
+        names = self._known.get(intent.namespace) or self.names(intent.namespace)
         if (quick := self._quick_call(intent, names)) is not None:
 
             def take_quickly(answer: list[Any] | Exception | None) -> None:
+                if type(answer) is list and answer[0] == _WRITTEN:
+                    arrive(self._made_quickly(intent, names, quick[3], answer))
+                    return
                 if type(answer) is list and answer[0] == _OTHERWISE:
                     self._otherwise = (intent.handle, intent.number)
                 arrive(self._told(answer, lambda found: self._made_quickly(intent, names, quick[3], found)))
@@ -278,20 +281,18 @@ class RedisServer(ServerDefaults):
     def _made_quickly(
         self, intent: ChoiceIntent, names: RedisKeys, sent: tuple[Argument, ...], answer: list[Any]
     ) -> ChoicesMade:
-        self._check_attempt(intent, answer)
+        if answer[0] != _WRITTEN:
+            self._check_attempt(intent, answer)
         self._seen.acknowledge(names, intent.handle, intent.number)
         made = quick_answer(intent.choices[0], answer)
-        self._note_order(intent, sent, made)
+        if made.moved is None and not made.present:  # a mutex got free, and is mostly taken again; or it was taken
+            left = self._left.setdefault(intent.namespace, {})
+            if made.index == 1:
+                left[sent[3], sent[5]] = None
+            else:
+                left.pop((sent[3], sent[5]), None)
+                left.pop(sent[9:], None)
         return ChoicesMade((made,), self._topics.meet(intent.namespace, answer[3]))
-
-    def _note_order(self, intent: ChoiceIntent, sent: tuple[Argument, ...], made: ChoiceWritten) -> None:
-        """Note which keys without records stand in the order: a mutex that gets free is mostly taken again."""
-        left = self._left.setdefault(intent.namespace, {})
-        if made.index == 1 and made.moved is None and not made.present:
-            left[sent[3], sent[5]] = None
-        elif made.index == 0 and made.moved is None:
-            left.pop((sent[3], sent[5]), None)
-            left.pop(sent[9:], None)
 
     def _check_attempt(self, intent: Intent | ChoiceIntent, answer: list[Any]) -> None:
         if answer[0] == _CLOSED:
