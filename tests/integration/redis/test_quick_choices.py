@@ -136,7 +136,7 @@ async def test_a_mutex_that_is_taken_again_stays_in_the_order_and_the_order_does
     open_it: Open, admin: redis.asyncio.Redis, prefix: str
 ) -> None:
     """What is free shows in no scan; of however many mutexes a handle leaves the keys of a few, and none in the end."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     order = f"{{{prefix}:n}}:order"
     for number in (*range(30), *range(30)):
@@ -156,7 +156,7 @@ async def test_a_mutex_that_is_held_is_not_taken_out_of_the_order(
     open_it: Open, admin: redis.asyncio.Redis, prefix: str
 ) -> None:
     """Neither by the handle that left it there before another took it, nor by a sweep."""
-    store, another = await open_it(lifeline="false"), await open_it(lifeline="false")
+    store, another = await open_it(liveness="false"), await open_it(liveness="false")
     await use(store)
     [(ways, left), *others] = [_mutex(number) for number in range(redis_server.KEPT_IN_ORDER + 3)]
     taken: Any = await store.choose(*ways)
@@ -177,7 +177,7 @@ async def test_a_sweep_takes_out_of_the_order_what_a_dead_process_has_left_there
     open_it: Open, admin: redis.asyncio.Redis, prefix: str
 ) -> None:
     """A page at a time, and from the beginning again; records stay."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     for start in (0, 75):
         await store.commit(*[Put(RecordKey("n", f"{each:03d}"), b"") for each in range(start, start + 75)])
     await admin.zadd(f"{{{prefix}:n}}:order", {bytes(RecordKey("n", f"{each:03d}")): 0 for each in range(0, 300, 3)})
@@ -196,7 +196,7 @@ async def test_an_attempt_is_told_in_whatever_form_it_was_kept(
     open_it: Open, admin: redis.asyncio.Redis, prefix: str
 ) -> None:
     """By this release, with and without a version of its own, and by an earlier one."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     forms = {
         f"{7:016d}{1_000:016d}2": (1_000, (1_000, 1)),
