@@ -7,8 +7,10 @@ import dataclasses
 import functools
 import time
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import asyncpg
+import hiredis
 
 import standfast as sf
 from benchmarks._lock_limit import DIGITS, records_of_a_hold
@@ -17,13 +19,17 @@ from benchmarks._store_limit import TABLES, beside
 from benchmarks._store_limit_sql import NOW, SETTINGS
 from benchmarks._workflow_windows import Taking
 from benchmarks.harness import Row, at_least, plainly_at_least, plainly_at_most
+from standfast.keys import RecordKey
+from standfast.stores.protocol import STAMP_BYTES
+from standfast.stores.redis.scripts import CREATE_OR_APPEND, MOVE_OR_DELETE, RedisKeys, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from benchmarks._lock_crowd import Crowd, Storm
     from benchmarks.harness import Bar, Measure
+    from standfast.stores.redis.scripts import Argument
 
 ADVISORY, TOOZ = "pg_advisory_lock", "tooz on PostgreSQL"
 REDIS_PY, REDIS_PY_FAST, REDIS_LOCK = "redis-py Lock", "redis-py Lock, 1 ms", "python-redis-lock"
@@ -31,6 +37,7 @@ PEERS: Final = {"postgresql": (ADVISORY, TOOZ), "redis": (REDIS_PY, REDIS_PY_FAS
 
 NOBODY: Final[Mapping[str, Measure]] = {}
 OURS: Final = "URL"
+QUEUE: Final = RecordKey(TABLES, "queue")
 CONTENDERS: Final = 20
 KEYS: Final = 32
 PAIR_SECONDS, PING_PONG_SECONDS, STORM_SECONDS = 0.25, 0.5, 0.8
@@ -222,4 +229,97 @@ class PostgresPairs:
     def close(self) -> None:
         """Close the connection and the loop."""
         self._runner.run(self._connection.close())
+        self._runner.close()
+
+
+# --- the limit of a pair on Redis ------------------------------------------------------------------------------------
+
+
+class _Replies(asyncio.Protocol):
+    """A bare connection, on which one command is answered at a time."""
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader()
+        self._transport: Any = None
+        self._answer: asyncio.Future[Any] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        reply = self._reader.gets()
+        if reply is not False and self._answer is not None:
+            self._answer.set_result(reply)
+
+    async def ask(self, command: bytes) -> Any:  # noqa: ANN401 -- whatever a server answers
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(command)
+        reply = await self._answer
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class RedisPairs:
+    """The two scripts of a mutex over one bare connection: what is written is the same, and no more is done for it."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._connection: _Replies
+        self._number = self._seen = 0
+        self._names = RedisKeys(RecordKey(TABLES).namespace, TABLES, 0, one_slot=False)
+        self._runner.run(self._open(url))
+
+    async def _open(self, url: str) -> None:
+        async with sf.open(beside(url)) as space:
+            records = await records_of_a_hold(space)
+        (self._grant, self._grant_value), (self._head, self._head_value) = sorted(records.items())
+        self._grant_value = self._grant_value[STAMP_BYTES:]
+        server, loop = urlsplit(url), asyncio.get_running_loop()
+        _, self._connection = await loop.create_connection(_Replies, server.hostname or "", server.port or 6379)
+        await self._connection.ask(pack("AUTH", server.password or ""))
+        await self._connection.ask(pack("SET", self._names.head, b"%016d%016d%016d+" % (1, 1, 1)))
+        await self._do(CREATE_OR_APPEND.call_in_full, self._taking())
+        await self._do(MOVE_OR_DELETE.call_in_full, self._giving_back())
+
+    async def _do(
+        self, call: Callable[[Sequence[bytes], Sequence[Argument]], bytes], arguments: tuple[Argument, ...]
+    ) -> None:
+        reply = await self._connection.ask(call(self._keys(), arguments))
+        assert isinstance(reply, bytes), reply
+        self._number, self._seen = self._number + 1, int(reply[16:32])
+
+    def _keys(self) -> tuple[bytes, ...]:
+        return self._names.head, self._names.records, self._names.order, self._names.attempts
+
+    def _attempt(self) -> tuple[Argument, ...]:
+        return self._seen, HANDLE, self._number + 1, self._number
+
+    def _taking(self) -> tuple[Argument, ...]:
+        return *self._attempt(), self._grant, self._grant_value, self._head, self._head_value, QUEUE, b""
+
+    def _giving_back(self) -> tuple[Argument, ...]:
+        version = b"%016d" % self._seen
+        return *self._attempt(), self._grant, version, self._head, version, QUEUE, b"", b"", b"", 0
+
+    def rate(self) -> float:
+        """Return how many pairs there are a second."""
+
+        async def pairs() -> float:
+            times, started = 0, time.perf_counter()
+            while time.perf_counter() - started < PAIR_SECONDS:
+                await self._do(CREATE_OR_APPEND.call, self._taking())
+                await self._do(MOVE_OR_DELETE.call, self._giving_back())
+                times += 1
+            return times / (time.perf_counter() - started)
+
+        return self._runner.run(pairs())
+
+    def close(self) -> None:
+        """Close the connection and the loop."""
+        self._connection.close()
         self._runner.close()

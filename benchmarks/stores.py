@@ -22,6 +22,7 @@ from benchmarks._store_locks import (
     TOOZ,
     Locks,
     PostgresPairs,
+    RedisPairs,
 )
 from benchmarks._store_workflow_limit import PostgresWorkflowLimit
 from benchmarks._store_workflows import DbosPeer, Workflows, reported
@@ -45,7 +46,8 @@ takes JSON over one WebSocket. The limit of etcd are bare transactions over the 
 The limit of commits is a plain loop over the driver that writes the same rows into the same tables: *n* tasks are one
 transaction, script or request with *n* guarded puts, the attempt and the counter of versions, every value a new one.
 The limit of a mutex on PostgreSQL is two compare-and-set updates of one row, which is less than a hold keeps; *the same
-rows* writes and takes away what a hold does. In a hand-over one process waits while the other lets go, 5 to 55 ms
+rows* writes and takes away what a hold does. On Redis it is the two scripts of a hold over a bare connection.
+In a hand-over one process waits while the other lets go, 5 to 55 ms
 later. Twenty processes, or two where that is said, ask, let go and ask again at once. *Passed over*: of a hundred
 grants, how many went past somebody who had asked more than 1 ms earlier; *by ticket*: the same by the numbers that the
 lock gave out. *Again*: how many went to the one who had just let go. The limit of workflows writes the same rows, a
@@ -131,7 +133,9 @@ class Programme:
         yield locks.takeover()
 
     def _on_redis(self, locks: Locks) -> Iterator[Row]:
-        yield locks.alone(at_least(1, of=REDIS_PY))
+        pairs = RedisPairs(self._urls["redis"])
+        self._stack.callback(pairs.close)
+        yield locks.alone(at_least(1, of=REDIS_PY), pairs.rate)
         yield locks.side_by_side(REDIS_PY, 3)
         yield locks.hand_over(plainly_at_most(1.1))
         yield locks.hand_over_at_once(plainly_at_most(0.8))

@@ -242,7 +242,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class SendsAtOnce(Protocol):
-    """A backend that sends a batch at once and is called when the answer is there, without a task that waits for it."""
+    """A backend that sends a batch at once and is called when the answer is there, without a task that waits for it.
+
+    It applies nothing in the call itself: its :meth:`Backend.apply_now` is not asked.
+    """
 
     def apply_soon(
         self, batch: RiderBatch, arrive: Callable[[Applied | Exception | None], None]

@@ -186,7 +186,7 @@ class CommitGroup:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
-        self._is_quick = False  # whether the last batch was applied in the call: then none is left to be settled
+        self.is_quick = False  # whether the last batch was applied in the call: then none is left to be settled
         self.wants_pause = False
         """Whether enough riders have left at once when the last one did."""
         self.settling: Final = AttemptSettler(backend, hooks)
@@ -222,7 +222,7 @@ class CommitGroup:
         A seat: its outcome is to be waited for. Every so often it is None, so that :meth:`pause` lets the loop run.
         """
         if (
-            not self._is_quick
+            not self.is_quick
             or not USED_TO_BE_ALONE <= self._alone < USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1
             or self._queue
             or self._under_way
@@ -235,7 +235,7 @@ class CommitGroup:
             applied = self._backend.apply_now(batch)
         except OutcomeUnknownError as unknown:
             seat = Seat(rider, asyncio.Future(loop=self._loop), None, _TAKEN)
-            self._is_quick = False
+            self.is_quick = False
             self._under_way, self._left_at = [seat], started
             self._begin_travel(self._under_way, batch, unknown)
             return seat
@@ -243,7 +243,7 @@ class CommitGroup:
             self.problem = error
             return own_copy(error)
         if applied is None:
-            self._is_quick = False
+            self.is_quick = False
             return None
         self._alone += 1
         self.problem, self._arrived_at = None, monotonic()
@@ -325,7 +325,7 @@ class CommitGroup:
         batch, started = self._batch(seats), monotonic()
         unknown: OutcomeUnknownError | None = None
         try:
-            applied = None if self.settling.pending else self._backend.apply_now(batch)
+            applied = None if self._apply_soon or self.settling.pending else self._backend.apply_now(batch)
         except OutcomeUnknownError as error:
             applied, unknown = None, error
         except Exception as error:  # noqa: BLE001 -- each rider gets it
@@ -336,7 +336,7 @@ class CommitGroup:
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
-        self._is_quick = applied is not None
+        self.is_quick = applied is not None
         if applied is None:
             self._under_way, self._left_at = seats, started
             if self._apply_soon is not None and unknown is None and self.settling.pending is None:
@@ -413,7 +413,7 @@ class CommitGroup:
         if applied is None or isinstance(applied, OutcomeUnknownError):
             self._begin_travel(seats, batch, applied)
             return
-        self._over(seats)
+        self._under_way = None
         try:
             if isinstance(applied, Exception):
                 self._fail(seats, batch, applied)
@@ -422,7 +422,8 @@ class CommitGroup:
             else:
                 self._arrive(seats, applied, started)
         finally:
-            self._again()
+            if self._queue:
+                self._schedule()
 
     async def _travel(self, seats: list[Seat], batch: RiderBatch, unknown: OutcomeUnknownError | None) -> None:
         started, settling, applied = monotonic(), self.settling, None
@@ -725,7 +726,7 @@ class GroupedStore:
         if outcome is None:
             if self._closing is not None or self._guard.crossed:
                 self._check_usable()
-            outcome = group.at_once(rider) or group.board(rider)
+            outcome = (group.is_quick and group.at_once(rider)) or group.board(rider)
         if type(outcome) is Commit or type(outcome) is Choice:
             return outcome
         if type(outcome) is not Seat:

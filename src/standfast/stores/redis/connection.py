@@ -259,9 +259,9 @@ class SentCall:
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[Any], object] | None = None) -> None:
         self._loop = loop
-        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] = []
+        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] = [(callback, None)] if callback else []
         self._error: Exception | None = None
         self._is_done = False
 
@@ -693,15 +693,13 @@ class RedisPool:
         if is_to_be_asked or not connection.is_silent:  # what was sent to a server that has gone is in doubt
             self._put_back(connection)
             return None
-        sent = SentCall(self._loop)
-        sent.add_done_callback(functools.partial(self._answered, connection, take))
+        sent = SentCall(self._loop, functools.partial(self._answered, connection, take))
         connection.begin(command, 1, now + self._timeout, sent)
         return cast("asyncio.Future[None]", sent)  # to those that add callbacks it is one
 
     def _put_back(self, connection: RedisConnection) -> None:
-        if not self._pool.keep(connection):
+        if not self._pool.give_at_once(connection):
             connection.abort()
-        self._pool.room.release()
 
     def _answered(
         self,

@@ -49,6 +49,7 @@ from standfast.stores.redis.scripts import (
     SCAN,
     SUBSCRIBE,
     SWEEP,
+    TIDY,
     WRITE,
     RedisKeys,
     pack,
@@ -92,6 +93,12 @@ BATCHING: Final = Batching(
 KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 """For how many microseconds the last attempt of a handle that is gone can still be asked about."""
 
+KEPT_IN_ORDER: Final = 8
+"""How many mutexes of a namespace that are free may stand in the order: those that this handle had last."""
+
+TIDIED: Final = 100
+"""How many keys of the order are looked at in a sweep: processes that died have left some there."""
+
 T = TypeVar("T")
 
 _LEAVES_WITHIN: Final = 1.0
@@ -131,6 +138,8 @@ class RedisServer(ServerDefaults):
         self._known: Final[dict[bytes, RedisKeys]] = {}
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
+        self._left: Final[dict[bytes, dict[tuple[Argument, ...], None]]] = {}
+        self._tidied: Final[dict[bytes, bytes]] = {}
         self._otherwise: tuple[str, int] | None = None  # the last attempt that the script for its choice did not make
         self._liveness = (
             join_liveness(liveness_server(dialer, options, facts.store_id, finder)) if facts.store_id else None
@@ -218,7 +227,7 @@ class RedisServer(ServerDefaults):
         if (quick := self._quick_call(intent, names)) is not None and (intent.handle, intent.number) != self._otherwise:
             answer = await self.calls.run(*quick, once=True, replicated=True)
             if answer[0] != _OTHERWISE:
-                return self._made_quickly(intent, names, answer)
+                return self._made_quickly(intent, names, quick[3], answer)
         arguments = self._choices(intent, names)
         if self._options.replicas and intent.namespace not in self._met:
             arguments[_CHOICE_FLOOR] = await self._meet(names)
@@ -234,13 +243,16 @@ class RedisServer(ServerDefaults):
         self, intent: ChoiceIntent, arrive: Callable[[ChoicesMade | Exception | None], None]
     ) -> asyncio.Future[None] | None:
         """Do as :meth:`choose` does, without a task that waits for the answer."""
-        names = self.names(intent.namespace)
+        names = self._known.get(intent.namespace) or self.names(intent.namespace)
         if (quick := self._quick_call(intent, names)) is not None:
 
             def take_quickly(answer: list[Any] | Exception | None) -> None:
+                if type(answer) is list and answer[0] == _WRITTEN:
+                    arrive(self._made_quickly(intent, names, quick[3], answer))
+                    return
                 if type(answer) is list and answer[0] == _OTHERWISE:
                     self._otherwise = (intent.handle, intent.number)
-                arrive(self._told(answer, lambda found: self._made_quickly(intent, names, found)))
+                arrive(self._told(answer, lambda found: self._made_quickly(intent, names, quick[3], found)))
 
             return self.calls.run_soon(*quick, take_quickly)
         keys = (names.head, names.records, names.order, names.expiries, names.attempts)
@@ -252,20 +264,34 @@ class RedisServer(ServerDefaults):
 
     def _quick_call(
         self, intent: ChoiceIntent, names: RedisKeys
-    ) -> tuple[Script, RedisKeys, Sequence[bytes], Sequence[Argument]] | None:
+    ) -> tuple[Script, RedisKeys, Sequence[bytes], tuple[Argument, ...]] | None:
         """Return the call of the script that is made for a choice; None: there is none for it."""
         choice = quick_choice(intent)
         if choice is None:
             return None
-        script = CREATE_OR_APPEND if isinstance(choice, CreateOrAppend) else MOVE_OR_DELETE
         attempt = (intent.handle, intent.number, self._seen.acknowledged(names, intent.handle))
         keys = (names.head, names.records, names.order, names.attempts)
-        return script, names, keys, (*attempt, *quick_fields(choice, intent.origin, names.channel))
+        fields = quick_fields(choice, intent.origin, names.channel)
+        if type(choice) is not CreateOrAppend:
+            return MOVE_OR_DELETE, names, keys, (*attempt, *fields)
+        left = self._left.get(intent.namespace, ())
+        over = next(iter(left)) if len(left) > KEPT_IN_ORDER else ()
+        return CREATE_OR_APPEND, names, keys, (*attempt, *fields, *over)
 
-    def _made_quickly(self, intent: ChoiceIntent, names: RedisKeys, answer: list[Any]) -> ChoicesMade:
-        self._check_attempt(intent, answer)
+    def _made_quickly(
+        self, intent: ChoiceIntent, names: RedisKeys, sent: tuple[Argument, ...], answer: list[Any]
+    ) -> ChoicesMade:
+        if answer[0] != _WRITTEN:
+            self._check_attempt(intent, answer)
         self._seen.acknowledge(names, intent.handle, intent.number)
         made = quick_answer(intent.choices[0], answer)
+        if made.moved is None and not made.present:  # a mutex got free, and is mostly taken again; or it was taken
+            left = self._left.setdefault(intent.namespace, {})
+            if made.index == 1:
+                left[sent[3], sent[5]] = None
+            else:
+                left.pop((sent[3], sent[5]), None)
+                left.pop(sent[9:], None)
         return ChoicesMade((made,), self._topics.meet(intent.namespace, answer[3]))
 
     def _check_attempt(self, intent: Intent | ChoiceIntent, answer: list[Any]) -> None:
@@ -389,11 +415,20 @@ class RedisServer(ServerDefaults):
             removed += (await self.calls.run(SWEEP, names, keys, (limit - removed,)))[3]
             if removed >= limit:
                 return removed
+            await self._tidy(names, TIDIED)
         for names in self._distinct():
             arguments = (self._cursors.get(names.attempts, b"0"), KEPT_ATTEMPTS)
             answer = await self.calls.run(FORGET, names, (names.head, names.attempts), arguments)
             self._cursors[names.attempts] = answer[3]
         return removed
+
+    async def _tidy(self, names: RedisKeys, most: int) -> None:
+        """Take out of the order what stands there without a record: what this handle has left, and more from others."""
+        keys = [key for pair in self._left.pop(names.namespace, ()) for key in pair]
+        for start in range(0, max(1, len(keys)), 1_000):
+            arguments: list[Argument] = [self._tidied.get(names.namespace, b"-"), most, *keys[start : start + 1_000]]
+            answer = await self.calls.run(TIDY, names, (names.head, names.records, names.order), arguments)
+            self._tidied[names.namespace] = answer[3]
 
     async def measure(self) -> StoreMeasure:
         """Return the bytes and the records of the namespaces that this handle uses; MEMORY looks at a few of them."""
@@ -456,6 +491,8 @@ class RedisServer(ServerDefaults):
             async with asyncio.timeout(_LEAVES_WITHIN):
                 with contextlib.suppress(StoreError):
                     await self._topics.leave()
+                    for namespace in tuple(self._left):
+                        await self._tidy(self.names(namespace), 0)
         except TimeoutError:  # closing does not depend on a server that is not there
             pass
         finally:

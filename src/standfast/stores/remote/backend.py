@@ -59,7 +59,12 @@ class RemoteBackend:
         cache = RecordCache()
         self._subscriptions: Final = RemoteSubscriptions(server, cache.learn_shown)
         self._writer: Final = RemoteWriter(
-            server, self._limits, self._subscriptions.address, cache, self._subscriptions.origin
+            server,
+            self._limits,
+            self._subscriptions.address,
+            self._subscriptions.address_each,
+            cache,
+            self._subscriptions.origin,
         )
         self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
@@ -105,7 +110,15 @@ class RemoteBackend:
         """Send a batch that needs one guarded write, if the server can do that at once."""
 
         def take(done: tuple[Applied, int] | Exception | None) -> None:
-            arrive(self._note(*done) if isinstance(done, tuple) else done)
+            if not isinstance(done, tuple):
+                arrive(done)
+                return
+            applied, generation = done  # as _note does, with a call only where there is anything to do
+            if generation:
+                self._subscriptions.note_generation(generation, applied)
+            if self._loop.time() > self._sweep_at:
+                self._consider_sweeping()
+            arrive(applied)
 
         return self._writer.apply_soon(batch, take)
 

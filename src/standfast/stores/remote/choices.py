@@ -48,7 +48,12 @@ class ChoicePlan:
 
     def __init__(self, riders: Sequence[Rider]) -> None:
         self._riders: Final = riders
-        self.choices: Final = tuple([_alternatives(rider) for rider in riders])
+        first = riders[0]
+        self.choices: Final = (
+            (first.alternatives,)  # mostly one is alone
+            if type(first) is ChoiceRider and len(riders) == 1
+            else tuple([_alternatives(rider) for rider in riders])
+        )
 
     @property
     def keys(self) -> list[RecordKey]:
@@ -62,6 +67,10 @@ class ChoicePlan:
 
     def answered(self, answers: Sequence[ChoiceWritten | ChoiceRefused]) -> Applied:
         """Return what each rider is answered, by what the server did."""
+        if len(answers) == 1 and type(self._riders[0]) is ChoiceRider:
+            effect = _effect(self.choices[0], answers[0])
+            if effect is not None:
+                return Applied((effect.answer,), tuple(effect.writes), tuple(effect.wakes))
         effects = [_effect(choice, answer) for choice, answer in zip(self.choices, answers, strict=True)]
         return self._applied(effects)
 

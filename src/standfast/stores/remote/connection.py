@@ -113,10 +113,17 @@ class _Room(asyncio.Semaphore):
 
     def take(self) -> bool:
         """Take one if none waits for it."""
-        if self.locked():
+        if self._value == 0 or (self._waiters and self.locked()):
             return False
         self._value -= 1
         return True
+
+    def give(self) -> None:
+        """Release one, as ``release`` does, which looks for one that waits by a call of its own."""
+        if self._waiters:
+            self.release()
+        else:
+            self._value += 1
 
 
 @final
@@ -157,12 +164,10 @@ class ConnectionPool(Generic[C]):
 
     def take_at_once(self) -> C | None:
         """Take the connection that was used last, and room for it; None if either would have to be waited for."""
-        if (connection := self.at_hand()) is None:
+        idle = self._idle
+        if not idle or not idle[-1].is_alive or not self.room.take():
             return None
-        if self.room.take():
-            return connection
-        self._idle.append(connection)
-        return None
+        return idle.pop()
 
     async def take(self) -> C:
         """Take an idle connection, or open one when the back-off allows it."""
@@ -191,6 +196,13 @@ class ConnectionPool(Generic[C]):
         """Keep a connection that nothing went wrong on for the next caller; False: it is to be discarded."""
         if is_kept := connection.is_alive and not self._is_closed:
             self._idle.append(connection)
+        return is_kept
+
+    def give_at_once(self, connection: C) -> bool:
+        """Do as :meth:`keep` does, and release the room that :meth:`take_at_once` has taken."""
+        if is_kept := connection.is_alive and not self._is_closed:
+            self._idle.append(connection)
+        self.room.give()
         return is_kept
 
     async def drop_idle(self) -> None:

@@ -60,10 +60,12 @@ class RecordCache:
 
     def learn_time(self, at: Instant) -> None:
         """Take the time that an answer carried, unless it was on its way for longer than another one."""
-        assumed = self.now()
-        if assumed is not None and 0 < assumed - at < CLOCK_WAS_SET_BACK:
+        heard_at = SYSTEM_CLOCK.elapsed()
+        passed = heard_at - self._heard_at
+        is_known = self._said_at and passed < TIME_IS_GOOD_FOR  # as now() has it
+        if is_known and 0 < self._said_at + passed - at < CLOCK_WAS_SET_BACK:
             return
-        self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
+        self._said_at, self._heard_at = at, heard_at
 
     def now(self) -> Instant | None:
         """Return what the server's time is at least, if its clock goes on as it did; None if it is not known.

@@ -17,6 +17,7 @@ import msgspec
 from standfast.errors import StandfastError, StoreError
 from standfast.ids import new_id
 from standfast.keys import RecordKey
+from standfast.stores.alternatives import changed_in
 from standfast.stores.protocol import Record, Wake
 from standfast.stores.remote.server import Audience, Message
 from standfast.stores.watch import LocalSubscriptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from standfast.stores.backend import Applied, Subscriber
+    from standfast.stores.protocol import Alternative
     from standfast.stores.remote.server import DatabaseServer, Row
 
 
@@ -108,6 +110,16 @@ class KnownTopics:
         self.generation, self.topics = audience.generation, audience.topics
         self._lengths = tuple(sorted({len(topic) for topic in audience.topics}))
         return added
+
+    def reaches(self, changed: Iterable[Sequence[RecordKey]]) -> bool:
+        """Return True if any topic covers one of the keys."""
+        topics, lengths = self.topics, self._lengths
+        for keys in changed:
+            for key in keys:
+                for length in lengths:
+                    if key[:length] in topics:
+                        return True
+        return False
 
     def messages(
         self,
@@ -367,6 +379,16 @@ class RemoteSubscriptions:
         """Return the messages that a commit is to send, which writes ``rows`` and ``deletes``."""
         self._addressed = (self._addressing.generation, self._addressing.topics)
         return self._addressing.messages(changed, wakes, self.origin, None, rows, deletes) if self._pushes else ()
+
+    def address_each(self, alternatives: Sequence[Alternative]) -> tuple[tuple[Message, ...], ...]:
+        """Return the messages that a commit is to send for each of its alternatives; mostly there are none."""
+        known = self._addressing
+        self._addressed = (known.generation, known.topics)
+        changed = [*map(changed_in, alternatives)]
+        wakes = [each.wake for each in alternatives]
+        if not self._pushes or (wakes.count(()) == len(wakes) and not known.reaches(changed)):
+            return ((),) * len(wakes)
+        return tuple([known.messages(*each, self.origin) for each in zip(changed, wakes, strict=True)])
 
     def note_generation(self, generation: int, applied: Applied) -> None:
         """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it.

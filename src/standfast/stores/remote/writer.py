@@ -11,7 +11,6 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
-from standfast.stores.alternatives import changed_in
 from standfast.stores.backend import Applied, ChoiceRider, Deferred, UpdateRider, WorkRider
 from standfast.stores.protocol import Delete, Worked
 from standfast.stores.remote.choices import ChoicePlan, has_choice
@@ -24,13 +23,14 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Outcome, Rider, RiderBatch
-    from standfast.stores.protocol import Capabilities, Record, Wake
+    from standfast.stores.protocol import Alternative, Capabilities, Record, Wake
     from standfast.stores.remote.planner import WritePlan
     from standfast.stores.remote.server import ChoicesMade, DatabaseServer, Landed, Message, Row, Written
 
     Arrive = Callable[[tuple[Applied, int] | Exception | None], None]
 
     Address = Callable[[Sequence[RecordKey], Sequence[Wake], Sequence[Row], Sequence[RecordKey]], tuple[Message, ...]]
+    AddressEach = Callable[[Sequence[Alternative]], tuple[tuple[Message, ...], ...]]
     """Returns the messages of a commit, by what it changes, what it notifies of, what it writes and what it deletes."""
 
 
@@ -54,9 +54,16 @@ class RemoteWriter:
     """Applies batches to one server, for one handle."""
 
     def __init__(
-        self, server: DatabaseServer, limits: Capabilities, address: Address, cache: RecordCache, origin: str = ""
+        self,
+        server: DatabaseServer,
+        limits: Capabilities,
+        address: Address,
+        address_each: AddressEach,
+        cache: RecordCache,
+        origin: str = "",
     ) -> None:
-        self._server, self._limits, self._address, self._origin = server, limits, address, origin
+        self._server, self._limits, self._origin = server, limits, origin
+        self._address, self._address_each = address, address_each
         self.cache: Final = cache
         self._choosing: Final = server if isinstance(server, ChoosingServer) else None
         self._sending: Final = server if isinstance(server, SendingServer) else None
@@ -90,7 +97,7 @@ class RemoteWriter:
         server = self._sending
         if server is None or self._closed == batch.attempt or type(batch.riders[0]) is WorkRider:
             return None
-        if has_choice(batch.riders):
+        if type(batch.riders[0]) is ChoiceRider or has_choice(batch.riders):
             chosen, choices = self._choice_intent(batch)
 
             def take_choices(made: ChoicesMade | Exception | None) -> None:
@@ -283,9 +290,9 @@ class RemoteWriter:
     def _choice_intent(self, batch: RiderBatch) -> tuple[ChoicePlan, ChoiceIntent]:
         plan_ = ChoicePlan(batch.riders)
         handle, number, namespace = split(batch.attempt)
-        messages = [self._address(changed_in(each), each.wake, (), ()) for choice in plan_.choices for each in choice]
+        messages = self._address_each([each for choice in plan_.choices for each in choice])
         namespace = namespace or plan_.namespace
-        intent = ChoiceIntent(handle, number, plan_.choices, tuple(messages), self._origin, namespace)
+        intent = ChoiceIntent(handle, number, plan_.choices, messages, self._origin, namespace)
         self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
         self._handles.add(handle)
         return plan_, intent
@@ -294,7 +301,8 @@ class RemoteWriter:
         """Return what the riders are answered; None: all of them are to ride again."""
         self.cache.learn_time(made.answers[-1].at)
         applied = plan_.answered(made.answers)
-        if {*map(type, applied.outcomes)} == {Deferred}:
+        outcomes = applied.outcomes
+        if type(outcomes[0]) is Deferred and {*map(type, outcomes)} == {Deferred}:
             return None
         self.cache.forget(applied.changed)
         return self._answer(batch, applied), made.generation

@@ -292,12 +292,19 @@ for _, start in ipairs(starts) do
   end
   noted[#noted + 1] = place and writes and drawn .. string.format('%016.0f', index) or string.rep('0', 32)
 end
+-- An attempt of one choice is number, time, a digit for the alternative, and the version if that is not the time, as
+-- "quick" has it. One of several is number, time, version and 0, and then a version and an alternative for each.
+local function kept_attempt()
+  local begin = string.format('%016.0f', attempt_number) .. stamp
+  if #noted == 1 and string.sub(noted[1], 17, 31) == '000000000000000' then
+    return begin .. string.sub(noted[1], 32) .. (drawn ~= stamp and drawn or '')
+  end
+  return begin .. string.format('%016.0f%016.0f', version, 0) .. table.concat(noted)
+end
+
 if is_begun then
   keep_changes()
-  redis.call(
-    'HSET', KEYS[5], handle,
-    string.format('%016.0f%016.0f%016.0f%016.0f', attempt_number, now, version, 0) .. table.concat(noted)
-  )
+  redis.call('HSET', KEYS[5], handle, kept_attempt())
   for _, message in ipairs(published) do
     redis.pcall('PUBLISH', message[1], message[2]) -- one that is not allowed undoes nothing
   end

@@ -8,5 +8,10 @@ if counted < tonumber(ARGV[5]) then return { -1, now, version } end
 if counted > wanted then return { 1, now, version } end
 if counted < wanted then attempt = string.format('%016.0f%016.0f%016.0f%016.0f', wanted, now, 0, 0) end
 if counted < wanted or ARGV[4] == '1' then redis.call('HSET', KEYS[2], ARGV[2], attempt) end
--- What follows is there if it was made of choices: a version and an alternative for each, see "choose".
+-- What follows is there if it was made of choices: a version and an alternative for each, see "choose". Of one choice it
+-- is told in the same way.
+if #attempt < 64 then
+  local drawn = #attempt == 33 and string.sub(attempt, 17, 32) or string.sub(attempt, 34)
+  return { 0, now, version, number(attempt, 17), 0, 0, drawn .. '000000000000000' .. string.sub(attempt, 33, 33) }
+end
 return { 0, now, version, number(attempt, 17), number(attempt, 33), number(attempt, 49), string.sub(attempt, 65) }

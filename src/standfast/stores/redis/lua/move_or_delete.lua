@@ -8,10 +8,11 @@ if not found[1] or sub(found[1], 1, 32) ~= ARGV[6] .. NEVER then return { 6, now
 local first = call('ZRANGEBYLEX', KEYS[3], '[' .. prefix .. '\0', '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
 if not first then
   if not found[2] or sub(found[2], 1, 32) ~= ARGV[8] .. NEVER then return { 6, now, version } end
-  call('ZREM', KEYS[3], key, ARGV[7]) -- first, as in "keep": it needs no room
+  -- First, as in "keep": it needs no room. Both keys stay in the order, where they mean nothing without records: a mutex
+  -- that is taken again finds them there. Others leave it by "create_or_append" or "tidy".
   call('HDEL', KEYS[2], key, ARGV[7])
   call('SET', KEYS[1], new_head)
-  call('HSET', KEYS[4], ARGV[2], new_attempt .. '0000000000000002')
+  call('HSET', KEYS[4], ARGV[2], new_attempt .. '2' .. behind)
   return stamp .. drawn .. generation .. '1'
 end
 local raw = call('HGET', KEYS[2], first)
@@ -21,7 +22,7 @@ call('SET', KEYS[1], new_head)
 call('ZREM', KEYS[3], first)
 call('HDEL', KEYS[2], first)
 call('HSET', KEYS[2], key, drawn .. NEVER .. moved)
-call('HSET', KEYS[4], ARGV[2], new_attempt .. '0000000000000001')
+call('HSET', KEYS[4], ARGV[2], new_attempt .. '1' .. behind)
 local is_short = #inbox + #key + #moved <= tonumber(ARGV[13])
 local message = '\1' .. ARGV[11] .. (is_short and drawn or '0000000000000000')
   .. format('%016.0f%016.0f', #inbox, #key) .. inbox .. key .. (is_short and moved or '')

@@ -19,8 +19,9 @@ local counted = attempt and tonumber(sub(attempt, 1, 16)) or 0
 if counted >= tonumber(ARGV[3]) then return { 2, now, version } end
 if counted < tonumber(ARGV[4]) then return { -1, now, version } end
 
--- What is written if anything is: the version, the head, and the attempt without the number of the alternative.
+-- What is written if anything is: the version, the head, and the attempt before and after the digit of the alternative,
+-- as in "choose".
 local drawn_version = math.max(version + 1, now)
 local drawn, stamp = format('%016.0f', drawn_version), format('%016.0f', now)
 local new_head = drawn .. stamp .. generation .. '+'
-local new_attempt = format('%016.0f', ARGV[3]) .. stamp .. drawn .. '0000000000000000' .. drawn
+local new_attempt, behind = format('%016.0f', ARGV[3]) .. stamp, drawn ~= stamp and drawn or ''
