@@ -449,7 +449,10 @@ class AnswerWaits:
                     else:
                         await self._look_at(run_id, [key.parts[-1] for key in told.about if key.parts[-1] in waiting])
         except StandfastError as problem:
-            if self._listening.get(run_id) in {None, asyncio.current_task()}:  # none: an eager task fails before it is kept
+            if self._listening.get(run_id) in {
+                None,
+                asyncio.current_task(),
+            }:  # none: an eager task fails before it is kept
                 self._listening.pop(run_id, None)  # the next caller begins anew
                 for update_id in tuple(self._waiting.get(run_id, ())):
                     self._settle(run_id, update_id, problem)
