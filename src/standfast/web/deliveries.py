@@ -123,8 +123,8 @@ class WebhookEndpoint:
             response = _answer_for(problem)
             if response.status_code in _UNFIT:
                 self._refuse(verdict, response.status_code, str(problem))
-                return response
-            self._tell("answered", secret=verdict.secret_id, status=response.status_code)
+            else:
+                self._tell("answered", secret=verdict.secret_id, status=response.status_code)
             return response
         self._tell("duplicate" if handle.is_replay else "accepted", secret=verdict.secret_id, request=handle.id)
         if handle.is_replay:
@@ -170,7 +170,7 @@ class WebhookEndpoint:
         )
 
     def _refuse(self, verdict: Verified, status: int, problem: str) -> None:
-        """Tell that what a known sender has signed is not taken: it sends that in vain, and nobody reads its answers."""
+        """Tell that what a known sender has signed is not taken: the answer alone is read by no person."""
         facts = {"webhook": self._webhook.name, "secret": verdict.secret_id, "status": status, "problem": problem}
         self._refusals.warning("webhook-unfit", **facts)
 

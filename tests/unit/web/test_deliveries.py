@@ -310,7 +310,7 @@ async def test_logs_name_secrets_by_their_ids(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_what_is_signed_and_does_not_fit_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody reads the answers that a provider gets; what does not fit is told, and not what was sent."""
+    """The answers that a provider gets are read by no person; what does not fit is told, and not what was sent."""
     webhook = Webhook("letters", StandardWebhooks({"2026-06": SECRET}), post)
     app = Served(webhooks=[webhook])
     await deliver(app, b"{not json, canary")
