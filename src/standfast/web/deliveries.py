@@ -171,8 +171,8 @@ class WebhookEndpoint:
 
     def _refuse(self, verdict: Verified, status: int, problem: str) -> None:
         """Tell that what a known sender has signed is not taken: the answer alone is read by no person."""
-        facts = {"webhook": self._webhook.name, "secret": verdict.secret_id, "status": status, "problem": problem}
-        self._refusals.warning("webhook-unfit", **facts)
+        name, secret = self._webhook.name, verdict.secret_id
+        self._refusals.warning("webhook-unfit", webhook=name, secret=secret, status=status, problem=problem)
 
     def _tell(self, what: str, **facts: str | int) -> None:
         if _log.isEnabledFor(logging.INFO):
