@@ -140,12 +140,13 @@ async def _runs(engine: Engine, bulk: Bulk, chosen: dict[str, Any]) -> AsyncIter
     """
     statuses = chosen.get("status") or bulk.statuses
     meant = frozenset({statuses} if isinstance(statuses, str) else statuses)
+    others = {name: value for name, value in chosen.items() if name != "status"}
     seen: set[str] = set()
     began = engine.runtime.now()
     for some in (meant & _NOT_BEGUN, meant - _NOT_BEGUN):
         after, has_more = None, bool(some)
         while has_more:
-            page = await engine.list(**{**chosen, "status": some}, limit=PAGE, after=after)
+            page = await engine.list(**others, status=some, limit=PAGE, after=after)
             runs = [run for run in page.runs if run.id not in seen and run.started_at <= began]
             seen.update(run.id for run in runs)
             yield runs
