@@ -161,7 +161,11 @@ class Codec(Generic[T]):
         try:
             restored = self._read(body)
         except DecodeError as error:
-            problem = _not_finite(value, "$") or error.problem.removeprefix(f"{self.what} cannot be read: ")
+            try:
+                found = _not_finite(value, "$")
+            except RecursionError:  # the error of the decoder says that it is too deep
+                found = None
+            problem = found or error.problem.removeprefix(f"{self.what} cannot be read: ")
             raise EncodeError(f"{self.what} cannot be stored: {problem}") from None
         try:
             loss = restored != value and _loss(value, restored, "$")
@@ -253,7 +257,7 @@ class Codec(Generic[T]):
 
     def _check_size(self, size: int, error: type[EncodeError | DecodeError]) -> None:
         if size > self.max_bytes:
-            raise error(f"{self.what} takes {size:,} bytes, at most {self.max_bytes:,} are allowed")
+            raise error(f"{self.what} came to {size:,} bytes, at most {self.max_bytes:,} are allowed")
 
     def _check_shape(self, body: bytes) -> None:
         """Refuse too deep nesting and too many keys before any parser recurses into them."""

@@ -25,6 +25,7 @@ Change: TypeAlias = "Callable[[Engine, RunInfo], Awaitable[int]]"
 """Changes one run; returns how many runs that were, with those that it has started."""
 
 STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
+_NOT_BEGUN: Final = frozenset({"pending"})
 RETRIED: Final = (ENDED - {"completed"}) | {"quarantined"}
 COUNTED: Final = 10_000
 """Up to how many runs are counted before it is asked."""
@@ -104,7 +105,10 @@ def purge_many(*, force: bool = False) -> Bulk:
 async def change_all(
     engine: Engine, bulk: Bulk, chosen: dict[str, Any], changed: Changed, tell: Callable[[], None] = lambda: None
 ) -> None:
-    """Change all runs that are meant.
+    """Change all runs that are meant, those that have not begun before all others.
+
+    A run that ends gives its place in a limit to the next in line. If that one is meant as well, it must not begin
+    only to be stopped, with effects that cannot be undone.
 
     Args:
         engine: Where they are.
@@ -113,7 +117,7 @@ async def change_all(
         changed: What came of it; it grows while this goes on.
         tell: Called whenever some more were changed.
     """
-    async for some in _runs(engine, chosen):
+    async for some in _runs(engine, bulk, chosen):
         for first in range(0, len(some), TOGETHER):
             await asyncio.gather(*(_change(engine, bulk, run, changed) for run in some[first : first + TOGETHER]))
             tell()
@@ -128,19 +132,22 @@ async def _change(engine: Engine, bulk: Bulk, run: RunInfo, changed: Changed) ->
         changed.done += number  # not in one line with the wait: others add to it meanwhile
 
 
-async def _runs(engine: Engine, chosen: dict[str, Any]) -> AsyncIterator[list[RunInfo]]:
-    """Yield the runs that are meant, each once, some at a time.
+async def _runs(engine: Engine, bulk: Bulk, chosen: dict[str, Any]) -> AsyncIterator[list[RunInfo]]:
+    """Yield the runs that are meant, each once, some at a time; those that have not begun come first.
 
     Those that are changed have another place, or none, from then on. Pages go on after the last run that was seen, so
     that those that cannot be changed do not make it go on for ever. Runs that are started meanwhile are not meant.
     """
+    statuses = chosen.get("status") or bulk.statuses
+    meant = frozenset({statuses} if isinstance(statuses, str) else statuses)
+    others = {name: value for name, value in chosen.items() if name != "status"}
     seen: set[str] = set()
-    after, began = None, engine.runtime.now()
-    while True:
-        page = await engine.list(**chosen, limit=PAGE, after=after)
-        some = [run for run in page.runs if run.id not in seen and run.started_at <= began]
-        seen.update(run.id for run in some)
-        yield some
-        if page.next is None:
-            return
-        after = page.next
+    began = engine.runtime.now()
+    for some in (meant & _NOT_BEGUN, meant - _NOT_BEGUN):
+        after, has_more = None, bool(some)
+        while has_more:
+            page = await engine.list(**others, status=some, limit=PAGE, after=after)
+            runs = [run for run in page.runs if run.id not in seen and run.started_at <= began]
+            seen.update(run.id for run in runs)
+            yield runs
+            after, has_more = page.next, page.next is not None

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
     from standfast.workflows.schedules.spec import Schedule
+    from standfast.workflows.worker import Worker
 
 
 # --- taking requests on: which of the three ways each goes, and what is committed with its place -------------------
@@ -372,6 +373,7 @@ class DispatcherLifecycle:
         self._opened: Engine | None = None
         self._server: RequestServer | None = None
         self._sweeping: asyncio.Future[tuple[None, None]] | None = None
+        self._ends_at: float | None = None
         self.is_closing = False
 
     def serving(self) -> RequestServer:
@@ -392,7 +394,7 @@ class DispatcherLifecycle:
         """Begin to serve; schedules are made, or changed, before the first of them fires."""
         if self._server is not None:
             raise DeclarationError("the dispatcher", "it is open already")
-        self.is_closing = False
+        self.is_closing, self._ends_at = False, None
         try:
             engine = await self._begin(schedules)
         except BaseException:
@@ -449,7 +451,14 @@ class DispatcherLifecycle:
     async def let_end(self, grace: float) -> None:
         """Wait for the requests that run here. Those that take longer are stopped, and end as interrupted."""
         if self._server is not None:
-            await _let_end(self._server, grace)
+            await _let_end(self._server, self._rest_of(grace))
+
+    def _rest_of(self, grace: float) -> float:
+        """Return how long there is still to wait: requests, their durable runs and steps share one grace."""
+        now = asyncio.get_running_loop().time()
+        if self._ends_at is None:
+            self._ends_at = now + grace
+        return max(0.0, min(grace, self._ends_at - now))
 
     async def aclose(self, grace: float) -> None:
         """Admit none any more, let requests end, hand durable ones back, and only then let go."""
@@ -465,13 +474,16 @@ class DispatcherLifecycle:
             if server is not None:
                 last_first.push_async_callback(self._stop_serving, server)
             if engine is not None and engine.worker is not None:  # what drives durable requests needs the arbiter
-                last_first.push_async_callback(engine.worker.stop, grace)
+                last_first.push_async_callback(self._stop_driving, engine.worker, grace)
             sweeping, self._sweeping = self._sweeping, None
             if sweeping is not None:
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
             if server is not None:
-                await _let_end(server, grace)
+                await _let_end(server, self._rest_of(grace))
+
+    async def _stop_driving(self, worker: Worker, grace: float) -> None:
+        await worker.stop(self._rest_of(grace))
 
     async def _stop_serving(self, server: RequestServer) -> None:
         self._server = None
@@ -565,7 +577,8 @@ class Dispatcher:
         """Stop serving: admit no request any more, let requests end, hand durable ones back, and only then let go.
 
         Args:
-            grace: How long requests get to end. Then they are cancelled, and end ``interrupted``.
+            grace: How long requests get to end, counted from :meth:`let_end` if that was called. Then they are
+                cancelled: those whose callers wait end ``interrupted``, durable ones are handed back.
         """
         try:
             await self._life.aclose(seconds(grace, what="grace"))

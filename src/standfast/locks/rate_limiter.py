@@ -195,12 +195,20 @@ def settle(bucket: TokenBucket, now: Instant) -> TokenBucket:
 
 
 def ask(
-    bucket: TokenBucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, liveness_token: str = ""
+    bucket: TokenBucket,
+    cost: int,
+    now: Instant,
+    *,
+    waiter: str | None = None,
+    ttl: float,
+    liveness_token: str = "",
+    fresh: float = 0.0,
 ) -> tuple[TokenBucket, Pass]:
     """Take ``cost`` tokens if none is in front and they are there; else stand in line, or keep the place there.
 
     Without ``waiter`` the caller takes the tokens or leaves: it is told where it would stand, and keeps no place.
-    ``liveness_token`` is that of a process whose death ends the waiter.
+    ``liveness_token`` is that of a process whose death ends the waiter. A place that was taken or kept up to ``fresh``
+    seconds ago is left as it is: then nothing is to be written.
 
     Raises:
         LineFullError: 1,000 wait already.
@@ -224,7 +232,19 @@ def ask(
     entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at, liveness_token)
     if place >= MAX_WAITERS:
         raise LineFullError(MAX_WAITERS)
+    if place < len(waiters) and _may_stay(waiters[place], entry, fresh, is_first=place == 0):
+        return bucket, replace(answer, keep_within=seconds_between(now, waiters[place].expires_at))
     return replace(bucket, waiters=(*waiters[:place], entry, *waiters[place + 1 :])), replace(answer, keep_within=ttl)
+
+
+def _may_stay(kept: BucketWaiter, entry: BucketWaiter, fresh: float, *, is_first: bool) -> bool:
+    """Return True if a place is not to be written anew: it is fresh, and says the same.
+
+    When its turn comes matters for the first alone: another one is told when it becomes the first.
+    """
+    told = entry.turn_at if is_first else kept.turn_at
+    is_fresh = entry.expires_at - kept.expires_at < fresh * MICROSECONDS
+    return is_fresh and kept == replace(entry, expires_at=kept.expires_at, turn_at=told)
 
 
 def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucket, bool]:
@@ -235,7 +255,7 @@ def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucke
 
 
 def reclaim(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBucket:
-    """Let go of every waiter of the processes with those file_locks."""
+    """Let go of every waiter of the processes with those liveness tokens."""
     bucket = settle(bucket, now)
     return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.liveness_token not in severed))
 
@@ -298,6 +318,9 @@ T = TypeVar("T")
 BUCKETS: Final[Codec[TokenBucket]] = Codec(TokenBucket, what="the bucket of a rate limiter")
 
 _SHORTEST_PAUSE: Final = 0.001  # two clocks never agree exactly; asking a moment early must not become a busy loop
+_FRESH: Final = 0.25
+"""The part of its time to live for which a place is left as it is; a waiter asks again within a third of that time."""
+
 _UNHINTED: Final = 1.0  # a line that is late must not be asked by everybody in it
 
 
@@ -427,7 +450,13 @@ class RateLimiter:
             hooks.emit(kind(at=SYSTEM_CLOCK.wall(), key=self._key, family=self._family, kind="rate limiter", **facts))
 
     def _ask(
-        self, bucket: TokenBucket, cost: int, now: Instant, waiter: str | None, liveness_token: str = ""
+        self,
+        bucket: TokenBucket,
+        cost: int,
+        now: Instant,
+        waiter: str | None,
+        liveness_token: str = "",
+        fresh: float = 0.0,
     ) -> tuple[TokenBucket, Pass]:
         """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
         severed = self._severed(each.liveness_token for each in bucket.waiters)
@@ -439,7 +468,7 @@ class RateLimiter:
                 f"capacity {used.capacity:,} and a token every {used.seconds:g} s",
                 f"capacity {own.capacity:,} and a token every {own.seconds:g} s",
             )
-        return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, liveness_token=liveness_token)
+        return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, liveness_token=liveness_token, fresh=fresh)
 
     def _severed(self, tokens: Iterable[str]) -> frozenset[str]:
         return frozenset(each for each in {*tokens} if each and self._scope.store.is_dead(each))
@@ -484,7 +513,7 @@ class RateLimiter:
 
         def ask(bucket: TokenBucket, now: Instant) -> tuple[TokenBucket, Pass]:
             nonlocal in_front
-            after, answer = self._ask(bucket, cost, now, waiter, liveness_token)
+            after, answer = self._ask(bucket, cost, now, waiter, liveness_token, self._ttl * _FRESH)
             in_front = frozenset(
                 each.liveness_token for each in after.waiters[: max(0, answer.position)] if each.liveness_token
             )

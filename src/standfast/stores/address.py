@@ -92,7 +92,23 @@ def tls_error(said: str) -> str:
 T = TypeVar("T")
 
 _LAST_PORT: Final = 65_535
+_AFTER_AUTHORITY: Final = re.compile(r"[/?#]")
 _TRUE_OR_FALSE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def split_url(url: str) -> urllib.parse.SplitResult:
+    """Take the URL of a store apart: as the library of Python does, which checks a URL as if it named one host at most.
+
+    Raises:
+        ValueError: It is no URL, or one of its hosts is none.
+    """
+    scheme, separator, rest = url.partition("://")
+    authority = _AFTER_AUTHORITY.split(rest, maxsplit=1)[0]
+    if "," not in authority:
+        return urllib.parse.urlsplit(url)
+    for host in authority.rpartition("@")[2].split(","):
+        urllib.parse.urlsplit(f"//{host}")
+    return urllib.parse.urlsplit(f"{scheme}{separator}{rest[len(authority) :]}")._replace(netloc=authority)
 
 
 @final
@@ -110,7 +126,7 @@ class Address:
 
     def __init__(self, url: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._url: Final = url
-        self._parts: Final = urllib.parse.urlsplit(url)
+        self._parts: Final = split_url(url)
         self._credentials: Final = credentials
         self._left: Final = dict(urllib.parse.parse_qsl(self._parts.query, keep_blank_values=True))
         self.name: Final = mask_url(url)

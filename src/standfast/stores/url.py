@@ -13,7 +13,7 @@ from standfast.durations import seconds, typed
 from standfast.errors import InvalidUrlError, MissingExtraError, StandfastError
 from standfast.events import StoreNotEncrypted
 from standfast.log_hook import with_log
-from standfast.stores.address import NO_CREDENTIALS, Address, Credentials
+from standfast.stores.address import NO_CREDENTIALS, Address, Credentials, split_url
 from standfast.stores.memory import open_memory
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def open_store(
     if not separator or (scheme not in EXAMPLES and scheme not in _SERVERS):
         raise InvalidUrlError(url, _what_to_type(url, scheme))
     try:
-        parts = urllib.parse.urlsplit(url)
+        parts = split_url(url)
     except ValueError as error:
         raise InvalidUrlError(url, str(error)) from None
     if scheme in _SERVERS:

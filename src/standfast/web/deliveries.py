@@ -51,6 +51,7 @@ LATER: Final = 30
 
 _PLAIN_ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _MOST_FIELDS: Final = 1_000
+_UNFIT: Final = frozenset({400, 422})
 _log: Final = logging.getLogger("standfast.web.webhooks")
 
 
@@ -97,6 +98,7 @@ class WebhookEndpoint:
         try:
             payload = await _read(content_type(headers), body)
         except HttpError as problem:
+            self._refuse(verdict, 400, problem.problem)
             return _said("invalid", 400, reason=problem.problem)
         return await self._taken(headers, payload, verdict, body)
 
@@ -119,7 +121,10 @@ class WebhookEndpoint:
             handle = await self._dispatching.dispatch(arrival)
         except StandfastError as problem:
             response = _answer_for(problem)
-            self._tell("answered", secret=verdict.secret_id, status=response.status_code)
+            if response.status_code in _UNFIT:
+                self._refuse(verdict, response.status_code, str(problem))
+            else:
+                self._tell("answered", secret=verdict.secret_id, status=response.status_code)
             return response
         self._tell("duplicate" if handle.is_replay else "accepted", secret=verdict.secret_id, request=handle.id)
         if handle.is_replay:
@@ -163,6 +168,11 @@ class WebhookEndpoint:
             idempotency_key=f"webhook:{webhook.name}:{delivery.id}",
             attended=False,
         )
+
+    def _refuse(self, verdict: Verified, status: int, problem: str) -> None:
+        """Tell that what a known sender has signed is not taken: the answer alone is read by no person."""
+        name, secret = self._webhook.name, verdict.secret_id
+        self._refusals.warning("webhook-unfit", webhook=name, secret=secret, status=status, problem=problem)
 
     def _tell(self, what: str, **facts: str | int) -> None:
         if _log.isEnabledFor(logging.INFO):

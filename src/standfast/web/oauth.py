@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import urllib.error
 import urllib.request
 from http.client import HTTPException
 from importlib.util import find_spec
@@ -272,11 +273,15 @@ def fetched(url: str) -> object:
     opener = urllib.request.build_opener(_NoRedirects)
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 -- the scheme was checked
     read = bytearray()
-    with opener.open(request, timeout=TIME) as answer:
-        while piece := answer.read1(65_536):
-            read += piece
-            if len(read) > LARGEST or monotonic() > until:
-                raise ValueError(url)
+    try:
+        with opener.open(request, timeout=TIME) as answer:
+            while piece := answer.read1(65_536):
+                read += piece
+                if len(read) > LARGEST or monotonic() > until:
+                    raise ValueError(url)
+    except urllib.error.HTTPError as refused:
+        refused.close()  # it holds the connection
+        raise
     return msgspec.json.decode(bytes(read))
 
 

@@ -417,7 +417,9 @@ class AnswerWaits:
             if run_id in self._listening:
                 await self._look_at(run_id, [update_id])
             else:  # which looks at everything when it has begun to listen
-                self._listening[run_id] = loop.create_task(self._listen(run_id))
+                listening = loop.create_task(self._listen(run_id))
+                if not listening.done():  # an eager one may have failed by now
+                    self._listening[run_id] = listening
             return await future
         finally:
             self._forget(run_id, update_id, future)
@@ -447,8 +449,11 @@ class AnswerWaits:
                     else:
                         await self._look_at(run_id, [key.parts[-1] for key in told.about if key.parts[-1] in waiting])
         except StandfastError as problem:
-            if self._listening.get(run_id) is asyncio.current_task():  # the next caller begins anew
-                del self._listening[run_id]
+            if self._listening.get(run_id) in {
+                None,
+                asyncio.current_task(),
+            }:  # none: an eager task fails before it is kept
+                self._listening.pop(run_id, None)  # the next caller begins anew
                 for update_id in tuple(self._waiting.get(run_id, ())):
                     self._settle(run_id, update_id, problem)
 

@@ -15,7 +15,7 @@ import standfast as sf
 from standfast.cli import application
 from standfast.cli import target as asking
 from standfast.errors import RunFailedError
-from standfast.flows.bulk import cancel_many
+from standfast.flows.bulk import Changed, cancel_many, change_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,12 +48,14 @@ async def waits(ctx: sf.Context) -> None:
 async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """Three runs that failed, and two that wait."""
     STOCK["tea"] = 0
-    async with sf.Engine(url, workflows=[sells, waits]) as opened:
+    async with sf.Engine(url, workflows=[sells, waits], worker=sf.admin.WorkerLimits(linger=0.01)) as opened:
         for number in range(3):
             with pytest.raises(RunFailedError):
                 await (await opened.start(sells, "tea", id=f"f{number}", tags=["web"])).result()
         for number in range(2):
             await opened.start(waits, id=f"w{number}")
+        while (await opened.count(status="suspended")).number < 2:  # noqa: ASYNC110 -- nothing tells it
+            await asyncio.sleep(0.01)
         yield opened
 
 
@@ -89,6 +91,32 @@ async def test_waiting_runs_are_cancelled_together(engine: sf.Engine, ask: Ask) 
         with pytest.raises(sf.errors.RunCancelledError):
             await engine.result(name, timeout="20s")
     assert {record.subject for record in (await engine.audit(actor="ann")).records} == {"w0", "w1"}
+
+
+BEGUN: list[int] = []
+
+
+@sf.workflow(concurrency=sf.Limit(2, on_limit="queue"))
+async def takes_turns(ctx: sf.Context, number: int) -> None:
+    """Have an effect as soon as its turn comes."""
+    BEGUN.append(number)
+    await ctx.sleep("1 day")
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
+async def test_no_run_that_is_cancelled_with_others_begins_because_they_end(url: str, *, force: bool) -> None:
+    """Those that wait for their turn are cancelled before those in whose place they would begin."""
+    BEGUN.clear()
+    async with sf.Engine(url, workflows=[takes_turns], worker=sf.admin.WorkerLimits(linger=0.01)) as driving:
+        for number in range(60):
+            await driving.start(takes_turns, number, id=f"t{number}")
+        while (await driving.count(status="suspended")).number < 2:  # noqa: ASYNC110 -- nothing tells it
+            await asyncio.sleep(0.01)
+        changed = Changed(failed={})
+        await change_all(driving, cancel_many("for a test", force=force), {"workflow": "takes_turns"}, changed)
+        while (await driving.count(status="cancelled")).number < 60:  # noqa: ASYNC110 -- nothing tells it
+            await asyncio.sleep(0.01)
+    assert (changed.done, changed.failed, set(BEGUN)) == (60, {}, {0, 1})  # a replay begins again
 
 
 async def test_a_run_that_ends_by_itself_before_it_is_asked_to_stop_is_not_counted(engine: sf.Engine) -> None:

@@ -97,3 +97,39 @@ async def test_an_overlap_after_a_revoked_turn_is_told(arbiter: Any, *, durable:
     [told] = [event for event in mule.told if isinstance(event, RequestsOverlap)]
     assert (told.request, told.superseded, told.key) == (new.id, (old.id,), "session 's'")
     assert (told.action, info.overlap) == ("mule.work", True)
+
+
+@pytest.mark.parametrize("server_waits_first", [True, False], ids=["let_end", "aclose"])
+async def test_requests_and_their_durable_runs_share_one_grace(
+    monkeypatch: pytest.MonkeyPatch, *, server_waits_first: bool
+) -> None:
+    """A server that waited for one kind does not wait as long for the other: who stops it waits for one grace."""
+    stop, graces = worker.Worker.stop, list[float]()
+
+    async def noted(self: worker.Worker, grace: float) -> None:
+        graces.append(grace)
+        await stop(self, grace)
+
+    monkeypatch.setattr(worker.Worker, "stop", noted)
+    flow, begun = sf.Flow("slow"), asyncio.Event()
+
+    @flow.action(on_disconnect="continue")
+    async def work(_: sf.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    server = sf.Dispatcher("memory://", [flow])
+    for _ in range(2):  # opened again, it has all of its grace again
+        await server.open()
+        request = await server.dispatch(sf.Call(flow="slow", action="work"))
+        await begun.wait()
+        begun.clear()
+        if server_waits_first:
+            await server.let_end(grace=0.05)
+        await server.aclose(grace=0.05)
+        assert request.status == "interrupted"
+    await server.open()
+    await server.aclose(grace=50)
+    first, second, third = graces[::2]  # each time once by the dispatcher, and once by its engine, when nothing is left
+    assert (first, second) == (0.0, 0.0)
+    assert third > 40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -233,9 +234,9 @@ class LineWatcher:
         self._ask = bucket.ask
         monkeypatch.setattr(bucket, "ask", self.ask)
 
-    def ask(self, *args: Any, waiter: str | None, ttl: float, liveness_token: str) -> tuple[TokenBucket, Pass]:
+    def ask(self, *args: Any, waiter: str | None, **options: Any) -> tuple[TokenBucket, Pass]:
         """Ask, and take a note."""
-        after, answer = self._ask(*args, waiter=waiter, ttl=ttl, liveness_token=liveness_token)
+        after, answer = self._ask(*args, waiter=waiter, **options)
         if waiter is not None and answer:
             self.passed.append(waiter)
         elif waiter is not None:
@@ -379,6 +380,25 @@ def test_opening_again_wakes_the_line_in_order(seed: int, monkeypatch: pytest.Mo
     assert in_virtual_time(seed, work) < 5.5
     assert len(line.passed) == 4
     line.check()
+
+
+def test_one_in_line_writes_when_it_joins_and_when_it_passes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it asks in between only reads: others that write the same record do not meet it."""
+    written: list[int] = []
+
+    def encode(value: TokenBucket) -> bytes:
+        written.append(len(value.waiters))
+        return codec.encode(value)
+
+    codec = bucket.BUCKETS
+    monkeypatch.setattr(bucket, "BUCKETS", SimpleNamespace(encode=encode, decode=codec.decode))
+
+    async def work(scope: Scope) -> None:
+        limiter = RateLimiter(scope, "vendor", interval="500ms")
+        await asyncio.gather(*(limiter.acquire() for _ in range(10)))
+
+    in_virtual_time(seed, work)
+    assert len(written) == 1 + 2 * 9
 
 
 def test_a_dead_waiter_holds_up_those_behind_it_for_its_time_to_live_only(seed: int) -> None:

@@ -184,6 +184,27 @@ def test_asking_again_keeps_the_place_and_lapsing_loses_it() -> None:
     assert waiting(line_of(bucket, "a", now=12, ttl=10)) == ["b", "a"]
 
 
+def test_a_fresh_place_is_left_as_it_is_unless_the_first_comes_at_another_time() -> None:
+    """Then nothing is written, and the answer is what it would have been, but for how long the place is kept."""
+    before = line_of(used(), "a", "b", now=1, ttl=40)
+    for who in ("a", "b"):
+        kept, answer = ask(before, 1, at(9), waiter=who, ttl=40, fresh=10)
+        renewed, told = ask(before, 1, at(9), waiter=who, ttl=40)
+        assert (kept, answer.keep_within) == (settle(before, at(9)), 32)
+        assert (renewed != kept, told) == (True, Pass(False, answer.position, answer.retry_after, 40))
+        assert ask(before, 1, at(11), waiter=who, ttl=40, fresh=10) == ask(before, 1, at(11), waiter=who, ttl=40)
+    closed = close(before, at(900), at(2))
+    later, answer = ask(closed, 1, at(3), waiter="a", ttl=40, fresh=10)
+    assert (later.waiters[0].turn_at, answer.retry_after) == (at(900), 897)
+    assert ask(closed, 1, at(3), waiter="b", ttl=40, fresh=10)[0] == settle(closed, at(3))
+
+
+def test_a_fresh_place_is_written_if_another_number_of_tokens_is_wanted() -> None:
+    """Those behind it count on what it says."""
+    before = line_of(used(check_rate(5, 10)), "a", now=1, ttl=40)
+    assert ask(before, 3, at(2), waiter="a", ttl=40, fresh=10)[0].waiters[0].cost == 3
+
+
 def test_withdrawing_leaves_the_others_in_order() -> None:
     """Who gives up is gone at once, and doing it twice is harmless."""
     bucket = line_of(used(), "a", "b", "c")

@@ -10,7 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import InvalidUrlError
-from standfast.stores.address import Address
+from standfast.stores.address import Address, split_url
 from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
@@ -144,3 +144,17 @@ def test_what_leaves_this_machine_without_tls_is_known(url: str, exposed: tuple[
     address.tls(default=False)
 
     assert address.exposed == exposed
+
+
+@pytest.mark.parametrize("hosts", ["a,[::x]", "a,[::1", "[v].x,b"])
+def test_each_of_several_hosts_is_checked(hosts: str) -> None:
+    """As the one host of another URL is."""
+    with pytest.raises(ValueError, match=r"\w"):
+        split_url(f"redis://user:secret@{hosts}/0?tls=true")
+
+
+def test_several_hosts_are_taken_apart_like_one() -> None:
+    """Newer Pythons refuse brackets behind a comma: they know of one host."""
+    parts = split_url("redis://us%40er:a,b@10.0.0.1:7,[::1]:8/0?tls=true#x")
+    assert (parts.username, parts.password, parts.netloc) == ("us%40er", "a,b", "us%40er:a,b@10.0.0.1:7,[::1]:8")
+    assert (parts.scheme, parts.path, parts.query, parts.fragment) == ("redis", "/0", "tls=true", "x")

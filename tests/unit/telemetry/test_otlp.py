@@ -268,6 +268,7 @@ def test_spans_that_find_no_room_are_dropped_and_counted(receiver: HttpReceiver)
     assert ([span.name for span in receiver.spans], sender.dropped) == (["s0", "s1", "s2"], 2)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # so are those that fork
 def test_a_process_that_is_forked_sends_its_own_spans(receiver: HttpReceiver) -> None:
     """And none of those that its parent has not sent yet."""
     sender = OtlpSpans(receiver.url, every=60)

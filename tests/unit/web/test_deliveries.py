@@ -309,6 +309,20 @@ async def test_logs_name_secrets_by_their_ids(caplog: pytest.LogCaptureFixture) 
     assert SECRET not in caplog.text
 
 
+async def test_what_is_signed_and_does_not_fit_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The answers that a provider gets are read by no person; what does not fit is told, and not what was sent."""
+    webhook = Webhook("letters", StandardWebhooks({"2026-06": SECRET}), post)
+    app = Served(webhooks=[webhook])
+    await deliver(app, b"{not json, canary")
+    app.dispatching.refusal = InvalidInputError("letter", "is missing")
+    await deliver(app, b'{"type":"letter","text":"canary"}')
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    begin = "event=webhook-unfit webhook=letters secret=2026-06 status=400 problem="
+    assert [line[: len(begin)] for line in told] == [begin, begin]
+    assert told[1].endswith('"letter: is missing"')
+    assert "canary" not in caplog.text
+
+
 async def test_only_post_is_taken() -> None:
     """There is nothing to see."""
     async with served().client() as client:

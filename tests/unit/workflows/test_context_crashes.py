@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +115,18 @@ ALL: list[Any] = [locking, counting, branching, losing, late]
 async def test_a_crash_at_any_commit_changes_nothing(workflow: Any) -> None:
     """The run ends as if nothing had happened, with the same history, and no step that is recorded runs again."""
     seen = await crash_everywhere(workflow)
+    assert seen.crashes == 2 * seen.commits
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_crashes_change_nothing_if_tasks_are_eager() -> None:
+    """A process that dies while it starts the run is replaced before its call has failed."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 -- not in the oldest Python
+    try:
+        seen = await crash_everywhere(counting)
+    finally:
+        loop.set_task_factory(None)
     assert seen.crashes == 2 * seen.commits
 
 

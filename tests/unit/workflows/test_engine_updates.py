@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -173,10 +174,11 @@ async def test_whoever_asks_when_the_store_has_just_failed_for_another_is_answer
     """The failure ends the one look that all share, and the next one who asks begins another."""
     async with engine(url, workflows=[account]) as opened:
         run = await opened.start(account, 10)
-        look_at, late = AnswerWaits._look_at, list[asyncio.Task[Any]]()
+        look_at, late, failed = AnswerWaits._look_at, list[asyncio.Task[Any]](), list[bool]()
 
         async def fail_once(waits: AnswerWaits, run_id: str, update_ids: list[str]) -> None:
-            if not late:
+            if not failed:
+                failed.append(True)
                 late.append(asyncio.create_task(waits.of(run_id, "late")))
                 raise StoreUnavailableError("the store", "it refused to read")
             await look_at(waits, run_id, update_ids)
@@ -186,6 +188,30 @@ async def test_whoever_asks_when_the_store_has_just_failed_for_another_is_answer
             await run.update("nothing", timeout=50)
         await opened.runtime.inboxes.send(run.id, update_of("deposit", (10,), "late"))
         assert (await asyncio.wait_for(late[0], 10)).how == "accepted"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_whoever_asks_is_told_if_an_eager_task_fails_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that looks for all has failed before it is kept; the caller gets that, and the next one is answered."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 2)
+        look_at, failed = AnswerWaits._look_at, list[bool]()
+
+        async def fail_once(waits: AnswerWaits, run_id: str, update_ids: list[str]) -> None:
+            if not failed:
+                failed.append(True)
+                raise StoreUnavailableError("the store", "it refused to read")
+            await look_at(waits, run_id, update_ids)
+
+        monkeypatch.setattr(AnswerWaits, "_look_at", fail_once)
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 -- not in the oldest Python
+        try:
+            with pytest.raises(StoreUnavailableError):
+                await asyncio.wait_for(opened.runtime.answers.of(run.id, "late"), 10)
+            assert await run.update("deposit", 10) == 10
+        finally:
+            loop.set_task_factory(None)
 
 
 async def test_many_updates_at_once_are_answered_in_the_order_of_the_calls(url: str) -> None:

@@ -231,7 +231,7 @@ class WorkflowEnvironment:
             )
             either: set[asyncio.Future[Any]] = {starting, life.death}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
+            if starting.done() and not (life.is_dead and starting.exception()):  # an eager task may have failed by then
                 code: Any = unbound(workflow)
                 return Run(self.client, run_id, code, is_new=(await starting).is_new)
             starting.cancel()
