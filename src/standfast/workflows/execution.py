@@ -139,7 +139,8 @@ async def _end(
 ) -> None:
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
     runtime, state = activation.runtime, activation.state
-    await activation.inbox_poll.stop()
+    if not activation.inbox_poll.stop_at_once():
+        await activation.inbox_poll.stop()
     ended = structs.replace(
         state,
         status=status,
@@ -177,9 +178,10 @@ async def _end(
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
-        runtime.emit_moved(
-            activation.keys.id, ended, activation.fence, state, activation.header, position=_position(activation)
-        )
+        if runtime.tells_moves:
+            runtime.emit_moved(
+                activation.keys.id, ended, activation.fence, state, activation.header, position=_position(activation)
+            )
         if continues is not None and runtime.hooks:
             following = RunState("pending", state.workflow, state.version, ended.changed_at, waits_for="a worker")
             header = structs.replace(activation.header, started_at=ended.changed_at)

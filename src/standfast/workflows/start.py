@@ -114,13 +114,16 @@ def as_start(
 
 async def start(runtime: Runtime, asked: Start) -> Started:
     """Start a run, or find the one that was started so before."""
-    standings = standings_of(asked.workflow, asked.packed)
-    if standings:
-        return await start_in_lines(runtime, asked, standings)
+    if asked.workflow.limits or asked.workflow.standings is not None:
+        standings = standings_of(asked.workflow, asked.packed)
+        if standings:
+            return await start_in_lines(runtime, asked, standings)
     for _ in range(START_TRIES):
-        drives = asked.drive and not asked.delay
-        worker = (runtime.reliable_worker or await runtime.ensure_presence()) if drives else None
-        now = runtime.now()
+        drives, elapsed = asked.drive and not asked.delay, runtime.clock.elapsed()
+        worker = runtime.reliable_worker_at(elapsed) if drives else None
+        if drives and worker is None:
+            worker, elapsed = await runtime.ensure_presence(), runtime.clock.elapsed()
+        now = runtime.now_at(elapsed)
         state = first_state(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(runtime.space, asked.run_id)
         header = header_of(asked, now)
@@ -140,7 +143,8 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             raise
         runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
-            runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
+            if runtime.tells_moves:
+                runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
             if worker is not None:
                 right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)
                 runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, (), asked.restored))
@@ -332,8 +336,21 @@ async def checked_start(
     unknown: Unknown = "raise",
 ) -> Start:
     """Return a start that is checked; options that are None were not given."""
-    given = {name: value for name, value in options.items() if value is not None} if options else options
     runtime = engine.runtime
+    if type(workflow) is Workflow and not (options or kwargs or by_name) and unknown == "raise":
+        mine = cast("Workflow[..., Any]", workflow)
+        if runtime.workflows.get((mine.name, mine.version)) is mine:  # as below; nearly every start comes to that
+            packed, restored = mine.signature.pack_and_restore(args, {})
+            caller = None if runtime.tracing is None else runtime.tracing.current()
+            return Start(
+                workflow=mine,
+                packed=packed,
+                restored=restored,
+                run_id=new_id(),
+                drive=engine.has_room,
+                trace="" if caller is None else caller.stored,
+            )
+    given = {name: value for name, value in options.items() if value is not None} if options else options
     target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     packed, restored = pack_arguments(workflow, target, args, kwargs, by_name, given)
     asked = as_start(

@@ -321,8 +321,8 @@ run_in_forked_child(_liveness_in_child)
 #
 # A process that is alone with the file takes neither: no other one could wait. That it is, is in the first byte of the
 # file of the locks. A process that opens the database locks its byte of the liveness file, and then says that there are
-# others; one that says that it is alone looks after that whether it is. So at the end the byte is right, whoever was
-# first, and the turn is passed over by one transaction at most, which SQLite's own lock keeps apart from all others.
+# others; one that says that it is alone then looks once more. So at the end the byte is right, whichever was first, and
+# the turn is passed over by one transaction at most, which SQLite's own lock keeps apart from all others.
 
 _NEXT: Final = 0
 _ACTIVE: Final = 1
