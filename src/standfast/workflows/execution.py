@@ -129,7 +129,7 @@ async def _returned(activation: Activation, value: object) -> None:
         await _end(activation, "completed", packed, None)
 
 
-async def _end(
+async def _end(  # noqa: C901 -- one commit, and what depends on its answer
     activation: Activation,
     status: Status,
     result: bytes | None,

@@ -479,9 +479,8 @@ class Runtime:
         own, worker = self._presence, self.worker
         if own is None or worker is None or worker.presence != presence:
             return False
-        if own.proof is None:  # as Presence.left has it; this is asked before every step
-            return own.deadline > elapsed and not own.over
-        return own.is_proven and own.left() > 0
+        # As Presence.is_proven and Presence.left have it; this is asked before every step.
+        return own.deadline > elapsed and not own.over and (own.proof is None or own.proof.is_attached)
 
     @property
     def is_proven(self) -> bool:
@@ -643,8 +642,7 @@ class Runtime:
     def gone(self, activation: Activation) -> None:
         """A run is no longer in memory."""
         run_id = activation.keys.id
-        if self._left:
-            self._left.pop(run_id, None)
+        self._left.pop(run_id, None)
         if activation.mismatch is None and self._mismatched:
             self._mismatched.pop(run_id, None)
         if self._conflicts and (activation.is_stuck or not activation.has_conflicted):

@@ -112,12 +112,11 @@ def as_start(
     )
 
 
-async def start(runtime: Runtime, asked: Start) -> Started:
+async def start(runtime: Runtime, asked: Start) -> Started:  # noqa: C901 -- one loop over the tries of one commit
     """Start a run, or find the one that was started so before."""
-    if asked.workflow.limits or asked.workflow.standings is not None:
-        standings = standings_of(asked.workflow, asked.packed)
-        if standings:
-            return await start_in_lines(runtime, asked, standings)
+    standings = standings_of(asked.workflow, asked.packed)
+    if standings:
+        return await start_in_lines(runtime, asked, standings)
     for _ in range(START_TRIES):
         drives, elapsed = asked.drive and not asked.delay, runtime.clock.elapsed()
         worker = runtime.reliable_worker_at(elapsed) if drives else None
@@ -337,18 +336,18 @@ async def checked_start(
 ) -> Start:
     """Return a start that is checked; options that are None were not given."""
     runtime = engine.runtime
-    if type(workflow) is Workflow and not (options or kwargs or by_name) and unknown == "raise":
-        mine = cast("Workflow[..., Any]", workflow)
-        if runtime.workflows.get((mine.name, mine.version)) is mine:  # as below; nearly every start comes to that
-            packed, restored = mine.signature.pack_and_restore(args, {})
-            caller = None if runtime.tracing is None else runtime.tracing.current()
+    if not (options or kwargs or by_name) and unknown == "raise":
+        mine: Any = workflow
+        if type(mine) is Workflow and runtime.workflows.get((mine.name, mine.version)) is mine:  # nearly every start
+            body, as_read = mine.signature.pack_and_restore(args, {})
+            starter = None if runtime.tracing is None else runtime.tracing.current()
             return Start(
                 workflow=mine,
-                packed=packed,
-                restored=restored,
+                packed=body,
+                restored=as_read,
                 run_id=new_id(),
                 drive=engine.has_room,
-                trace="" if caller is None else caller.stored,
+                trace="" if starter is None else starter.stored,
             )
     given = {name: value for name, value in options.items() if value is not None} if options else options
     target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
