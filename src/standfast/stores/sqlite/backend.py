@@ -502,7 +502,7 @@ class SqliteBackend:
         """Notify the subscribers on this machine."""
         if self._subscriptions.by_prefix:
             self._subscriptions.notify(changed, wakes)
-        if self._sockets is not None:
+        if self._sockets is not None and not self._turn.is_alone:
             self._sockets.notify(changed, wakes)
 
     # --- life ------------------------------------------------------------------------------------------------

@@ -337,24 +337,25 @@ class WriteTurn:
 
     They must: a record lock falls when *any* descriptor of its file is closed in the process. ``here`` is what one
     of them holds while it has the turn or waits for it.
+
+    Attributes:
+        is_alone: Whether this process was alone with the file when the turn was last given back.
     """
 
     def __init__(self, path: str) -> None:
         self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self.here: Final = threading.Lock()
         self._unlock: Final = unlocking(self._descriptor, _ACTIVE)
-        self._is_locked = False
+        self._is_locked = self.is_alone = False
 
     def tell_alone(self, is_alone: Callable[[], bool]) -> None:
         """Say, to all processes, whether this one is alone with the file. Call it when its own byte there is locked."""
         if sys.platform != "linux":  # elsewhere none can be seen
             return
         with contextlib.suppress(OSError):  # a full disk: then the turn is taken
-            if not is_alone():
-                os.pwrite(self._descriptor, _SHARED, 0)
-                return
-            os.pwrite(self._descriptor, _ALONE, 0)
-            if not is_alone():  # one has come meanwhile, and may have said so before
+            if is_alone():
+                os.pwrite(self._descriptor, _ALONE, 0)
+            if not is_alone():  # perhaps one has come meanwhile, and has said so before
                 os.pwrite(self._descriptor, _SHARED, 0)
 
     def try_take(self) -> bool:
@@ -363,9 +364,8 @@ class WriteTurn:
             return False
         taken = False
         try:
-            taken = sys.platform == "linux" and os.pread(self._descriptor, 1, 0) == _ALONE
-            self._is_locked = not taken
-            taken = taken or try_lock_through(self._descriptor, _NEXT)
+            taken = self.is_alone or try_lock_through(self._descriptor, _NEXT)
+            self._is_locked = not self.is_alone
         finally:
             if not taken:
                 self.here.release()
@@ -395,10 +395,14 @@ class WriteTurn:
             raise
 
     def give(self) -> None:
-        """Give the turn back."""
+        """Give the turn back, and look if there are others: for the next one, and for who is to be notified."""
         try:
             if self._is_locked:
                 self._unlock()
+            self.is_alone = sys.platform == "linux" and os.pread(self._descriptor, 1, 0) == _ALONE
+        except OSError:
+            self.is_alone = False
+            raise
         finally:
             self.here.release()
 
