@@ -133,7 +133,7 @@ def test_a_process_that_is_alone_takes_no_lock(turn: WriteTurn, tmp_path: Path) 
 def test_a_process_that_was_alone_waits_for_its_turn_when_another_has_come(
     turn: WriteTurn, tmp_path: Path, looks: list[bool]
 ) -> None:
-    """Also if that came between its look and what it says: it looks again after that. One transaction may be too early."""
+    """Also if that came between its look and what it says. One transaction may be too early."""
     be_alone(turn)
     turn.tell_alone(lambda: looks.pop(0))
     assert not looks
