@@ -86,7 +86,7 @@ _UNEXPECTED: Final = frozenset({"failed", "timed_out"})
 _log: Final = logging.getLogger("standfast.workflows")
 
 
-async def execute(activation: Activation) -> None:
+async def execute(activation: Activation) -> None:  # noqa: C901 -- each way in which a run ends
     """Run a run's code until it has ended or is unloaded, and write that down."""
     runtime = activation.runtime
     activation.context = Context(activation)
@@ -96,7 +96,13 @@ async def execute(activation: Activation) -> None:
             return
         how, value = await activation.run_code()
         if how == "returned":
-            await _returned(activation, value)
+            try:
+                packed, restored = activation.workflow.signature.result.pack_and_restore(value)
+            except EncodeError as problem:
+                await _end(activation, "failed", None, problem)
+            else:
+                activation.restored.append(restored)
+                await _end(activation, "completed", packed, None)
         elif isinstance(value, ContinueAsNew):  # which was raised, as all that follow
             await _end(activation, "completed", None, None, continues=value)
         elif isinstance(value, RunCancelled):
@@ -117,16 +123,6 @@ async def execute(activation: Activation) -> None:
         runtime.gone(activation)
         activation.let_go()
         activation.finish()
-
-
-async def _returned(activation: Activation, value: object) -> None:
-    try:
-        packed, restored = activation.workflow.signature.result.pack_and_restore(value)
-    except EncodeError as problem:
-        await _end(activation, "failed", None, problem)
-    else:
-        activation.restored.append(restored)
-        await _end(activation, "completed", packed, None)
 
 
 async def _end(  # noqa: C901 -- one commit, and what depends on its answer
