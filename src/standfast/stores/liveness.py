@@ -14,6 +14,7 @@ import math
 import os
 import threading
 from typing import TYPE_CHECKING, Final, final
+from weakref import WeakSet
 
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
 from standfast.errors import StoreClosedError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # --- refusing what was opened before a fork: the child shares its files and sockets, and must not use them ---------
 
-_generation = 0
+_guards: WeakSet[ForkGuard] = WeakSet()
 _before: list[Callable[[], None]] = []
 _in_parent: list[Callable[[], None]] = []
 _in_child: list[Callable[[], None]] = []
@@ -43,8 +44,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _generation  # noqa: PLW0603 -- a process-wide fact, changed only here
-    _generation += 1
+    for guard in _guards:
+        guard.crossed = True
     with contextlib.ExitStack() as stack:  # all of them, also if one fails
         for action in reversed(_in_child):
             stack.callback(action)
@@ -67,25 +68,25 @@ def run_in_forked_child(action: Callable[[], None]) -> None:
 
 @final
 class ForkGuard:
-    """Remembers which process it was made in."""
+    """Knows if this is the process that it was made in.
 
-    __slots__ = ("_made_in", "_name")
+    Attributes:
+        crossed: Whether this is a forked child of that process. It is set by the fork: every commit asks for it.
+    """
+
+    __slots__ = ("__weakref__", "_name", "crossed")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._made_in = _generation
+        self.crossed = False
+        _guards.add(self)
 
     def check(self) -> None:
         """Raise if the process has been forked since."""
-        if self._made_in != _generation:
+        if self.crossed:
             raise StoreClosedError(
                 self._name, "it was opened before this process was forked; open it anew in the child"
             )
-
-    @property
-    def crossed(self) -> bool:
-        """Whether this is a forked child of the process that made the guard."""
-        return self._made_in != _generation
 
 
 # --- tokens: what a process may do while others cannot see that it lives --------------------------------------------

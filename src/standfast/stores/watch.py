@@ -145,6 +145,13 @@ class TakesAtOnce(Protocol):
     take_at_once: Callable[[Record], bool] | None
 
 
+@runtime_checkable
+class SkipsKeys(Protocol):
+    """A watch that leaves out keys of which its user knows more, see :class:`BackendWatch`."""
+
+    skips: Callable[[RecordKey], bool] | None
+
+
 @final
 class BackendWatch:
     """A subscription to a backend. Notifications are folded: one answer may stand for many.
@@ -152,6 +159,8 @@ class BackendWatch:
     Attributes:
         take_at_once: Called with a record that a notification shows, where that arrives. One that it takes, by
             returning True, is not told by :meth:`wait`: no task is woken for it. It must not raise.
+        skips: Called with a key that a notification names, where that arrives. One that it skips, by returning True,
+            is not told by :meth:`wait` either. It must not raise.
     """
 
     __slots__ = (
@@ -164,6 +173,7 @@ class BackendWatch:
         "_moved",
         "_notified",
         "_prefixes",
+        "skips",
         "take_at_once",
     )
 
@@ -176,6 +186,7 @@ class BackendWatch:
         self._notified: Final = asyncio.Event()
         self._forget: Callable[[], None] | None = None
         self.take_at_once: Callable[[Record], bool] | None = None
+        self.skips: Callable[[RecordKey], bool] | None = None
 
     async def __aenter__(self) -> Self:
         self._check_usable()
@@ -208,6 +219,8 @@ class BackendWatch:
             if self.take_at_once is not None and self.take_at_once(moved):
                 return
             self._moved.append(moved)
+        elif about is not None and self.skips is not None and self.skips(about):
+            return
         if len(self._moved) > MAX_REMEMBERED:
             self._moved.clear()
             about = None

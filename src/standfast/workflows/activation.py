@@ -203,11 +203,6 @@ class Activation:
         return self._inbox
 
     @property
-    def is_resumed(self) -> bool:
-        """Whether it was driven before, or waited: there may be news that was not looked at."""
-        return self.claim is not None and not self.claim.is_first
-
-    @property
     def is_repeating(self) -> bool:
         """Whether its code does what it did before: what it logs now was logged then.
 
@@ -240,7 +235,7 @@ class Activation:
         """
         if self._is_over:
             return self.over
-        own: asyncio.Future[RunState | None] = self.loop.create_future()
+        own: asyncio.Future[RunState | None] = asyncio.Future(loop=self.loop)
         self._awaiting.append(own)
         return own
 
@@ -582,15 +577,15 @@ class Activation:
     async def run_code(self) -> tuple[str, Any]:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
         branch = Branch("")
-        branch.task = asyncio.current_task()
+        branch.task = asyncio.current_task(self.loop)
         self.branches.add(branch)
         if self._told_early is not None:
             self.cancel(self._told_early)
         tokens = CURRENT.set(branch), INSIDE.set(True), CURRENT_STEP.set(None)  # it may have been started in a step
         signature, restored, self._arguments = self.workflow.signature, self._arguments, None
         args, kwargs = signature.unpack(self.header.input) if restored is None else signature.spread(restored)
-        if self.is_resumed:
-            self.notify()  # what has come before
+        if self.claim is not None and not self.claim.is_first:  # it was driven before, or waited
+            self.notify()  # there may be news that was not looked at
         if self.header.deadline is not None:
             self.runtime.alarm(self.header.deadline, self)
         tracing = None if self.trace is None else self.runtime.tracing
@@ -611,7 +606,8 @@ class Activation:
             CURRENT_STEP.reset(tokens[2])
             if tracing is not None:
                 tracing.leave(traced)
-        return self._seen_whole(how)
+        is_plain = how[0] == "returned" and self.replay is NOTHING and not self.is_unloading
+        return how if is_plain else self._seen_whole(how)
 
     def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:
         if how[0] == "raised":

@@ -86,7 +86,7 @@ _UNEXPECTED: Final = frozenset({"failed", "timed_out"})
 _log: Final = logging.getLogger("standfast.workflows")
 
 
-async def execute(activation: Activation) -> None:
+async def execute(activation: Activation) -> None:  # noqa: C901 -- each way in which a run ends
     """Run a run's code until it has ended or is unloaded, and write that down."""
     runtime = activation.runtime
     activation.context = Context(activation)
@@ -96,7 +96,13 @@ async def execute(activation: Activation) -> None:
             return
         how, value = await activation.run_code()
         if how == "returned":
-            await _returned(activation, value)
+            try:
+                packed, restored = activation.workflow.signature.result.pack_and_restore(value)
+            except EncodeError as problem:
+                await _end(activation, "failed", None, problem)
+            else:
+                activation.restored.append(restored)
+                await _end(activation, "completed", packed, None)
         elif isinstance(value, ContinueAsNew):  # which was raised, as all that follow
             await _end(activation, "completed", None, None, continues=value)
         elif isinstance(value, RunCancelled):
@@ -119,17 +125,7 @@ async def execute(activation: Activation) -> None:
         activation.finish()
 
 
-async def _returned(activation: Activation, value: object) -> None:
-    try:
-        packed, restored = activation.workflow.signature.result.pack_and_restore(value)
-    except EncodeError as problem:
-        await _end(activation, "failed", None, problem)
-    else:
-        activation.restored.append(restored)
-        await _end(activation, "completed", packed, None)
-
-
-async def _end(
+async def _end(  # noqa: C901 -- one commit, and what depends on its answer
     activation: Activation,
     status: Status,
     result: bytes | None,
@@ -139,7 +135,8 @@ async def _end(
 ) -> None:
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
     runtime, state = activation.runtime, activation.state
-    await activation.inbox_poll.stop()
+    if not activation.inbox_poll.stop_at_once():
+        await activation.inbox_poll.stop()
     ended = structs.replace(
         state,
         status=status,
@@ -177,9 +174,10 @@ async def _end(
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
-        runtime.emit_moved(
-            activation.keys.id, ended, activation.fence, state, activation.header, position=_position(activation)
-        )
+        if runtime.tells_moves:
+            runtime.emit_moved(
+                activation.keys.id, ended, activation.fence, state, activation.header, position=_position(activation)
+            )
         if continues is not None and runtime.hooks:
             following = RunState("pending", state.workflow, state.version, ended.changed_at, waits_for="a worker")
             header = structs.replace(activation.header, started_at=ended.changed_at)

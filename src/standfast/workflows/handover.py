@@ -118,18 +118,22 @@ class _Ending:
         entries, following = LineEntries(self._runtime.lines), self._next
         if following is None:
             return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
+        endings = self._runtime.endings
+        endings.claiming.add(following.run_id)
         try:
             answered = await self._leave_known(entries, lines, following)
             if answered is None:
                 await following.prepare()
                 extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
                 answered = await entries.leave_all(lines, extra_changes=extra_changes)
+            following.take(answered)
         except (CancelledError, StoreError):
             self._runtime.dropped.add(
                 following.run_id
             )  # if it was claimed all the same, no task here is about to load it
             raise
-        following.take(answered)
+        finally:
+            endings.end_claim(following.run_id)
         return answered
 
     async def _leave_known(

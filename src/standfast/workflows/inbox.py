@@ -294,6 +294,11 @@ class InboxPoll:
             task = asyncio.get_running_loop().create_task(self._poll())
             self._polling = None if task.done() else task  # an eager task may be over by now
 
+    def stop_at_once(self) -> bool:
+        """Poll no more; False: it does at the moment, and :meth:`stop` waits for that."""
+        self._stopped = True
+        return self._polling is None and self._rest is None
+
     async def stop(self) -> None:
         """Wait until it no longer polls."""
         self._stopped = True

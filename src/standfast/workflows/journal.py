@@ -81,6 +81,7 @@ class Journal:
 
     Attributes:
         holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
+        is_flushing: Whether something is being written.
         spared_at: Since when what is to be written waits for the next commit, by the loop's time; None: it does not.
     """
 
@@ -90,7 +91,6 @@ class Journal:
         "_done",
         "_driven",
         "_extra_changes",
-        "_is_flushing",
         "_just_told",
         "_keys",
         "_own",
@@ -103,6 +103,7 @@ class Journal:
         "_writers",
         "_written",
         "holds",
+        "is_flushing",
         "spared_at",
     )
 
@@ -119,7 +120,7 @@ class Journal:
         self._written, self._driven = written, driven
         self._pending: list[HistoryEvent] = []
         self._extra_changes: dict[RecordKey, Change] = {}
-        self._is_flushing = False
+        self.is_flushing = False
         self._begun = self._done = 0  # the numbers of the last write that began, and of the last that was durable
         self._writers: Final[deque[asyncio.Future[None]]] = deque()
         self._readers: list[asyncio.Future[None]] = []
@@ -149,7 +150,7 @@ class Journal:
     def has_work(self) -> bool:
         """Whether there is something to write, or being written, or held, which has to be looked at."""
         return bool(
-            self._pending or self._is_flushing or self.holds or self._extra_changes or self._progress is not None
+            self._pending or self.is_flushing or self.holds or self._extra_changes or self._progress is not None
         )
 
     @property
@@ -165,11 +166,6 @@ class Journal:
     def is_heavy(self, most: int) -> bool:
         """Return True if there is too much to write to take it along in a commit that does more."""
         return len(self._extra_changes) > most or size_of(self._pending) >= CHUNKS.max_bytes // 4
-
-    @property
-    def is_flushing(self) -> bool:
-        """Whether something is being written."""
-        return self._is_flushing
 
     def note(self, event: HistoryEvent, *extra_changes: Change) -> None:
         """Add an event, and changes that belong into the commit that writes it."""
@@ -191,7 +187,7 @@ class Journal:
         """
         pending = self._pending
         is_alone = len(pending) == 1 and pending[0].kind != "held"
-        if not is_alone or self._is_flushing or self.holds or self._extra_changes or self._progress is not None:
+        if not is_alone or self.is_flushing or self.holds or self._extra_changes or self._progress is not None:
             return self.flush_for_effect() if self.has_work else None
         answer = self._commit(self._own, Put(self._keys.chunk(self._written), packed_chunk(pending)))
         if type(answer) is not Commit:
@@ -205,9 +201,9 @@ class Journal:
     def flush_for_effect(self) -> Coroutine[Any, Any, Conflict | None]:
         """Write what has to be durable before an effect begins, or look at the holds; return what was in the way."""
         is_alone = len(self._pending) == 1 and self._pending[0].kind != "held"
-        if is_alone and not (self._is_flushing or self.holds or self._extra_changes or self._progress is not None):
+        if is_alone and not (self.is_flushing or self.holds or self._extra_changes or self._progress is not None):
             return self._flush_events()  # almost every step comes to this
-        return self._look_at_holds() if self.has_only_grants and not self._is_flushing else self.flush()
+        return self._look_at_holds() if self.has_only_grants and not self.is_flushing else self.flush()
 
     async def flush(self) -> Conflict | None:
         """Write everything that was noted so far; return what was in the way. If there is none, look at the holds.
@@ -215,9 +211,9 @@ class Journal:
         A caller that meets a write under way joins the next one, with all others that wait: what was noted since it
         called is not its matter. However many wait, each waits for two writes at most.
         """
-        if self._is_flushing:
+        if self.is_flushing:
             number = self._begun + (self.is_dirty or bool(self.holds))
-            while self._is_flushing and self._done < number:
+            while self.is_flushing and self._done < number:
                 await self._until_ended(self._readers)
             if self._done >= number:
                 return None
@@ -291,7 +287,7 @@ class Journal:
 
     async def begin(self) -> Taken:
         """Take everything out that is to be written. Until :meth:`end` is called no other task writes."""
-        while self._is_flushing:
+        while self.is_flushing:
             await self._until_ended(self._writers)
         self._start_flushing()
         if self._progress is not None:
@@ -315,11 +311,11 @@ class Journal:
         self._stop_flushing(is_written=added is not None)
 
     def _start_flushing(self) -> None:
-        self._is_flushing, self.spared_at = True, None
+        self.is_flushing, self.spared_at = True, None
         self._begun += 1
 
     def _stop_flushing(self, *, is_written: bool) -> None:
-        self._is_flushing = False
+        self.is_flushing = False
         if is_written:
             self._done = self._begun
         if self._readers:
@@ -335,7 +331,7 @@ class Journal:
         try:
             await future
         except asyncio.CancelledError:
-            if not self._is_flushing:
+            if not self.is_flushing:
                 self._let_next_write()  # it may have been this one's turn
             raise
 
@@ -358,7 +354,7 @@ class Journal:
             self._saw(seen.at)
             gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
             # A branch may have left what is gone since it was looked at, or may be just leaving it.
-            is_left = self._is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
+            is_left = self.is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
             if is_alone or not gone or not is_left:
                 ends_at = self.ends_at()
                 return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
@@ -410,7 +406,7 @@ class Journal:
 
     async def settled(self) -> None:
         """Wait until nothing is being written."""
-        while self._is_flushing:
+        while self.is_flushing:
             await self._until_ended(self._readers)
 
     def rest(self) -> tuple[Change, ...]:

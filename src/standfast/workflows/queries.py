@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import RunNotFoundError, StandfastError
+from standfast.stores.watch import SkipsKeys
 from standfast.workflows.failures import Failure
 from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEvent, RunKeys, RunState, Status, events_of
 from standfast.workflows.timeline import timeline_of
@@ -41,10 +42,15 @@ class Endings:
     Args:
         scope: Where the runs lie.
         loaded: The runs that are driven here: of those it is told without looking.
+
+    Attributes:
+        claiming: Those that a commit under way claims for this process: as if they were loaded by then.
     """
 
     def __init__(self, scope: Scope, loaded: Container[str] = ()) -> None:
         self._scope, self._loaded = scope, loaded
+        self._root: Final = scope.key("life")
+        self.claiming: Final[set[str]] = set()
         self._watched = 0
         self._waiting: Final[dict[str, list[asyncio.Future[RunState]]]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -75,13 +81,22 @@ class Endings:
         self._waiting.setdefault(run_id, []).append(future)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._follow())
-        self._new.append(run_id)
-        if len(self._new) == 1:  # an eager task takes it at once, others when this turn of the loop is over
-            self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
+        self._look_soon(run_id)
         try:
             return await future
         finally:
             self._forget(run_id, future)
+
+    def end_claim(self, run_id: str) -> None:
+        """Say that a commit that claims a run is over: if it is not driven here, what was skipped is looked at."""
+        self.claiming.discard(run_id)
+        if run_id in self._waiting and run_id not in self._loaded:
+            self._look_soon(run_id)
+
+    def _look_soon(self, run_id: str) -> None:
+        self._new.append(run_id)
+        if len(self._new) == 1:  # an eager task takes it at once, others when this turn of the loop is over
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_new())
 
     async def _look_at_new(self) -> None:
         """Look at runs that may have ended before their end was waited for: all of one turn of the loop together."""
@@ -108,9 +123,11 @@ class Endings:
                 future.set_result(state)
 
     async def _follow(self) -> None:
-        root, time, due = self._scope.key("life"), asyncio.get_running_loop().time, float("-inf")
+        time, due = asyncio.get_running_loop().time, float("-inf")
         try:
-            async with self._scope.watch(root) as watch:
+            async with self._scope.watch(self._root) as watch:
+                if isinstance(watch, SkipsKeys):
+                    watch.skips = self._is_told_here
                 while True:
                     hint = None if time() >= due else await watch.wait(due - time())
                     if hint is None or not hint.complete:  # also while others end all the time: a hint may be lost
@@ -118,11 +135,15 @@ class Endings:
                         await self._look_at(list(self._waiting))
                         continue
                     await asyncio.sleep(0)  # this process may have claimed it, and be about to say so
-                    told = {_run_of(key, root) for key in hint.about}
-                    if changed := [each for each in told if each in self._waiting and each not in self._loaded]:
+                    if changed := [_run_of(key, self._root) for key in hint.about if not self._is_told_here(key)]:
                         await self._look_at(changed)
         except StandfastError as problem:
             self._fail(problem)
+
+    def _is_told_here(self, state: RecordKey) -> bool:
+        """Return True if no end is waited for of the run whose state has changed, or its end will be told."""
+        run_id = _run_of(state, self._root)
+        return run_id not in self._waiting or run_id in self._loaded or run_id in self.claiming
 
     async def _look_at(self, run_ids: list[str]) -> None:
         for run_id, state in (await self._read(run_ids)).items():

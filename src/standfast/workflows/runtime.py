@@ -125,31 +125,32 @@ class Suspects:
         most_deaths: How many deaths quarantine a run.
 
     Attributes:
+        driven: The one that this worker drives.
         from_deaths: How many make a run a suspect.
     """
 
     def __init__(self, most_deaths: int) -> None:
         self.from_deaths: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
-        self._driven: str | None = None
+        self.driven: str | None = None
         self._waiting: Final[dict[str, None]] = {}
 
     def may_take(self, run_id: str, deaths: int) -> bool:
         """Return True if a run may be taken up now; if it is a suspect, no other one may before it is gone."""
         if deaths < self.from_deaths:
             return True
-        if self._driven not in (None, run_id):
+        if self.driven not in (None, run_id):
             self._waiting[run_id] = None
             return False
-        self._driven = run_id
+        self.driven = run_id
         self._waiting.pop(run_id, None)
         return True
 
     def gone(self, run_id: str) -> list[str]:
         """Say that a run is not driven here any more; return the suspects that can be looked at now."""
-        if run_id != self._driven:
+        if run_id != self.driven:
             return []
         waiting = list(self._waiting)
-        self._driven = None
+        self.driven = None
         self._waiting.clear()  # others may have them by now
         return waiting
 
@@ -194,6 +195,11 @@ class ChildStarts:
         if self._timer is None:
             self._timer = loop.call_later(A_WHILE, self._let_a_few)
         return room  # which is counted as starting when it is let
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a child waits to be started."""
+        return bool(self._waiting)
 
     def end(self, room: asyncio.Future[None] | None) -> None:
         """Say that a child is started, or will not be."""
@@ -266,6 +272,7 @@ class Runtime:
         on_attempt: Called before each attempt of a step, for tests that count them.
         tracing: What traces runs; None: nothing does.
         is_watched: Whether any hook wants events.
+        tells_moves: Whether anything wants to know how runs move: if not, :meth:`emit_moved` does nothing.
     """
 
     def __init__(
@@ -324,6 +331,7 @@ class Runtime:
         self.step_times: Final[Mapping[tuple[str, str, bool], list[int]] | None] = hooks.tally_of(StepRecorded)
         self._tally_move: Final[Callable[..., None] | None] = hooks.tally_of(RunMoved)
         self.is_watched: Final = bool(hooks)
+        self.tells_moves: Final = self.is_watched or self.tracing is not None or self._tally_move is not None
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""
@@ -406,7 +414,12 @@ class Runtime:
     @property
     def reliable_worker(self) -> WorkerPresence | None:
         """This engine's worker; None if there is none that can be relied on."""
-        return self.worker if self.may_act() else None
+        return self.reliable_worker_at(self.clock.elapsed())
+
+    def reliable_worker_at(self, elapsed: Instant) -> WorkerPresence | None:
+        """Return this engine's worker, at a reading of the clock in this turn of the event loop."""
+        presence = self._presence
+        return self.worker if presence is not None and presence.left(elapsed) > 0 else None
 
     async def ensure_presence(self) -> WorkerPresence:
         """Return this engine's worker; make one if there is none that can be relied on."""
@@ -466,9 +479,8 @@ class Runtime:
         own, worker = self._presence, self.worker
         if own is None or worker is None or worker.presence != presence:
             return False
-        if own.proof is None:  # as Presence.left has it; this is asked before every step
-            return own.deadline > elapsed and not own.over
-        return own.is_proven and own.left() > 0
+        # As Presence.is_proven and Presence.left have it; this is asked before every step.
+        return own.deadline > elapsed and not own.over and (own.proof is None or own.proof.is_attached)
 
     @property
     def is_proven(self) -> bool:
@@ -631,9 +643,9 @@ class Runtime:
         """A run is no longer in memory."""
         run_id = activation.keys.id
         self._left.pop(run_id, None)
-        if activation.mismatch is None:
+        if activation.mismatch is None and self._mismatched:
             self._mismatched.pop(run_id, None)
-        if activation.is_stuck or not activation.has_conflicted:
+        if self._conflicts and (activation.is_stuck or not activation.has_conflicted):
             self._conflicts.pop(run_id, None)
         if self.loaded.get(run_id) is activation:
             del self.loaded[run_id]
@@ -647,8 +659,10 @@ class Runtime:
             self.dropped.add(run_id)
         if activation.inbox_poll.is_waiting or (activation.is_evicted and activation.ended is None):
             self.poll_again(run_id)
-        self.clear_suspect(run_id)
-        self.child_starts.let()
+        if self.suspects.driven == run_id:
+            self.clear_suspect(run_id)
+        if self.child_starts.is_waiting:
+            self.child_starts.let()
         self.made_room(activation)
 
     def clear_suspect(self, run_id: str) -> None:

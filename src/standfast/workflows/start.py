@@ -112,15 +112,17 @@ def as_start(
     )
 
 
-async def start(runtime: Runtime, asked: Start) -> Started:
+async def start(runtime: Runtime, asked: Start) -> Started:  # noqa: C901 -- one loop over the tries of one commit
     """Start a run, or find the one that was started so before."""
     standings = standings_of(asked.workflow, asked.packed)
     if standings:
         return await start_in_lines(runtime, asked, standings)
     for _ in range(START_TRIES):
-        drives = asked.drive and not asked.delay
-        worker = (runtime.reliable_worker or await runtime.ensure_presence()) if drives else None
-        now = runtime.now()
+        drives, elapsed = asked.drive and not asked.delay, runtime.clock.elapsed()
+        worker = runtime.reliable_worker_at(elapsed) if drives else None
+        if drives and worker is None:
+            worker, elapsed = await runtime.ensure_presence(), runtime.clock.elapsed()
+        now = runtime.now_at(elapsed)
         state = first_state(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(runtime.space, asked.run_id)
         header = header_of(asked, now)
@@ -140,7 +142,8 @@ async def start(runtime: Runtime, asked: Start) -> Started:
             raise
         runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
-            runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
+            if runtime.tells_moves:
+                runtime.emit_moved(keys.id, state, 0 if worker is None else answer.versions[own], None, header)
             if worker is not None:
                 right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)
                 runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, (), asked.restored))
@@ -332,8 +335,21 @@ async def checked_start(
     unknown: Unknown = "raise",
 ) -> Start:
     """Return a start that is checked; options that are None were not given."""
-    given = {name: value for name, value in options.items() if value is not None} if options else options
     runtime = engine.runtime
+    if not (options or kwargs or by_name) and unknown == "raise":
+        mine: Any = workflow
+        if type(mine) is Workflow and runtime.workflows.get((mine.name, mine.version)) is mine:  # nearly every start
+            body, as_read = mine.signature.pack_and_restore(args, {})
+            starter = None if runtime.tracing is None else runtime.tracing.current()
+            return Start(
+                workflow=mine,
+                packed=body,
+                restored=as_read,
+                run_id=new_id(),
+                drive=engine.has_room,
+                trace="" if starter is None else starter.stored,
+            )
+    given = {name: value for name, value in options.items() if value is not None} if options else options
     target = await find(runtime, workflow, drives=engine.drives, unknown=unknown)
     packed, restored = pack_arguments(workflow, target, args, kwargs, by_name, given)
     asked = as_start(

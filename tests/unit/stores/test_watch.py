@@ -71,3 +71,16 @@ async def test_a_record_that_is_taken_at_once_wakes_no_task(watch: BackendWatch)
 
     watch.notify(B, second)
     assert await watch.wait() == Notification(frozenset({B}), complete=True, moved=(second,))
+
+
+async def test_a_key_that_is_skipped_wakes_no_task(watch: BackendWatch) -> None:
+    """Whoever listens knows more of it; that notifications may have got lost is told in any case."""
+    watch.skips = lambda key: key == A
+    watch.notify(A)
+    assert await watch.wait(0) is None
+
+    watch.notify(A)
+    watch.notify(B)
+    assert await watch.wait() == Notification(frozenset({B}), complete=True)
+    watch.notify(None)
+    assert await watch.wait() == Notification(frozenset(), complete=False)

@@ -18,7 +18,6 @@ from standfast.errors import (
     UsageError,
     WorkflowTypeNotRegisteredForRecoveryError,
 )
-from standfast.stores import liveness
 from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.records import OWNERSHIPS, Ownership, RunKeys
 from tests.unit.workflows.engines import acts, collects, engine, sleeps, until
@@ -76,7 +75,7 @@ async def test_an_engine_is_refused_after_a_fork(url: str, monkeypatch: pytest.M
     """A child process does not have the engine of its parent."""
     async with engine(url) as opened:
         with monkeypatch.context() as patched:
-            patched.setattr(liveness, "_generation", -1)  # as a child has another one
+            patched.setattr(opened._fork, "crossed", True)  # as it is in a child
             with pytest.raises(StoreClosedError, match="the engine: it was opened before this process was forked"):
                 await opened.get("a")
 

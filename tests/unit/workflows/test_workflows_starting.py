@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import structs
 
 import standfast as sf
 from standfast import blocking
@@ -17,6 +18,7 @@ from standfast.errors import (
     WorkflowConcurrencyLimitExceededError,
     WrongArgumentsError,
 )
+from standfast.workflows.start import checked_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -299,3 +301,19 @@ def test_blocking_code_starts_by_name_too(url: str) -> None:
             web.start("import-customer", "ann")
         with pytest.raises(WrongArgumentsError):
             web.start("import-customer-data")
+
+
+@pytest.mark.parametrize("drive", [True, False])
+async def test_a_plain_start_is_checked_as_any_other(drive: bool) -> None:  # noqa: FBT001 -- a parameter of the test
+    """A workflow that is there, by place and without options, goes a shorter way, which comes to the same."""
+    async with sf.Engine("memory://", workflows=WORKFLOWS, drive=drive) as engine:
+        args: tuple[Any, ...]
+        for workflow, args in ((imports, ("ann",)), (imports, ("ann", 7)), (keyed, ("bob",)), (one_at_a_time, ())):
+            plain = await checked_start(engine, workflow, args, None, {}, {})
+            general = await checked_start(engine, workflow, args, None, {}, {"id": None})
+            assert structs.replace(plain, run_id="") == structs.replace(general, run_id="")
+            assert plain.run_id != general.run_id
+        for problem in (("ann", 1, True), ("ann", "high")):
+            for options in ({}, {"id": None}):
+                with pytest.raises((WrongArgumentsError, EncodeError)):
+                    await checked_start(engine, imports, problem, None, {}, options)

@@ -132,6 +132,7 @@ def _open_database(file: SharedFile, options: SqliteOptions, clock: Clock) -> tu
         if options.others == "refuse":  # in a folder that all users share, another user may have been quicker
             refuse_others(file.path)
         file.alive.liveness_token()  # before the time is read: a process that anchors it anew sees this one
+        file.turn.tell_alone(file.alive.is_alone)
         step = None
         with file.new_section():
             time = read_anchor(writer, clock)

@@ -182,6 +182,7 @@ class Upkeep:
         if checkpoint:
             self._checkpoint(self._connection)
         if sweep:
+            self._file.turn.tell_alone(self._file.alive.is_alone)
             self._sweep(self._connection)
         self._give_back(self._connection, GIVEN_BACK_FOR if sweep else GIVEN_BACK_AT_A_CHECKPOINT, always_tell=sweep)
         if sweep:
@@ -501,7 +502,7 @@ class SqliteBackend:
         """Notify the subscribers on this machine."""
         if self._subscriptions.by_prefix:
             self._subscriptions.notify(changed, wakes)
-        if self._sockets is not None:
+        if self._sockets is not None and not self._turn.is_alone:
             self._sockets.notify(changed, wakes)
 
     # --- life ------------------------------------------------------------------------------------------------

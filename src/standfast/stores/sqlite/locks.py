@@ -6,6 +6,7 @@ database. The kernel gives it back when the process dies, in any way; a stopped 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -317,10 +318,17 @@ run_in_forked_child(_liveness_in_child)
 # SQLite's own busy handler lets a process that has just committed take the lock again before all others. Here two
 # file locks make a turnstile: a writer takes *next*, then *active*, then lets *next* go. One that
 # has just finished finds *next* taken by the process that waits, and so gets behind it.
+#
+# A process that is alone with the file takes neither: no other one could wait. That it is, is in the first byte of the
+# file of the locks. A process that opens the database locks its byte of the liveness file, and then says that there are
+# others; one that says that it is alone then looks once more. So at the end the byte is right, whichever was first, and
+# the turn is passed over by one transaction at most, which SQLite's own lock keeps apart from all others.
 
 _NEXT: Final = 0
 _ACTIVE: Final = 1
 _STEP: Final = 0.002
+_ALONE: Final = b"1"
+_SHARED: Final = b"0"
 
 
 @final
@@ -329,12 +337,26 @@ class WriteTurn:
 
     They must: a record lock falls when *any* descriptor of its file is closed in the process. ``here`` is what one
     of them holds while it has the turn or waits for it.
+
+    Attributes:
+        is_alone: Whether this process was alone with the file when the turn was last given back.
     """
 
     def __init__(self, path: str) -> None:
         self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self.here: Final = threading.Lock()
         self._unlock: Final = unlocking(self._descriptor, _ACTIVE)
+        self._is_locked = self.is_alone = False
+
+    def tell_alone(self, is_alone: Callable[[], bool]) -> None:
+        """Say, to all processes, whether this one is alone with the file. Call it when its own byte there is locked."""
+        if sys.platform != "linux":  # elsewhere none can be seen
+            return
+        with contextlib.suppress(OSError):  # a full disk: then the turn is taken
+            if is_alone():
+                os.pwrite(self._descriptor, _ALONE, 0)
+            if not is_alone():  # perhaps one has come meanwhile, and has said so before
+                os.pwrite(self._descriptor, _SHARED, 0)
 
     def try_take(self) -> bool:
         """Take the turn if it is free and no writer waits for it."""
@@ -342,7 +364,8 @@ class WriteTurn:
             return False
         taken = False
         try:
-            taken = try_lock_through(self._descriptor, _NEXT)
+            taken = self.is_alone or try_lock_through(self._descriptor, _NEXT)
+            self._is_locked = not self.is_alone
         finally:
             if not taken:
                 self.here.release()
@@ -366,14 +389,20 @@ class WriteTurn:
                 lock(self._descriptor, _ACTIVE)
             finally:
                 unlock(self._descriptor, _NEXT)
+            self._is_locked = True
         except BaseException:
             self.here.release()
             raise
 
     def give(self) -> None:
-        """Give the turn back."""
+        """Give the turn back, and look if there are others: for the next one, and for who is to be notified."""
         try:
-            self._unlock()
+            if self._is_locked:
+                self._unlock()
+            self.is_alone = sys.platform == "linux" and os.pread(self._descriptor, 1, 0) == _ALONE
+        except OSError:
+            self.is_alone = False
+            raise
         finally:
             self.here.release()
 

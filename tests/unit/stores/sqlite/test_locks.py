@@ -107,3 +107,56 @@ def test_who_has_the_turn_keeps_no_place_in_the_turnstile(turn: WriteTurn, tmp_p
         assert said(other) == "given"
         assert turn.try_take()
         turn.give()
+
+
+def be_alone(turn: WriteTurn) -> None:
+    """Say so, and see it when the turn is given back."""
+    turn.tell_alone(lambda: True)
+    turn.take()
+    turn.give()
+
+
+@linux
+def test_a_process_that_is_alone_takes_no_lock(turn: WriteTurn, tmp_path: Path) -> None:
+    """None of another process could be in its way; in its own, one of its handles has the turn."""
+    be_alone(turn)
+    with rival(tmp_path / "turn", "take") as other:
+        assert said(other) == "taken"
+        assert turn.try_take()
+        assert not turn.try_take()
+        turn.give()
+        assert turn.holder() == other.pid
+
+
+@linux
+@pytest.mark.parametrize("looks", [[False, False], [True, False]], ids=["before", "meanwhile"])
+def test_a_process_that_was_alone_waits_for_its_turn_when_another_has_come(
+    turn: WriteTurn, tmp_path: Path, looks: list[bool]
+) -> None:
+    """Also if that came between its look and what it says. One transaction may be too early."""
+    be_alone(turn)
+    turn.tell_alone(lambda: looks.pop(0))
+    assert not looks
+    with rival(tmp_path / "turn", "take") as other:
+        assert said(other) == "taken"
+        assert turn.try_take()
+        turn.give()
+        assert not turn.is_alone
+        assert not turn.try_take()
+
+
+@linux
+def test_a_process_that_cannot_say_that_it_is_alone_takes_the_turn(
+    turn: WriteTurn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: then it is as if there were others."""
+
+    def refuse(_descriptor: int, _data: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", refuse)
+        be_alone(turn)
+    with rival(tmp_path / "turn", "take") as other:
+        assert said(other) == "taken"
+        assert not turn.try_take()
