@@ -17,6 +17,7 @@ from standfast.stores.protocol import (
     ABSENT,
     Append,
     Check,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -359,7 +360,7 @@ def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
         expected,
         puts,
         rests,
-        ends if any(ends) else None,
+        ends if ends.count(None) < len(ends) else None,
         afters if any(afters) else None,
         befores if any(befores) else None,
         [n for n, _ in sent] or None,
@@ -368,7 +369,9 @@ def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
     )
 
 
-def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, Instant | None]:
+def _fields(  # noqa: PLR0911 -- a line for each kind
+    change: AlternativeChange,
+) -> tuple[str, bytes, int, bytes, bytes, int | None]:
     """Return what ``choose`` takes of a change."""
     # By exact types: isinstance asks the metaclass of a struct, which takes several times as long.
     if type(change) is Put or type(change) is Stamped:
@@ -382,6 +385,8 @@ def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, I
         return "A" if change.stamped else "a", change.prefix, 1, change.value, change.suffix, None
     if type(change) is Present:
         return "r", change.key, 1, b"", b"", None
+    if type(change) is Count:
+        return "n", change.prefix, change.least, b"", b"", change.most
     return "e", cast("Empty", change).prefix, 1, b"", b"", None
 
 
@@ -395,13 +400,13 @@ def _locks(kinds: Sequence[str], keys: Sequence[bytes]) -> tuple[list[bytes], li
     return locked, lock_runs([written[key] for key in locked])
 
 
-_BELOW: Final = frozenset("eaA")
+_BELOW: Final = frozenset("eaAn")
 _COMPARED: Final = frozenset("rc")
 
 
 def _place(change: AlternativeChange) -> bytes:
     """Return by what changes are sorted within an alternative: so all are locked in one order."""
-    if type(change) is Empty or type(change) is Append:
+    if type(change) is Empty or type(change) is Append or type(change) is Count:
         return change.prefix
     return change.to if type(change) is MoveFirst else cast("Change | Stamped | Present", change).key
 

@@ -105,8 +105,9 @@ def _effect(choice: tuple[Alternative, ...], answer: ChoiceWritten | ChoiceRefus
     if isinstance(answer, ChoiceWritten):
         moved, version = answer.moved, answer.version
         alternative = choice[answer.index]
-        return done(answer.index, alternative, answer.at, answer.present.get, lambda _: moved, lambda: version)
-    effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.firsts.get, lambda: 0)
+        firsts = () if moved is None else (moved,)
+        return done(answer.index, alternative, answer.at, answer.present.get, lambda *_: firsts, lambda: version)
+    effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.below, lambda: 0)
     return effect if isinstance(effect.answer, Conflict) else None
 
 
