@@ -205,9 +205,7 @@ def light_or_heavy(line: Line, _head: Head) -> bool:
     return all(each.slot < (line.rules.permits or 0) for each in line.holders)
 
 
-def last_below(
-    memory: MemoryRecords, prefix: RecordKey, most: int, without: Container[RecordKey] = ()
-) -> list[Record]:
+def last_below(memory: MemoryRecords, prefix: RecordKey, most: int, without: Container[RecordKey] = ()) -> list[Record]:
     """Return the last records that continue a key."""
     found = [key for key in memory._order if key.startswith(prefix) and key != prefix and key not in without]
     return [memory._records[key] for key in found[::-1][:most]]

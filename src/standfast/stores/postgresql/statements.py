@@ -27,7 +27,7 @@ from standfast.stores.protocol import (
     Snapshot,
     Stamped,
 )
-from standfast.stores.remote.choices import CreateOrAppend, quick_choice
+from standfast.stores.remote.choices import CreateOrAppend, EnterSlot, quick_choice, slot_choice
 from standfast.stores.remote.server import (
     ChoiceIntent,
     ChoiceRefused,
@@ -160,8 +160,10 @@ class PostgresStatements:
         "close_attempt",
         "counted",
         "create_or_append",
+        "enter_slot",
         "forget",
         "hold",
+        "leave_slot",
         "look_closely",
         "mark",
         "measure",
@@ -193,6 +195,12 @@ class PostgresStatements:
         )
         self.create_or_append: Final = at("SELECT * FROM @.create_or_append($1, $2, $3, $4, $5, $6, $7, $8)")
         self.move_or_delete: Final = at("SELECT * FROM @.move_or_delete($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
+        self.enter_slot: Final = at(
+            "SELECT * FROM @.enter_slot($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+        )
+        self.leave_slot: Final = at(
+            "SELECT * FROM @.leave_slot($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+        )
         self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
         self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
         self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
@@ -458,10 +466,19 @@ def quick_call(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tu
     """Return the call that makes a choice without ``choose``, and its parameters; None: there is none for it."""
     choice = quick_choice(intent)
     if choice is None:
-        return None
+        return _slot_call(intent, calls)
     if isinstance(choice, CreateOrAppend):
         return calls.create_or_append, (intent.handle, intent.number, *choice)
     return calls.move_or_delete, (intent.handle, intent.number, *choice, intent.origin.encode(), LONGEST_MOVED)
+
+
+def _slot_call(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tuple[Any, ...]] | None:
+    choice = slot_choice(intent)
+    if choice is None:
+        return None
+    if isinstance(choice, EnterSlot):
+        return calls.enter_slot, (intent.handle, intent.number, *choice)
+    return calls.leave_slot, (intent.handle, intent.number, *choice, intent.origin.encode(), LONGEST_MOVED)
 
 
 def quick_choice_made(row: Fields, intent: ChoiceIntent) -> ChoicesMade | None:
