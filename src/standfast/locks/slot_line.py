@@ -393,6 +393,7 @@ class SlotDriver:
         self._order: list[int] = []  # of the slots, unlike that of other processes
         self._next = 0  # where in that order to look for a free one
         self._freed: list[int] = []  # slots that this process gave back; others look elsewhere first
+        self._entering = 0  # how many entries of this process are under way
         self._mine: set[int] = set()  # slots that entries of this process hold
         self._waited = self._began = False  # the last one that entered had to wait, or found the line free
         self._left_others = 0  # how many that left one after the other were not the last one
@@ -430,9 +431,13 @@ class SlotDriver:
         value, free = WAITERS.encode_own(Waiter(request.entry, pace=_rounded(self._pace))), list[int]()
         for _ in range(ENTER_TRIES):
             permits = self._permits or spec.rules.permits or 1
+            self._entering += 1
             ways = self._ways_in(request, spec, permits, value, free)
             asked_at = self._clock.elapsed()
-            chosen = await self._scope.choose(*[Alternative(way) for way in ways])
+            try:
+                chosen = await self._scope.choose(*[Alternative(way) for way in ways])
+            finally:
+                self._entering -= 1
             if isinstance(chosen, Choice):
                 tried = sum(type(way[-1]) is Stamped for way in ways[: chosen.index])
                 self._is_tight = tried >= FEW_WAYS - 1
@@ -472,15 +477,13 @@ class SlotDriver:
         looks at one slot only: others keep to theirs.
         """
         order, most = self._order, MOST_WAYS if self._is_tight else FEW_WAYS
-        if free:
-            return self._random.sample(free, min(most, len(free)))
-        likely: dict[int, None] = {}
-        if self._freed and (slot := self._freed.pop()) < len(order):
+        likely = dict.fromkeys(self._random.sample(free, min(most, len(free))))
+        if not free and self._freed and (slot := self._freed.pop()) < len(order):
             likely[slot] = None
         else:
             self._next += 1
         for place in range(self._next, self._next + len(order)):
-            if len(likely) == (1 if self._began and not self._mine else most):
+            if len(likely) >= (1 if self._began and not self._mine and self._entering == 1 else most):
                 break
             if (slot := order[place % len(order)]) not in self._mine:
                 likely[slot] = None

@@ -158,7 +158,7 @@ def _is_plain_value(change: Stamped, most: int) -> bool:
 
 # --- alternatives --------------------------------------------------------------------------------------------------
 
-MOST_ALTERNATIVES: Final = 16
+MOST_ALTERNATIVES: Final = 24
 
 
 def check_alternatives(alternatives: Sequence[Alternative], limits: Capabilities) -> None:

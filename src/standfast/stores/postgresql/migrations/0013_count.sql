@@ -18,6 +18,7 @@ DECLARE
     counts_records boolean := strpos(kinds, 'n') > 0;
     counted bigint;
     own bytea[];
+    each record;
     holds boolean;
     wrote boolean;
     made boolean;
@@ -35,7 +36,33 @@ DECLARE
     written_at bigint;
     drawn bigint[];
 BEGIN
-    IF locked IS NOT NULL THEN
+    IF locked IS NOT NULL AND counts_records AND kinds ~ '[aA]' THEN
+        -- Those that append count all that there is, so that is locked as well. What is to be created is not: it is met when it is made.
+        FOR each IN
+            SELECT s.key, bool_or(s.writes) AS writes, bool_or(s.compares) AS compares FROM (
+                SELECT g.key, g.kind NOT IN ('r', 'c') AS writes, g.kind = 'c' AS compares
+                FROM unnest(keys, expected, string_to_array(kinds, NULL)) AS g (key, expected, kind)
+                WHERE g.kind IN ('r', 'c', 'd', 'm') OR g.kind IN ('p', 's') AND g.expected > 0
+                UNION ALL
+                SELECT r.key, false, false
+                FROM (
+                    SELECT DISTINCT g.key FROM unnest(keys, string_to_array(kinds, NULL)) AS g (key, kind) WHERE g.kind = 'n'
+                ) AS n
+                CROSS JOIN LATERAL (
+                    SELECT r.key FROM @schema@.records AS r
+                    WHERE r.key >= n.key || '\x00'::bytea AND r.key < n.key || '\xff'::bytea ORDER BY r.key
+                ) AS r
+            ) AS s GROUP BY s.key ORDER BY s.key
+        LOOP
+            IF each.writes THEN
+                PERFORM FROM @schema@.records AS r WHERE r.key = each.key FOR UPDATE;
+            ELSIF each.compares THEN
+                PERFORM FROM @schema@.records AS r WHERE r.key = each.key FOR SHARE;
+            ELSE
+                PERFORM FROM @schema@.records AS r WHERE r.key = each.key FOR KEY SHARE;
+            END IF;
+        END LOOP;
+    ELSIF locked IS NOT NULL THEN
         PERFORM @schema@.hold(locked, array_fill(0::bigint, ARRAY[cardinality(locked)]), 0, locks);
     END IF;
     generation := pg_sequence_last_value('@schema@.generations'::regclass);
@@ -138,7 +165,14 @@ BEGIN
                     AS g (key, expected, kind)
                 WHERE g.kind IN ('p', 's', 'd', 'm', 'c') AND g.expected > 0
                   AND g.key >= keys[place] || '\x00'::bytea AND g.key < keys[place] || '\xff'::bytea;
-                IF own IS NULL THEN
+                IF own IS NULL AND locked IS NOT NULL THEN  -- all that was there is locked already; it waits for no more
+                    SELECT count(*) INTO counted FROM (
+                        SELECT FROM @schema@.records AS r
+                        WHERE r.key >= keys[place] || '\x00'::bytea AND r.key < keys[place] || '\xff'::bytea
+                          AND (r.expires_at IS NULL OR r.expires_at > choose.at)
+                        ORDER BY r.key LIMIT expected[place] FOR KEY SHARE SKIP LOCKED
+                    ) AS s;
+                ELSIF own IS NULL THEN
                     SELECT count(*) INTO counted FROM (
                         SELECT FROM @schema@.records AS r
                         WHERE r.key >= keys[place] || '\x00'::bytea AND r.key < keys[place] || '\xff'::bytea
@@ -222,6 +256,15 @@ BEGIN
             FOR place IN first .. last LOOP
                 kind := substr(kinds, place, 1);
                 IF expected[place] = 0 AND kind IN ('p', 's', 'm') THEN
+                    -- Several choices never wait for another transaction that creates: that one may wait for this one.
+                    IF counts_records AND locked IS NOT NULL
+                        AND NOT pg_try_advisory_xact_lock(hashtextextended(encode(keys[place], 'hex'), 0)) THEN
+                        IF wrote THEN
+                            RAISE EXCEPTION 'a key was created at the same time' USING ERRCODE = 'SF002';
+                        END IF;
+                        holds := false;
+                        EXIT;
+                    END IF;
                     version := coalesce(version, nextval('@schema@.versions'::regclass));
                     INSERT INTO @schema@.records (key, value, version, expires_at) VALUES (
                         keys[place],

@@ -136,11 +136,13 @@ DECLARE
     moved bytea;
     inbox bytea;
     is_short boolean;
+    is_awaited boolean;
     message text;
 BEGIN
     PERFORM FROM @schema@.records AS r
     WHERE r.key >= queue || '\x00'::bytea AND r.key < queue || '\xff'::bytea ORDER BY r.key LIMIT 1;
-    IF NOT FOUND AND first = 0 THEN
+    is_awaited := FOUND;
+    IF NOT is_awaited AND first = 0 THEN
         SELECT count(*), count(s.expires_at) INTO counted, expiring FROM (
             SELECT r.expires_at FROM @schema@.records AS r
             WHERE r.key >= prefix || '\x00'::bytea AND r.key < prefix || '\xff'::bytea ORDER BY r.key LIMIT 2
@@ -181,8 +183,14 @@ BEGIN
         END IF;
     END IF;
     IF chosen IS NULL THEN
-        PERFORM FROM @schema@.records AS r
-        WHERE r.key = grant_key AND r.version = grant_version AND r.expires_at IS NULL FOR NO KEY UPDATE;
+        -- In the mode that it will need, and before the head: one that has the head locked waits for none that joins.
+        IF is_awaited THEN
+            PERFORM FROM @schema@.records AS r
+            WHERE r.key = grant_key AND r.version = grant_version AND r.expires_at IS NULL FOR NO KEY UPDATE;
+        ELSE
+            PERFORM FROM @schema@.records AS r
+            WHERE r.key = grant_key AND r.version = grant_version AND r.expires_at IS NULL FOR UPDATE;
+        END IF;
         IF NOT FOUND THEN
             RETURN;
         END IF;
@@ -208,8 +216,11 @@ BEGIN
         END IF;
         chosen := first + 1;
         IF NOT FOUND THEN
+            IF is_awaited THEN
+                chosen := NULL;
+                RETURN;
+            END IF;
             chosen := first + 2;
-            PERFORM FROM @schema@.records AS r WHERE r.key = grant_key FOR UPDATE;
             PERFORM FROM @schema@.records AS r
             WHERE r.key > grant_key AND r.key < prefix || '\xff'::bytea AND r.expires_at IS NULL
             ORDER BY r.key LIMIT 1 FOR KEY SHARE SKIP LOCKED;

@@ -547,7 +547,7 @@ class AlternativeCases(Ground):
         wrong: list[tuple[Alternative, ...]] = [
             (),
             (Alternative(()),),
-            (Alternative((Put(key("a"), b""),)),) * 17,
+            (Alternative((Put(key("a"), b""),)),) * 25,
             (Alternative((Put(key("a"), b""), Present(key("a")))),),
             (Alternative((Append(key("t"), b""), Empty(key("t")))),),
             (Alternative((Append(key("t"), b""), Put(key("t", "x"), b""))),),
