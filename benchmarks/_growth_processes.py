@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import standfast as sf
 from benchmarks.harness import ROOT
@@ -48,12 +49,32 @@ def engine() -> sf.Engine:
     return sf.Engine(url, namespace=namespace, workflows=[computing])
 
 
-def runs_a_second(url: str, count: int) -> float:
-    """Return how many runs a second a number of processes carry."""
+class Carried(NamedTuple):
+    """What a number of processes did.
+
+    Attributes:
+        rate: Runs a second.
+        cores: How many cores of the machine were busy meanwhile, with all that ran there.
+    """
+
+    rate: float
+    cores: float
+
+
+def carried_by(url: str, count: int) -> Carried:
+    """Return what a number of processes carry."""
     return asyncio.run(_measure(url, new_id(), count))
 
 
-async def _measure(url: str, namespace: str, count: int) -> float:
+def _busy() -> float:
+    """Return for how many seconds the cores of the machine have worked, all together."""
+    user, nice, system, _idle, _waiting, *interrupts = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+async def _measure(url: str, namespace: str, count: int) -> Carried:
     async with sf.Engine(url, namespace=namespace, workflows=[computing], drive=False) as client:
         for _ in range(RUNS // 50):
             await asyncio.gather(*(client.start(computing) for _ in range(50)))
@@ -63,8 +84,9 @@ async def _measure(url: str, namespace: str, count: int) -> float:
         worker = subprocess.Popen(command, cwd=ROOT, env=environment)  # noqa: ASYNC220 -- nothing else is done here
         try:
             first, began = await _until(client, WARM)
+            busy = _busy()
             last, ended = await _until(client, RUNS)
-            return (last - first) / (ended - began)
+            return Carried((last - first) / (ended - began), (_busy() - busy) / (ended - began))
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(30)

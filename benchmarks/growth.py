@@ -177,16 +177,15 @@ def of_processes() -> tuple[list[list[str]], list[str]]:
     rows, missed = [], []
     with contextlib.ExitStack() as stack:
         for name, url in stores(stack):
-            one, two = [statistics.median(each) for each in zip(*[_pair(url) for _ in range(ROUNDS)], strict=True)]
-            print(json.dumps({"subject": "growth", "processes": name, "one": one, "two": two}), flush=True)
-            rows.append([name, shown(one), shown(two), f"{two / one:.2f}"])
+            rounds = [(processes.carried_by(url, 1), processes.carried_by(url, CORES)) for _ in range(ROUNDS)]
+            one, two = [statistics.median(each[at].rate for each in rounds) for at in (0, 1)]
+            busy = statistics.median(alone.cores for alone, _ in rounds)
+            told = {"subject": "growth", "processes": name, "one": one, "two": two, "busy": busy}
+            print(json.dumps(told), flush=True)
+            rows.append([name, shown(one), shown(two), f"{two / one:.2f}", f"{busy:.2f}", f"{CORES / busy:.2f}"])
             if two < LEAST_OF_CORES * one:
                 missed.append(f"two processes on {name}: {two / one:.2f} times one")
     return rows, missed
-
-
-def _pair(url: str) -> tuple[float, float]:
-    return processes.runs_a_second(url, 1), processes.runs_a_second(url, CORES)
 
 
 def stores(stack: contextlib.ExitStack) -> Iterator[tuple[str, str]]:
@@ -231,8 +230,13 @@ def told_processes() -> tuple[str, list[str]]:
     """Return the part about several processes, and what is missed."""
     rows, missed = of_processes()
     bar = f"{LEAST_OF_CORES:g} is the bar"
-    said = f"`standfast worker --processes`: runs a second, of five steps of 1 ms each; {bar}:"
-    return f"{said}\n\n{table(['', '1 process', f'{CORES} processes', 'ratio'], rows)}", missed
+    said = (
+        f"`standfast worker --processes`: runs a second, of five steps of 1 ms each; {bar}. *Busy*: how many\n"
+        f"of the {CORES} cores work while there is one process, server and client included. *At most* is\n"
+        f"what {CORES} processes could carry on this machine, if nothing that they do cost more than with one:"
+    )
+    titles = ["", "1 process", f"{CORES} processes", "ratio", "busy", "at most"]
+    return f"{said}\n\n{table(titles, rows)}", missed
 
 
 PARTS: Final = {

@@ -37,11 +37,12 @@ table with an index on just that, through the same driver, which reads the same 
 hundred. *Longest pause*: how late the event loop is at the most while a page is read and a second task asks for its
 turn all the time. What the index costs is CPU time of runs of five steps, fifty at a time, with the index and without
 its records, in turns on one store. What metrics cost is the same with and without the hook, on two files in turns.
-*With traces*: the rows of the subjects `workflows` and `dispatch` with the hook, every trace sampled, all spans sent by
-`OtlpSpans` to a receiver in a process of its own; of the others, one has the SDK's batch processor and drops the spans,
-and one encodes them with the SDK's encoder of OTLP first and drops the bytes. The receiver reads what comes and throws
-it away; it has the same cores as all others. The ratio is the median of the ratios of each round. A bare span of the
-SDK is begun and ended, with no attribute. *Asking hooks that are not there*: what a run without hooks asks of them is
+*With traces*: the rows of the subjects `workflows` and `dispatch` with the hook, every trace sampled, all spans sent
+by `OtlpSpans` to a receiver in a process of its own; a window of runs ends when all are sent; of the others, one has
+the SDK's batch processor and drops the spans, and one encodes them with the SDK's encoder of OTLP first and drops the
+bytes. The receiver reads what comes and throws it away; it has the same cores as all others. The ratio is the median
+of the ratios of each round. A bare span of the SDK is begun and ended, with no attribute.
+*Asking hooks that are not there*: what a run without hooks asks of them is
 counted, and as many questions are timed by themselves; the limit is the run. No event is made then, and no telemetry is
 imported.
 *Retention*: one process makes runs as fast as it can, fifty at a time, and keeps them for a fifth of the time; the

@@ -55,6 +55,8 @@ REPLACED = {
     "hears": "listens, receives",
     "knowing": "inline",
     "lacking": "missing",
+    "lifeline": "liveness_token",
+    "lifelines": "liveness_tokens",
     "mail": "inbox",
     "manner": "rules",
     "news": "message, change",

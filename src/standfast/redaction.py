@@ -21,7 +21,7 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 # Query parameters whose values are shown. Everything else is hidden, so that a secret of a driver that we have
 # never seen stays one.
 _HARMLESS: Final = frozenset(
-    {"busy", "cluster", "commits", "connect_timeout", "create", "durable", "folder", "grace", "hints", "lifeline"}
+    {"busy", "cluster", "commits", "connect_timeout", "create", "durable", "folder", "grace", "hints", "liveness"}
     | {"max_request_bytes", "max_txn_ops", "migrate", "network", "others", "pool", "pooler", "prefix", "quota", "reads"}
     | {
         "region",

@@ -8,7 +8,7 @@ Nothing in here needs a library of traces.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol, final
 
@@ -95,26 +95,33 @@ def id_of(run: Any, operation: bytes) -> bytes:  # noqa: ANN401 -- a digest of w
     return found if found != NO_SPAN else FIRST_SPAN
 
 
+def ids_of(runs: Iterable[Any], operation: bytes) -> list[bytes]:
+    """Return what :func:`id_of` returns for one operation of each of several runs."""
+    found: list[bytes] = []
+    for run in runs:
+        digest = run.copy()
+        digest.update(operation)
+        found.append(digest.digest())
+    return [each if each != NO_SPAN else FIRST_SPAN for each in found] if NO_SPAN in found else found
+
+
 @final
-class RunTrace:
+class RunTrace(Struct, gc=False):
     """The trace that a run belongs to, and the ids of its spans, which are made when they are asked for.
 
-    Args:
-        place: The run's namespace, tenant, id and incarnation.
-        stored: The context that was stored when it was started; empty if there was none.
+    The collector of garbage does not look at it, as there is one for each run and none refers to itself.
 
     Attributes:
-        stored: That context.
+        place: The run's namespace, tenant, id and incarnation.
+        stored: The context that was stored when it was started; empty if there was none.
         native: What the hook that traces keeps of it.
     """
 
-    __slots__ = ("_packed", "_parent", "_place", "native", "stored")
-
-    def __init__(self, place: tuple[str, str, str, int], stored: str = "") -> None:
-        self._place, self.stored = place, stored
-        self._parent: TraceContext | None = None
-        self._packed: tuple[Any, bytes, bytes] | None = None
-        self.native: Any = None
+    place: tuple[str, str, str, int]
+    stored: str = ""
+    native: Any = None
+    _parent: TraceContext | None = None
+    _packed: tuple[Any, bytes, bytes] | None = None
 
     @property
     def parent(self) -> TraceContext | None:
@@ -137,7 +144,7 @@ class RunTrace:
     def packed(self) -> tuple[Any, bytes, bytes]:
         """The digest that its spans' ids go on from, copied for each, and the ids of the trace and of its own span."""
         if self._packed is None:
-            namespace, tenant, run_id, incarnation = self._place
+            namespace, tenant, run_id, incarnation = self.place
             place = f"{namespace}\0{tenant}\0{run_id}\0{incarnation}\0".encode()  # none of them has a NUL in it
             digest, parent = _SPAN_IDS.copy(), self.parent
             digest.update(place)

@@ -40,6 +40,11 @@ async def ship(order: str) -> int:
     return 1
 
 
+@sf.step
+async def book(order: str) -> int:
+    return 1
+
+
 @sf.workflow
 async def steps(ctx: sf.Context) -> None:
     paid: float = await ctx.step(charge, "x", amount=2)
@@ -50,6 +55,10 @@ async def steps(ctx: sf.Context) -> None:
     await ctx.step("registered", 5, "x")
     await ctx.gather(ctx.step(charge, "x"), ctx.step("send", ship, "x"))
     print(paid, number)
+    text: str = await ctx.step("send", ship, "x")  # wrong
+    text = await ctx.step("book", book, "x")  # wrong
+    text = await book("x")  # wrong
+    print(text)
     await ctx.step(charge, 1)  # wrong
     await ctx.step("pay", charge, 1)  # wrong
     await ctx.step("pay", charge)  # wrong

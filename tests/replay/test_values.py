@@ -13,7 +13,10 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta, Struct
 
+from standfast.clock import Instant
 from standfast.codec import PLAIN, Codec
+from standfast.locks.heartbeat import PRESENCES, PresenceRecord
+from standfast.locks.rate_limiter import BUCKETS, BucketWaiter, RefillRate, TokenBucket
 
 
 class Grant(Struct, frozen=True, tag="grant"):
@@ -44,6 +47,8 @@ GRANTS: Codec[Any] = Codec(Grant | Vacant)
 TYPED: Codec[Any] = Codec(Typed)
 AT = datetime(2025, 6, 15, 15, 6, 40, 1, tzinfo=UTC)
 
+WAITER = BucketWaiter("w", 2, Instant(9), Instant(0), "1.2.3")
+
 VALUES: dict[str, tuple[Codec[Any], object]] = {
     "nothing": (PLAIN, None),
     "truth": (PLAIN, [True, False]),
@@ -55,6 +60,8 @@ VALUES: dict[str, tuple[Codec[Any], object]] = {
     "grant-before-until": (GRANTS, Grant("p-1", 17)),
     "grant-with-a-later-field": (GRANTS, Grant("p-1", 17, 5)),
     "vacant": (GRANTS, Vacant(17)),
+    "presence": (PRESENCES, PresenceRecord(7, "host", "worker", 30.0, "1.2.3")),
+    "bucket": (BUCKETS, TokenBucket(RefillRate(10, 100_000), 3, Instant(5), waiters=(WAITER,))),
     "typed": (TYPED, Typed(b"held", Decimal("19.90"), AT, ("a", 1), frozenset({"x"}))),
 }
 LINES = Path(__file__).with_name("values_format_1.txt").read_bytes().splitlines()

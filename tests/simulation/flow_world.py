@@ -109,7 +109,7 @@ class World:
         self.roster: Final = Roster(loop)
         self.lease: Final = chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = chance.random() < 0.3
-        self.lifelines: Final[dict[str, Process]] = {}
+        self.liveness_tokens: Final[dict[str, Process]] = {}
         policies, self.actions = policies_of(chance), chosen_actions(chance)
         self.policies: Final = {each: policies[each] for each in dict.fromkeys((*self.actions, "retried", "ticked"))}
         self.watch.free = tuple(name for name, policy in policies.items() if policy.name == "allow")

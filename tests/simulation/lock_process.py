@@ -51,7 +51,7 @@ class Process:
         self.is_dead = False
         self.requests = 0
         self.sees_deaths = False
-        self.lifelines: dict[str, Process] = {}
+        self.liveness_tokens: dict[str, Process] = {}
         self._saw: Final = saw
         self._random: Final = random.Random(seed)
         self._has_last_words = False
@@ -150,7 +150,7 @@ class Wire:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the memory, perhaps with lifelines."""
+        """Those of the memory, perhaps with file_locks."""
         return structs.replace(CAPABILITIES, sees_process_death=self._process.sees_deaths)
 
     @property
@@ -244,7 +244,7 @@ class Wire:
 
     def is_dead(self, token: str) -> bool:
         """Tell whether the process of that name has died."""
-        return token in self._process.lifelines and self._process.lifelines[token].is_dead
+        return token in self._process.liveness_tokens and self._process.liveness_tokens[token].is_dead
 
     async def aclose(self) -> None:
         """Wait for what lands late."""

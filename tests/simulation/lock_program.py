@@ -55,7 +55,7 @@ class World:
         self.roster: Final = Roster(loop)
         self.lease: Final = self.chance.uniform(0.5, 2.5)
         self.sees_deaths: Final = self.chance.random() < 0.2
-        self.lifelines: Final[dict[str, Process]] = {}
+        self.liveness_tokens: Final[dict[str, Process]] = {}
         self.locks: Final = [self._lock(number) for number in range(self.chance.choice((1, 1, 2, 3)))]
         self.sites: Final = [Site(self, number) for number in range(self.chance.choice((2, 2, 3, 4)))]
         self.refuses: Final = any(site.process.faults.refuse for site in self.sites)

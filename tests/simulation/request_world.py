@@ -68,7 +68,7 @@ class World:
         self.roster: Final = Roster(loop)
         self.lease: Final = self.chance.uniform(0.5, 2.5)
         self.sees_deaths: Final = self.chance.random() < 0.3
-        self.lifelines: Final[dict[str, Process]] = {}
+        self.liveness_tokens: Final[dict[str, Process]] = {}
         self.keys: Final = [f"s-{number}" for number in range(self.chance.choice((1, 1, 2)))]
         self.sites: Final = [Site(self, number) for number in range(self.chance.choice((1, 2, 2, 3)))]
         crowd = range(self.chance.randint(2, 9))

@@ -115,7 +115,7 @@ class World:
         self.watch: Final = WorkflowWatch(self.memory)
         self.lease: Final = self.chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = self.chance.random() < 0.3
-        self.lifelines: Final[dict[str, Process]] = {}
+        self.liveness_tokens: Final[dict[str, Process]] = {}
         self.client: Final = Site(self, 0, drive=False, calm=True)
         self.sites: Final = [Site(self, number) for number in range(1, self.chance.choice((2, 2, 3)) + 1)]
         self.leaving: Final[dict[str, asyncio.Task[None]]] = {}

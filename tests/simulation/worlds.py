@@ -32,8 +32,8 @@ def settle_in(world: Any, number: int, saw: Any = None) -> Process:
     """Return a new process of a world, whose death the others can see if the world lets them."""
     seed = world.chance.randrange(2**32)
     process = Process(f"process {number}", seed, world.memory, world.watch.saw if saw is None else saw)
-    process.sees_deaths, process.lifelines = world.sees_deaths, world.lifelines
-    world.lifelines[process.name] = process
+    process.sees_deaths, process.liveness_tokens = world.sees_deaths, world.liveness_tokens
+    world.liveness_tokens[process.name] = process
     return process
 
 

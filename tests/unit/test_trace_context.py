@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.trace_context import RunTrace, read_headers, read_stored
+from standfast.trace_context import FIRST_SPAN, NO_SPAN, RunTrace, id_of, ids_of, read_headers, read_stored
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PLACE = ("prod", "acme", "order-7", 1)
@@ -56,3 +56,27 @@ def test_the_ids_of_runs_stay_as_they_are() -> None:
         assert trace.span("start") == 0xF3E2BD66FA47B1E8
         assert trace.span("step", "charge", 1) == 0x79D64C17EB4E3AC4
         assert trace.span("claim", number=2) == 0x485BBEDDFA53C964
+
+
+class Zero:
+    """A digest that comes to zero, which no span may have as its id."""
+
+    def copy(self) -> Zero:
+        """Return this one."""
+        return self
+
+    def update(self, data: bytes) -> None:
+        """Do nothing."""
+
+    def digest(self) -> bytes:
+        """Return zero."""
+        return NO_SPAN
+
+
+def test_ids_of_many_runs_are_those_of_each() -> None:
+    """And none is zero."""
+    runs = [Zero(), *(RunTrace(("main", "", f"r-{number}", 0)).packed[0] for number in range(3)), Zero()]
+
+    assert ids_of(runs, b"step") == [id_of(each, b"step") for each in runs]
+    assert ids_of(runs, b"step")[0] == FIRST_SPAN
+    assert len(set(ids_of(runs, b"step"))) == 4

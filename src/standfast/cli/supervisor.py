@@ -295,9 +295,15 @@ class Supervisor:
         return code
 
     def _on_signal(self, number: int) -> None:
-        """Pass a signal on: the first stops the workers, at the second they wait for no step, the third kills them."""
+        """Pass a signal on: the first stops the workers, at the second they wait for no step, the third kills them.
+
+        A worker that has not handled the first one when the second arrives would see one signal if both had the same
+        number, and could still claim a run and wait for its steps. So the second is passed on as another one.
+        """
         self._signals.append(number)
         self._stopping.set()
+        if len(self._signals) == 2 and number == self._signals[0]:  # noqa: PLR2004 -- the second
+            number = next(other for other in STOPS if other != number)
         for worker in self._workers:
             worker.send(signal.SIGKILL if len(self._signals) > 2 else number)  # noqa: PLR2004 -- the third
 

@@ -232,7 +232,7 @@ async def is_present(scope: Scope, name: str) -> bool:
     opening, _, number = name.rpartition(".")
     key = scope.key("presence", opening, number)
     record = (await scope.read(key)).get(key)
-    return record is not None and not scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
+    return record is not None and not scope.store.is_dead(PRESENCES.decode(record.value).liveness_token)
 
 
 async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:

@@ -240,7 +240,7 @@ class _LineWaits:
             seen = await self._scope.read(*some.values())
             for name, key in some.items():
                 record = seen.get(key)
-                if record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline):
+                if record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).liveness_token):
                     present.add(name)
         return frozenset(
             entry.id

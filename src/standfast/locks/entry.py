@@ -505,7 +505,7 @@ class LineEntries:
 
     def sees_death(self, address: tuple[str, ...]) -> bool:
         """Whether the store can see the process of an entry die, when the line was last reaped."""
-        return any(self._lines.line(address).lifelines.values())
+        return any(self._lines.line(address).liveness_tokens.values())
 
     # --- holds of this process, and deadlocks --------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from standfast.clock import MICROSECONDS, Instant, cpu_of, later, seconds_between
 from standfast.codec import Codec
@@ -102,19 +102,19 @@ class PresenceRecord(Struct, frozen=True, omit_defaults=True):
     host: str
     program: str
     lease: float
-    lifeline: str = ""
+    liveness_token: str = field(default="", name="lifeline")
     loop: LoopReport | None = None
 
 
 PRESENCES: Final[Codec[PresenceRecord]] = Codec(PresenceRecord, what="a presence")
 
 
-def this_process(lease: float, lifeline: str) -> PresenceRecord:
+def this_process(lease: float, liveness_token: str) -> PresenceRecord:
     """Describe this process to others."""
     folder, _, program = sys.argv[0].rpartition("/") if sys.argv else ("", "", "")
     if program == "__main__.py":  # python -m: the package says more
         program = folder.rpartition("/")[2]
-    return PresenceRecord(os.getpid(), socket.gethostname()[:100], program[:100], lease, lifeline)
+    return PresenceRecord(os.getpid(), socket.gethostname()[:100], program[:100], lease, liveness_token)
 
 
 @final
@@ -177,7 +177,7 @@ class Presence:
         self._record, self._report = record, report
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
-        self.proof: Final = liveness_of(record.lifeline)
+        self.proof: Final = liveness_of(record.liveness_token)
         self._due, self._cpu, self._starved = math.inf, 0.0, False
         self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0

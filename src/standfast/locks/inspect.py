@@ -820,7 +820,7 @@ class _Liveness:
     def is_alive(self, entry: Entry) -> bool:
         if isinstance(entry.anchor, OfPresence):
             record = self._presence(entry)
-            return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
+            return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).liveness_token)
         return not isinstance(entry.anchor, Until) or entry.anchor.at > self._seen.at
 
     def _fence(self, holder: Holder) -> int | None:

@@ -704,7 +704,7 @@ class LocalLine:
         "holds",
         "last",
         "leaving",
-        "lifelines",
+        "liveness_tokens",
         "next_end",
         "reaping",
         "waited",
@@ -715,7 +715,7 @@ class LocalLine:
         self.waits: Final[dict[str, LocalWaiter]] = {}
         self.holds: Final[dict[str, LocalHold]] = {}
         self.counted: Final[dict[str, dict[str, LocalHold]]] = {}
-        self.lifelines: dict[str, str] = {}
+        self.liveness_tokens: dict[str, str] = {}
         self.last: Sight | None = None
         self.leaving: Final[dict[str, asyncio.Task[Any]]] = {}
         self.entering: Final = asyncio.Lock()

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from standfast.audit import Audit
@@ -73,14 +73,14 @@ class BucketWaiter(Struct, frozen=True, gc=False, omit_defaults=True):
     """Who stands in line for how many tokens.
 
     ``expires_at`` is when its place is lost if it does not ask again; ``turn_at`` is when it was told to come.
-    ``lifeline`` is that of the process that waits, where others can see by it that the process has died.
+    ``liveness_token`` is that of the process that waits, where others can see by it that the process has died.
     """
 
     id: str
     cost: int
     expires_at: Instant
     turn_at: Instant
-    lifeline: str = ""
+    liveness_token: str = field(default="", name="lifeline")
 
 
 class TokenBucket(Struct, frozen=True, omit_defaults=True):
@@ -195,12 +195,12 @@ def settle(bucket: TokenBucket, now: Instant) -> TokenBucket:
 
 
 def ask(
-    bucket: TokenBucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, lifeline: str = ""
+    bucket: TokenBucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, liveness_token: str = ""
 ) -> tuple[TokenBucket, Pass]:
     """Take ``cost`` tokens if none is in front and they are there; else stand in line, or keep the place there.
 
     Without ``waiter`` the caller takes the tokens or leaves: it is told where it would stand, and keeps no place.
-    ``lifeline`` is that of a process whose death ends the waiter.
+    ``liveness_token`` is that of a process whose death ends the waiter.
 
     Raises:
         LineFullError: 1,000 wait already.
@@ -221,7 +221,7 @@ def ask(
     answer = Pass(granted=False, position=place, retry_after=seconds_between(now, turn_at))
     if waiter is None:
         return bucket, answer
-    entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at, lifeline)
+    entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at, liveness_token)
     if place >= MAX_WAITERS:
         raise LineFullError(MAX_WAITERS)
     return replace(bucket, waiters=(*waiters[:place], entry, *waiters[place + 1 :])), replace(answer, keep_within=ttl)
@@ -235,9 +235,9 @@ def withdraw(bucket: TokenBucket, waiter: str, now: Instant) -> tuple[TokenBucke
 
 
 def reclaim(bucket: TokenBucket, severed: Collection[str], now: Instant) -> TokenBucket:
-    """Let go of every waiter of the processes with those lifelines."""
+    """Let go of every waiter of the processes with those file_locks."""
     bucket = settle(bucket, now)
-    return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.lifeline not in severed))
+    return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.liveness_token not in severed))
 
 
 def close(bucket: TokenBucket, until: Instant, now: Instant) -> TokenBucket:
@@ -427,10 +427,10 @@ class RateLimiter:
             hooks.emit(kind(at=SYSTEM_CLOCK.wall(), key=self._key, family=self._family, kind="rate limiter", **facts))
 
     def _ask(
-        self, bucket: TokenBucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
+        self, bucket: TokenBucket, cost: int, now: Instant, waiter: str | None, liveness_token: str = ""
     ) -> tuple[TokenBucket, Pass]:
         """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
-        severed = self._severed(each.lifeline for each in bucket.waiters)
+        severed = self._severed(each.liveness_token for each in bucket.waiters)
         bucket = reclaim(bucket, severed, now) if severed else bucket
         used, own = bucket.rate, self._rate
         if used != own and not self._follow:
@@ -439,10 +439,10 @@ class RateLimiter:
                 f"capacity {used.capacity:,} and a token every {used.seconds:g} s",
                 f"capacity {own.capacity:,} and a token every {own.seconds:g} s",
             )
-        return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline)
+        return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, liveness_token=liveness_token)
 
-    def _severed(self, lifelines: Iterable[str]) -> frozenset[str]:
-        return frozenset(each for each in {*lifelines} if each and self._scope.store.is_dead(each))
+    def _severed(self, tokens: Iterable[str]) -> frozenset[str]:
+        return frozenset(each for each in {*tokens} if each and self._scope.store.is_dead(each))
 
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:
         """Take ``cost`` tokens, waiting in line for as long as it takes, or until ``timeout`` is over.
@@ -462,10 +462,10 @@ class RateLimiter:
         deadline = float("inf") if limit is None else began + limit
         if await self._try(cost, tells_refusal=False):
             return
-        waiter, lifeline = new_id(), await visible_token(self._scope.store)
+        waiter, liveness_token = new_id(), await visible_token(self._scope.store)
         async with self._scope.watch(self._address(waiter)) as watch:
             try:
-                missed = await self._wait_in_line(waiter, cost, lifeline, deadline, watch)
+                missed = await self._wait_in_line(waiter, cost, liveness_token, deadline, watch)
             except BaseException:
                 await self._leave(waiter)
                 raise
@@ -476,14 +476,18 @@ class RateLimiter:
                 await self._leave(waiter)
                 raise RateTimeoutError(self._key, limit or 0.0, missed.retry_after)
 
-    async def _wait_in_line(self, waiter: str, cost: int, lifeline: str, deadline: float, watch: Watch) -> Pass | None:
+    async def _wait_in_line(
+        self, waiter: str, cost: int, liveness_token: str, deadline: float, watch: Watch
+    ) -> Pass | None:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
         loop, in_front = asyncio.get_running_loop(), frozenset[str]()
 
         def ask(bucket: TokenBucket, now: Instant) -> tuple[TokenBucket, Pass]:
             nonlocal in_front
-            after, answer = self._ask(bucket, cost, now, waiter, lifeline)
-            in_front = frozenset(each.lifeline for each in after.waiters[: max(0, answer.position)] if each.lifeline)
+            after, answer = self._ask(bucket, cost, now, waiter, liveness_token)
+            in_front = frozenset(
+                each.liveness_token for each in after.waiters[: max(0, answer.position)] if each.liveness_token
+            )
             return after, answer
 
         while not (answer := await self._update(ask)):

@@ -59,7 +59,7 @@ LATEST_POLL: Final = 1.0
 """Seconds after which one polls in any case."""
 
 PROBE_EVERY: Final = 0.05
-"""Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
+"""Seconds between two looks at the liveness tokens of those in front, where the store can see a process die."""
 
 POLLS_PER_SECOND: Final = 500
 """With very many lines to poll, the polls get rarer, so that they never cost more than this."""
@@ -280,7 +280,9 @@ class Lines:
                 firsts = {line: line.waiting_since + _first_poll(line, self._patience) for line in waiting}
                 due = {line: max(due.get(line, 0.0), first) for line, first in firsts.items()}
                 for line in waiting:
-                    if due[line] <= loop.time() or (line.is_near and any(map(store.is_dead, line.lifelines.values()))):
+                    if due[line] <= loop.time() or (
+                        line.is_near and any(map(store.is_dead, line.liveness_tokens.values()))
+                    ):
                         await self._safely(self.reap(line))
                         pause = max(min(line.due_in, POLL_EVERY), len(waiting) / POLLS_PER_SECOND)
                         due[line] = loop.time() + pause
@@ -326,7 +328,7 @@ class Lines:
     async def _presences(self, line: LocalLine, names: list[str]) -> dict[str, Instant]:
         """Return the presences that still count, and until when. One whose process has died is ended here."""
         alive: dict[str, Instant] = {}
-        lifelines: dict[str, str] = {}
+        tokens: dict[str, str] = {}
         most = self.scope.at_most(MOST_READ)
         for start in range(0, len(names), most):
             keys = {name: line.driver.keys.presence(name) for name in names[start : start + most]}
@@ -336,13 +338,13 @@ class Lines:
                 if record is None:
                     continue
                 presence = PRESENCES.decode(record.value)
-                if self.scope.store.is_dead(presence.lifeline):
+                if self.scope.store.is_dead(presence.liveness_token):
                     self._killed.add(name)
                     await remove(self.scope.store, key)
                 else:
-                    lifelines[name] = presence.lifeline
+                    tokens[name] = presence.liveness_token
                     alive[name] = await end_of(self.scope.store, record, presence, seen.at)
-        line.lifelines = lifelines
+        line.liveness_tokens = tokens
         return alive
 
     def _clear(self, line: LocalLine, presence: str, after: float = 0.0) -> None:

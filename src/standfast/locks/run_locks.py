@@ -710,7 +710,7 @@ class RunLine(DurableLock):
         seen = await scope.read(own, presence)
         record = seen.get(presence)
         described = None if record is None else PRESENCES.decode(record.value)
-        if record is None or described is None or scope.store.is_dead(described.lifeline):
+        if record is None or described is None or scope.store.is_dead(described.liveness_token):
             return None
         holder = f"{described.host}/{described.process}/worker {claim.owner}"
         expires_at = record.expires_at or Instant(0)
@@ -735,7 +735,7 @@ class RunLine(DurableLock):
         scope = self._lines.scope
         key = self._lines.line(self._address).driver.keys.presence(name)
         record = (await scope.read(key)).get(key)
-        if record is None or scope.store.is_dead(PRESENCES.decode(record.value).lifeline):
+        if record is None or scope.store.is_dead(PRESENCES.decode(record.value).liveness_token):
             return Instant(0)
         return record.expires_at or Instant(0)
 

@@ -173,7 +173,8 @@ class CommitGroup:
         self._backend: Final = backend
         self._apply_soon: Final = backend.apply_soon if isinstance(backend, SendsAtOnce) else None
         self._batching: Final = batching
-        self._hooks, self._has_hooks, self._tells_commits = hooks, bool(hooks), hooks.want(Committed)
+        self._hooks, self._tells_commits = hooks, hooks.want(Committed)
+        self._tally_commit: Final[Callable[[str, float, int, int], None] | None] = hooks.tally_of(Committed)
         self._loop: Final = asyncio.get_running_loop()
         self._done: Final[asyncio.Future[None]] = self._loop.create_future()
         self._done.set_result(None)
@@ -248,8 +249,8 @@ class CommitGroup:
         self.problem, self._arrived_at = None, monotonic()
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
-        if self._arrived_at - started > SLOW_COMMIT:
-            self._tell([Seat(rider)], applied.outcomes, self._arrived_at - started)
+        if self._tells_commits or self._arrived_at - started > SLOW_COMMIT:
+            self._tell(1, applied.outcomes, self._arrived_at - started)
         return applied.outcomes[0]
 
     async def until_settled(self, seat: Seat) -> None:
@@ -335,7 +336,7 @@ class CommitGroup:
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
             self._again()
             raise
-        self._is_quick = applied is not None and not self._tells_commits
+        self._is_quick = applied is not None
         if applied is None:
             self._under_way, self._left_at = seats, started
             if self._apply_soon is not None and unknown is None and self.settling.pending is None:
@@ -343,7 +344,7 @@ class CommitGroup:
                 if sent is not None:
                     return sent
             self._begin_travel(seats, batch, unknown)
-        elif len(seats) == 1 and not (self._queue or self._tells_commits or type(applied.outcomes[0]) is Deferred):
+        elif len(seats) == 1 and not (self._queue or type(applied.outcomes[0]) is Deferred):
             self._arrive_alone(seats[0], applied, started)
         else:
             self._arrive(seats, applied, started)
@@ -416,7 +417,7 @@ class CommitGroup:
         try:
             if isinstance(applied, Exception):
                 self._fail(seats, batch, applied)
-            elif len(seats) == 1 and not (self._queue or self._tells_commits or type(applied.outcomes[0]) is Deferred):
+            elif len(seats) == 1 and not (self._queue or type(applied.outcomes[0]) is Deferred):
                 self._arrive_alone(seats[0], applied, started)
             else:
                 self._arrive(seats, applied, started)
@@ -485,8 +486,8 @@ class CommitGroup:
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
         taken = monotonic() - started
-        if self._has_hooks or taken > SLOW_COMMIT:
-            self._tell(seats, outcomes, taken)
+        if self._tells_commits or taken > SLOW_COMMIT:
+            self._tell(len(seats), outcomes, taken)
 
     def _tell_some(self, answers: deque[asyncio.Future[None]]) -> None:
         """Resume riders, in each turn of the loop some: what else is ready has its turn between them."""
@@ -504,17 +505,20 @@ class CommitGroup:
             seat.answer.set_result(None)
         if applied.changed or applied.wakes:
             self._backend.notify(applied.changed, applied.wakes)
-        if self._arrived_at - started > SLOW_COMMIT:
-            self._tell([seat], applied.outcomes, self._arrived_at - started)
+        if self._tells_commits or self._arrived_at - started > SLOW_COMMIT:
+            self._tell(1, applied.outcomes, self._arrived_at - started)
 
-    def _tell(self, seats: list[Seat], outcomes: Sequence[Outcome], taken: float) -> None:
+    def _tell(self, riders: int, outcomes: Sequence[Outcome], taken: float) -> None:
         if self._tells_commits:
-            now, store = SYSTEM_CLOCK.wall(), self._backend.name
-            lost = sum([type(each) is Conflict for each in outcomes])
-            self._hooks.emit(Committed(at=now, store=store, seconds=taken, riders=len(seats), conflicts=lost))
+            store, lost = self._backend.name, [type(each) for each in outcomes].count(Conflict)
+            if self._tally_commit is not None:
+                self._tally_commit(store, taken, riders, lost)
+            else:
+                now = SYSTEM_CLOCK.wall()
+                self._hooks.emit(Committed(at=now, store=store, seconds=taken, riders=riders, conflicts=lost))
         if taken > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
-            self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
+            self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=riders))
 
     def _send_the_others(self) -> None:
         """Let the other half leave: those of this one, who are told next, have something to do meanwhile."""

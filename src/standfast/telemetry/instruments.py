@@ -208,25 +208,25 @@ class HistogramValues:
             counts[bisect_left(bounds, value)] += 1
             counts[-1] += value
 
-    def observe_all(self, labels: Labels, times: list[int]) -> None:
-        """Take note of several times, in microseconds: sorted, they are counted by bounds, and not one by one."""
-        if not times:
+    def observe_all(self, labels: Labels, found: list[int], unit: int = MICROSECONDS) -> None:
+        """Take note of several values, of which a ``unit`` is one: sorted, they are counted by bounds, not singly."""
+        if not found:
             return
-        times.sort()
+        found.sort()
         before = 0
         with self._lock:
             counts = self.values.get(labels)
             if counts is None:
                 counts = self._another(labels)
             for place, bound in enumerate(self._bounds):
-                until = bisect_right(times, bound * MICROSECONDS, before)
+                until = bisect_right(found, bound * unit, before)
                 counts[place] += until - before
                 before = until
-                if before == len(times):
+                if before == len(found):
                     break
             else:
-                counts[len(self._bounds)] += len(times) - before
-            counts[-1] += sum(times) / MICROSECONDS
+                counts[len(self._bounds)] += len(found) - before
+            counts[-1] += sum(found) / unit
 
     def _another(self, labels: Labels) -> list[float]:
         if len(self.values) >= MOST_LABELS:

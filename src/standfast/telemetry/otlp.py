@@ -1,8 +1,4 @@
-"""Spans for a receiver of OTLP, over HTTP: encoded here, straight from what happened.
-
-OpenTelemetry's own exporter makes a span, then a message of it, then bytes: about 20 µs for each. The spans of a run
-are known from its history, so their bytes are made of that at once, many at a time.
-"""
+"""Spans for a receiver of OTLP, over HTTP: what happened is encoded some at a time, and sent from a thread."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import http.client
 import logging
 import os
 import ssl
-import struct
 import threading
 import time
 import weakref
@@ -18,48 +13,35 @@ from collections import deque
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import chain
-from random import randbytes
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Final, final
 from urllib.parse import unquote, urlsplit
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.trace import SpanKind, TraceState
 
 from standfast.durations import Duration, seconds
 from standfast.errors import InvalidArgumentError
-from standfast.telemetry.traces import (
-    ENDED,
-    FAILED,
-    ROW,
-    LateSpan,
-    PieceSpans,
-    RequestFacts,
-    SpanFacts,
-    WaitingRows,
-    step_name,
-)
+from standfast.telemetry.span_encoder import SLICE, SpanEncoder, SpanGroups
+from standfast.telemetry.traces import ROW, RequestFacts, WaitingRows
 from standfast.threads import start_daemon
-from standfast.trace_context import FIRST_SPAN, NO_SPAN, id_of, packed_operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Span
-    from opentelemetry.trace import SpanContext
 
-    from standfast.trace_context import RecordedOperation, RunPiece
+    from standfast.telemetry.span_encoder import Told
 
 PATH: Final = "/v1/traces"
 BATCH: Final = 2_048
 """How many things are sent together at the most: runs, requests, spans of the code."""
 
-SLICE: Final = 128
-"""How many requests are encoded at once: it takes some 40 µs."""
+RUNS: Final = 32
+"""How many plain runs are encoded at once: of five steps, it takes some 250 µs."""
 
 TURN: Final = 256
-"""After how many runs and spans other threads have their turn."""
+"""After how many things that it encodes the thread lets others have their turn."""
 
 TRIES: Final = 5
 _RETRIED: Final = frozenset({408, 429, 502, 503, 504})
@@ -110,7 +92,7 @@ class OtlpSpans(SpanProcessor):
             "content-type": "application/x-protobuf",
         }
         self._every, self._timeout, self._most = seconds(every), seconds(timeout), most_waiting
-        self._slice, self._batch = min(SLICE, most_waiting + 1), min(BATCH, most_waiting + 1)
+        self._slice, self._batch, self._runs = (min(each, most_waiting + 1) for each in (SLICE, BATCH, RUNS))
         self._rows: Final[list[WaitingRows]] = []
         self._pieces: Final[list[WaitingRows]] = []
         self._begin_anew()
@@ -120,7 +102,7 @@ class OtlpSpans(SpanProcessor):
 
     def _begin_anew(self) -> None:
         """Begin without a thread and without spans: also in a process that was forked, where no thread goes on."""
-        self._waiting: deque[RequestFacts | ReadableSpan] = deque()
+        self._waiting: deque[Told] = deque()
         for each in chain(self._rows, self._pieces):
             each.most = 0
             each.waiting.clear()
@@ -128,7 +110,7 @@ class OtlpSpans(SpanProcessor):
         self._connection: http.client.HTTPConnection | None = None
         self._thread: threading.Thread | None = None
         self._is_sending, self._is_taking, self._rounds = False, False, 0
-        self._spans, self._encoded, self._encoding = SpanGroups(), 0, threading.Lock()
+        self._batches, self._encoded, self._encoding = deque([SpanGroups()]), 0, threading.Lock()
         self._closing = threading.Event()
         self.dropped, self._problem = 0, _TOO_SLOW
 
@@ -162,10 +144,17 @@ class OtlpSpans(SpanProcessor):
         return pieces
 
     def _take_pieces(self, pieces: WaitingRows) -> None:
-        """Let the thread see to the pieces of runs that wait: many, or the first one."""
-        if self._has_room(pieces):
-            pieces.most = self._batch
-            self._attend()
+        """Encode plain runs, as many as are encoded at once; or see to the first one.
+
+        It is done by the caller, as for requests: what a run has left in memory is still near, and is free again for
+        the next one. Pieces of other kinds are left to the thread, since they may take any time.
+        """
+        if not self._has_room(pieces):
+            return
+        pieces.most = self._runs
+        if len(pieces.waiting) >= pieces.most:
+            self._encode_plain(pieces)
+        self._attend()
 
     def _has_room(self, rows: WaitingRows) -> bool:
         """Return True if what waits may wait; else drop the newest."""
@@ -178,8 +167,7 @@ class OtlpSpans(SpanProcessor):
         """Encode requests, as many as are encoded at once; or the first one.
 
         The caller that brings the last of a slice does it. A thread that did it beside would take the interpreter away
-        from the loop at each of its system calls, several a request, which costs more than the encoding. Runs are
-        encoded by the thread: their loop waits for the disk, and leaves it the interpreter.
+        from the loop at each of its system calls, several a request, which costs more than the encoding.
         """
         if not self._has_room(rows):
             return
@@ -205,10 +193,28 @@ class OtlpSpans(SpanProcessor):
         with self._encoding:
             taken = rows.take()
             try:
-                self._encoder.add_rows(taken, self._spans.of(rows.resource))
+                self._encoder.add_rows(taken, self._batches[-1].of(rows.resource))
             except Exception:  # noqa: BLE001 -- the caller is a request that has ended, and must not fail for it
                 _LOG.exception("event=span-not-encoded")
-            self._encoded += len(taken) // ROW
+            self._count(len(taken) // ROW)
+
+    def _encode_plain(self, pieces: WaitingRows) -> None:
+        with self._encoding:
+            taken, resource = pieces.take(), pieces.resource
+            try:
+                others = self._encoder.add_plain(taken, self._batches[-1].of(resource))
+            except Exception:  # noqa: BLE001 -- the caller is a run that has ended, and must not fail for it
+                others = taken  # the thread encodes each by itself, and reports which one it was
+            self._waiting.extend([(each, resource) for each in others])
+            self._count(len(taken) - len(others))
+
+    def _count(self, encoded: int) -> None:
+        """Count what was encoded, and begin another batch if this one is large enough to be sent."""
+        batch = self._batches[-1]
+        batch.count += encoded
+        self._encoded += encoded
+        if batch.count >= BATCH:
+            self._batches.append(SpanGroups())
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Do nothing: a span is sent when it has ended."""
@@ -270,20 +276,14 @@ class OtlpSpans(SpanProcessor):
         """Send what waits, a batch at the most; return how much that was."""
         for each in self._rows:
             self._encode_rows(each)
-        with self._encoding:
-            requests, count = self._spans, self._encoded
-            self._spans, self._encoded = SpanGroups(), 0
-        spans, waiting, encoder = SpanGroups(), self._waiting, self._encoder
         for each in self._pieces:
-            found = spans.of(each.resource)
-            for piece in each.take(max(0, BATCH - count)):
-                try:
-                    found.append(encoder.piece(piece, each.resource))
-                except Exception:  # noqa: BLE001 -- a flaw of the encoder, for which others must not be lost
-                    _LOG.exception("event=span-not-encoded")
-                count += 1
-                if count % TURN == 0:
-                    time.sleep(0)
+            self._encode_plain(each)
+        with self._encoding:
+            batch = self._batches.popleft()
+            self._encoded -= batch.count
+            if not self._batches:
+                self._batches.append(SpanGroups())
+        spans, waiting, encoder, count = SpanGroups(), self._waiting, self._encoder, batch.count
         while waiting and count < BATCH:
             told = waiting.popleft()
             try:
@@ -293,7 +293,7 @@ class OtlpSpans(SpanProcessor):
             count += 1
             if count % TURN == 0:
                 time.sleep(0)
-        body = self._encoder.message(requests, spans)
+        body = encoder.message(batch, spans)
         if body and (problem := self._sent(body)):
             self.dropped, self._problem = self.dropped + count, problem
         return max(1, count)
@@ -345,495 +345,3 @@ def _headers() -> dict[str, str]:
     said = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
     pairs = (each.partition("=") for each in said.split(",") if "=" in each)
     return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
-
-
-# --- spans as bytes: the messages of opentelemetry.proto.trace.v1, whose numbers of fields never change -------------
-
-_NUMBER: Final = 64
-"""How many bits a number has."""
-
-_TIMES: Final = struct.Struct("<BQBQ")
-_START, _END = 0x39, 0x41
-_BEGAN: Final = b"\x39"
-_LINK: Final = 10
-"""How long the field with the id of what a span belongs to is."""
-
-_TIMED: Final = struct.Struct("<QBQ")
-"""When a span of a run began, whose tag is before it, and when it ended."""
-
-_ID: Final = b"\x12\x08"
-"""The tag of the id of a span."""
-
-_IDS: Final = struct.Struct("29s")
-"""The ids of a trace and of a span and the tags before them, and the tag of the time that follows."""
-
-_ID_TAGS: Final = ((0, b"\x0a"), (1, b"\x10"), (18, b"\x12"), (19, b"\x08"), (28, b"\x39"))
-_FLAGS, _REMOTE_FLAGS = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
-_UNSET: Final = b"\x7a\x00"
-_PLAIN_END: Final = _UNSET + _FLAGS
-_MOST_KEPT: Final = 10_000
-_MOST_LAYOUTS: Final = 100
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 127:  # noqa: PLR2004 -- seven bits in each byte
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-_SIZES: Final = tuple(map(_varint, range(2_048)))
-
-
-_HEADS: Final = tuple([b"\x12" + each for each in _SIZES])
-
-
-def _head(size: int) -> bytes:
-    """Return what is before a span of that size."""
-    return _HEADS[size] if size < len(_HEADS) else b"\x12" + _varint(size)
-
-
-def _field(tag: bytes, value: bytes) -> bytes:
-    size = len(value)
-    return tag + (_SIZES[size] if size < len(_SIZES) else _varint(size)) + value
-
-
-def _text(tag: bytes, value: str) -> bytes:
-    return _field(tag, value.encode("utf-8", "replace"))
-
-
-def _value(value: object) -> bytes:
-    """Return any value of an attribute."""
-    if isinstance(value, str):
-        return _text(b"\x0a", value)
-    if isinstance(value, bool | int):
-        return (
-            b"\x10\x01" if value is True else b"\x10\x00" if value is False else b"\x18" + _varint(value % 2**_NUMBER)
-        )
-    if isinstance(value, float):
-        return b"\x21" + struct.pack("<d", value)
-    if isinstance(value, bytes):
-        return _field(b"\x3a", value)
-    items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
-    return _field(b"\x2a", b"".join(_field(b"\x0a", _value(each)) for each in items))
-
-
-def _named(name: str) -> bytes:
-    return _text(b"\x0a", name)
-
-
-_RUN_ID, _WORKFLOW, _REQUEST_ID, _FENCE = (
-    _named("standfast.run.id"),
-    _named("standfast.workflow"),
-    _named("standfast.request.id"),
-    _named("standfast.fence"),
-)
-_SHORT: Final = 128
-"""Below this, the size of a field is one byte."""
-
-
-def _short(name: bytes, value: str) -> bytes:
-    """Return an attribute of a span whose value is a text, as a rule a short one; the name is encoded already."""
-    return _short_of(name, value.encode("utf-8", "replace"))
-
-
-def _short_of(name: bytes, text: bytes) -> bytes:
-    size, whole = len(text), len(name) + len(text) + 4
-    if whole < _SHORT:
-        return b"".join((b"\x4a", _SIZES[whole], name, b"\x12", _SIZES[size + 2], b"\x0a", _SIZES[size], text))
-    return _field(b"\x4a", name + _field(b"\x12", _field(b"\x0a", text)))
-
-
-def _attribute(name: str, value: object, tag: bytes = b"\x4a") -> bytes:
-    return _field(tag, _text(b"\x0a", name) + _field(b"\x12", _value(value)))
-
-
-def _attributes(said: Mapping[str, Any] | None, tag: bytes = b"\x4a") -> bytes:
-    return b"".join([_attribute(name, value, tag) for name, value in said.items()]) if said else b""
-
-
-def _status(code: int, description: str | None) -> bytes:
-    about = _text(b"\x12", description) if description else b""
-    return _field(b"\x7a", about + (b"\x18" + _varint(code) if code else b""))
-
-
-def _link(context: SpanContext, attributes: Mapping[str, Any] | None = None) -> bytes:
-    ids = b"\x0a\x10" + context.trace_id.to_bytes(16) + b"\x12\x08" + context.span_id.to_bytes(8)
-    flags = b"\x35\x00\x03\x00\x00" if context.is_remote else b"\x35\x00\x01\x00\x00"
-    return _field(b"\x6a", ids + _attributes(attributes, b"\x22") + flags)
-
-
-@final
-class SpanGroups:
-    """The bytes of spans, by the resource and the scope that they have in common.
-
-    They are told apart by what they are and not by what is in them: OpenTelemetry writes a resource out to compare it.
-    """
-
-    def __init__(self) -> None:
-        self._groups: Final[dict[tuple[int, int], tuple[Resource, Any, list[bytes]]]] = {}
-
-    def of(self, resource: Resource, scope: Any = None) -> list[bytes]:  # noqa: ANN401 -- as the SDK has it
-        """Return those of a resource and a scope, to add more; None: those of Standfast itself."""
-        key = (id(resource), id(scope))
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = (resource, scope, [])
-        return group[2]
-
-    def all(self) -> Iterable[tuple[Resource, Any, list[bytes]]]:
-        """Return all of them."""
-        return self._groups.values()
-
-
-@final
-class _RunFrame:
-    """What spans say of all runs of one workflow whose ids are as long: each part is put together once.
-
-    A span is its size and what all spans of the run have in common, its id, what it says by itself, and its times. What
-    is kept of a span is the first of these parts, which is followed by the run's, and the fourth, which ends with the
-    tag of the times.
-
-    Attributes:
-        run: What is before the id of the run.
-        workflow: What says the workflow.
-        start: Of the span of the start.
-    """
-
-    def __init__(self, workflow: str, run: bytes, state: bytes) -> None:
-        said = _short_of(_RUN_ID, run)
-        self._workflow: Final = workflow
-        self.run, self.workflow = said[: len(said) - len(run)], _short(_WORKFLOW, workflow)
-        self._size: Final = 18 + len(state) + len(said) + len(self.workflow) + _LINK + 10 + _TIMED.size
-        self._steps: Final[dict[str, tuple[bytes, bytes, bytes]]] = {}
-        self._claims: Final[dict[tuple[str, int], tuple[bytes, bytes]]] = {}
-        self._ends: Final[dict[tuple[str, str, int], tuple[bytes, bytes]]] = {}
-        self.start: Final = self._parts(_name("start", SpanKind.INTERNAL) + _PLAIN_END + _BEGAN)
-
-    def _parts(self, about: bytes, more: int = 0) -> tuple[bytes, bytes]:
-        return _head(self._size + len(about) + more), about
-
-    def steps(self, history: Sequence[RecordedOperation], run: Any, below: bytes) -> list[bytes] | None:  # noqa: ANN401 -- a digest, for which hashlib has no type
-        """Return the spans of a history of nothing but steps that went well at once; None: there is something else."""
-        known, copy, pack, found = self._steps, run.copy, _TIMED.pack, list[bytes]()
-        for event in history:
-            at, took = event.at, event.took
-            if event.kind != "step" or not took or event.failure is not None:
-                return None
-            head, about, key = known.get(event.id) or self._keep_step(event.id)
-            span = copy()
-            span.update(key)
-            span_id = span.digest()
-            times = pack((at - took) * 1_000, _END, at * 1_000)
-            found += (head, below, span_id if span_id != NO_SPAN else FIRST_SPAN, about, times)
-        return found
-
-    def _keep_step(self, operation: str) -> tuple[bytes, bytes, bytes]:
-        if len(self._steps) >= _MOST_KEPT:
-            self._steps.clear()
-        kept = self._steps[operation] = self.step(operation, 1, "")
-        return kept
-
-    def step(self, operation: str, attempt: int, error: str) -> tuple[bytes, bytes, bytes]:
-        """Return the parts of an attempt at a step, and what its id follows from."""
-        said = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", attempt)
-        ends = _status(2, error) + _FLAGS if error else _PLAIN_END
-        about = b"".join((_name(step_name(operation), SpanKind.INTERNAL), said, ends, _BEGAN))
-        return *self._parts(about), packed_operation("step", operation, attempt)
-
-    def claim(self, worker: str, size: int) -> tuple[bytes, bytes]:
-        """Return the parts of a claim; its fence, which is that long, and the tag of the times come after them."""
-        parts = self._claims.get((worker, size))
-        if parts is None:
-            named = _name("claim", SpanKind.INTERNAL) + _PLAIN_END + _attribute("standfast.worker", worker)
-            said = (b"\x4a", _SIZES[len(_FENCE) + size + 3], _FENCE, b"\x12", _SIZES[size + 1], b"\x18")
-            about = b"".join((named, *said))
-            if len(self._claims) >= _MOST_LAYOUTS:
-                self._claims.clear()
-            parts = self._claims[worker, size] = self._parts(about, size + len(_BEGAN))
-        return parts
-
-    def end(self, status: str, version: str, parent: int) -> tuple[bytes, bytes]:
-        """Return the parts of the run's own span; what it belongs to is that long."""
-        parts = self._ends.get((status, version, parent))
-        if parts is None:
-            named = _name(f"run {self._workflow}", SpanKind.CONSUMER)
-            said = _attribute("standfast.status", status) + _attribute("standfast.version", version)
-            about = b"".join((named, said, _PLAIN_END, _BEGAN))
-            if len(self._ends) >= _MOST_LAYOUTS:
-                self._ends.clear()
-            parts = self._ends[status, version, parent] = self._parts(about, parent - _LINK)
-        return parts
-
-
-@final
-class SpanEncoder:
-    """Makes the bytes of spans, and keeps those parts that come again."""
-
-    def __init__(self) -> None:
-        self._kept: Final[dict[tuple[str, int], bytes]] = {}
-        self._frames: Final[dict[tuple[str, int, int], _RunFrame]] = {}
-        self._layouts: Final[dict[tuple[int, int, int], struct.Struct]] = {}
-        self._resources: Final[dict[int, tuple[Resource, bytes]]] = {}
-        self._common: Any = None
-        self._parent: SpanContext | None = None
-        self._run = self._below = b""
-
-    def _keep(self, key: tuple[str, int], part: bytes) -> bytes:
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[key] = part
-        return part
-
-    def add(self, told: RequestFacts | ReadableSpan, spans: SpanGroups) -> None:
-        """Add the bytes of a span, by its resource and scope."""
-        if isinstance(told, RequestFacts):
-            spans.of(told.resource).append(self._of_request(told))
-        elif isinstance(told, LateSpan) and told.is_late:
-            context, late = told.told
-            found = spans.of(late.resource)
-            if isinstance(late, RequestFacts):
-                found.append(self._of_request(late))
-            else:
-                trace = b"\x0a\x10" + context.trace_id.to_bytes(16) + _state(context.trace_state)
-                found.append(self._of_facts(trace, context.span_id, late))
-        else:
-            spans.of(told.resource, told.instrumentation_scope).append(self._of_span(told))
-
-    def add_rows(self, rows: list[Any], found: list[bytes]) -> None:
-        """Add the bytes of requests that begin their traces, nearly all: those of one action at once."""
-        actions = rows[::ROW]
-        named = dict.fromkeys(actions)
-        if len(named) == 1:
-            found.extend(self._of_rows(actions[0], rows[1::ROW], rows[2::ROW], rows[3::ROW]))
-            return
-        for action in named:
-            places = [place for place, each in enumerate(actions) if each == action]
-            columns = ([rows[ROW * place + column] for place in places] for column in (1, 2, 3))
-            found.extend(self._of_rows(action, *columns))
-
-    def _of_rows(self, action: str, request_ids: list[str], began: list[int], ended: list[int]) -> Iterable[bytes]:
-        """Return the spans of requests of one action.
-
-        They differ in four places only, so a struct with as many members as there are fills in all of them in one call.
-        Ids are random, as OpenTelemetry's own; the tags between them are written into what was drawn.
-        """
-        texts = [each.encode("utf-8", "replace") for each in request_ids]
-        count, size = len(texts), len(texts[0])
-        if set(map(len, texts)) != {size}:
-            places = range(count)
-            alone = (([request_ids[place]], [began[place]], [ended[place]]) for place in places)
-            return [span for one in alone for span in self._of_rows(action, *one)]
-        said = _short_of(_REQUEST_ID, texts[0])
-        about = self._about_request(action)
-        whole = len(said) + _IDS.size + 17 + len(about) + len(_PLAIN_END)
-        before = b"".join((b"\x12", _varint(whole), about, _PLAIN_END, said[: len(said) - size]))
-        ids = bytearray(randbytes(_IDS.size * count))  # noqa: S311 -- random as OpenTelemetry's own are
-        for place, tag in _ID_TAGS:
-            ids[place :: _IDS.size] = tag * count
-        values: list[Any] = [before, b"", b"", 0, _END, 0] * count
-        values[1::6], values[2::6], values[5::6] = texts, [each for (each,) in _IDS.iter_unpack(ids)], ended
-        values[3::6] = [first if first < last else last for first, last in zip(began, ended, strict=True)]  # noqa: FURB136 -- without a call, since there are many
-        layout = self._layouts.get((len(before), size, count))
-        if layout is None:
-            layout = struct.Struct("<" + f"{len(before)}s{size}s{_IDS.size}sQBQ" * count)
-            if count == SLICE and len(self._layouts) < _MOST_LAYOUTS:
-                self._layouts[len(before), size, count] = layout
-        return (layout.pack(*values),)
-
-    def _about_request(self, action: str) -> bytes:
-        about = self._kept.get((action, -1))
-        if about is None:
-            named = _name(f"request {action}", RequestFacts.kind) + _attribute("standfast.action", action)
-            about = self._keep((action, -1), named)
-        return about
-
-    def message(self, *groups: SpanGroups) -> bytes:
-        """Return all of them as a request of a collector."""
-        found: list[bytes] = []
-        for resource, scope, some in chain.from_iterable(each.all() for each in groups):
-            if some:
-                about = _field(b"\x0a", _text(b"\x0a", "standfast") if scope is None else _scope(scope))
-                schema = _text(b"\x1a", scope.schema_url) if scope is not None and scope.schema_url else b""
-                whose, size = self._of_resource(resource), sum(map(len, some)) + len(about) + len(schema)
-                inner = b"\x12" + _varint(size)
-                outer = b"\x0a" + _varint(len(whose) + len(inner) + size)
-                found += (outer, whose, inner, about, *some, schema)
-        return b"".join(found)
-
-    def _of_resource(self, resource: Resource) -> bytes:
-        known = self._resources.get(id(resource))
-        if known is None or known[0] is not resource:
-            about = _field(b"\x0a", _attributes(resource.attributes, b"\x0a"))
-            schema = _text(b"\x1a", resource.schema_url) if resource.schema_url else b""
-            known = self._resources[id(resource)] = resource, about + schema
-        return known[1]
-
-    def piece(self, piece: RunPiece, resource: Resource) -> bytes:
-        """Return the spans of a piece of a run.
-
-        What :class:`PieceSpans` says of them in general is written here at once for those that nearly all runs have:
-        the start, steps, the claim, and the run itself if it has not failed.
-        """
-        trace, number = piece.trace, piece.number
-        (digest, trace_id, own), above, run = trace.packed, trace.parent, piece.run.encode("utf-8", "replace")
-        state = b"" if above is None or not above.state else _state(TraceState.from_header([above.state]))
-        frame = self._frames.get((piece.workflow, len(run), len(state))) or self._keep_frame(piece.workflow, run, state)
-        whole = b"".join((b"\x0a\x10", trace_id, state, frame.run, run, frame.workflow))
-        below = b"".join((whole, b"\x22\x08", own, _ID))
-        history, claimed_at, ended_at = piece.history, piece.claimed_at, piece.ended_at
-        found, pack = list[bytes](), _TIMED.pack
-        if not number:
-            until = history[0].at if history and history[0].at < claimed_at else claimed_at
-            times = pack(min(piece.started_at, until) * 1_000, _END, until * 1_000)
-            head, about = frame.start
-            found += (head, below, id_of(digest, _STARTED), about, times)
-        steps = None if piece.first else frame.steps(history, digest, below)
-        if piece.worker:
-            fence = _varint(piece.fence)
-            times = pack(min(claimed_at, ended_at) * 1_000, _END, ended_at * 1_000)
-            claimed = id_of(digest, _CLAIMED if not number else packed_operation("claim", number=number))
-            head, about = frame.claim(piece.worker, len(fence))
-            found += (head, below, claimed, about, fence, _BEGAN, times)
-        has_ended, has_failed = piece.status in ENDED, piece.status in FAILED
-        if has_ended and not has_failed:
-            times = pack(min(piece.started_at, ended_at) * 1_000, _END, ended_at * 1_000)
-            parent = b"" if above is None else b"\x22\x08" + bytes.fromhex(above.span_id)
-            head, about = frame.end(piece.status, piece.version, len(parent))
-            found += (head, whole, parent, _ID, own, about, times)
-        if steps is None or has_failed or piece.nominal_at is not None:
-            spans, facts = PieceSpans(piece, resource), b"\x0a\x10" + trace_id + state
-            found += self._seldom(piece, spans, frame, below, facts, has_steps=steps is not None)
-        return b"".join(found if steps is None else (*found, *steps))
-
-    def _seldom(
-        self, piece: RunPiece, spans: PieceSpans, frame: _RunFrame, below: bytes, trace: bytes, *, has_steps: bool
-    ) -> Iterator[bytes]:
-        """Yield what only some pieces have: steps that failed or were told in part, waits, the end of what failed."""
-        digest = piece.trace.packed[0]
-        if not piece.number and piece.nominal_at is not None:
-            yield self._of_facts(trace, *spans.tick(piece.nominal_at))
-        for began, ended, operation, attempt, error in () if has_steps else spans.steps():
-            head, about, key = frame.step(operation, attempt, error)
-            times = _TIMED.pack(min(began, ended) * 1_000, _END, ended * 1_000)
-            yield from (head, below, id_of(digest, key), about, times)
-        for other in spans.others():
-            yield self._of_facts(trace, *other)
-        if piece.status in FAILED:
-            yield self._of_facts(trace, *spans.whole())
-
-    def _keep_frame(self, workflow: str, run: bytes, state: bytes) -> _RunFrame:
-        if len(self._frames) >= _MOST_LAYOUTS:
-            self._frames.clear()
-        made = self._frames[workflow, len(run), len(state)] = _RunFrame(workflow, run, state)
-        return made
-
-    def _of_facts(self, trace: bytes, span_id: int, facts: SpanFacts) -> bytes:
-        """Return a span of a run."""
-        if facts.common is not self._common:
-            self._common = facts.common
-            _, run, workflow = facts.common
-            self._run = _short(_RUN_ID, run) + _short(_WORKFLOW, workflow)
-        if facts.parent is not self._parent:
-            self._parent = facts.parent
-            self._below = b"" if facts.parent is None else b"\x22\x08" + facts.parent.span_id.to_bytes(8)
-        operation, ended, began = facts.operation, facts.ended, facts.began
-        key = (operation, facts.attempt) if facts.attempt else (facts.title, -2)
-        about = self._kept.get(key)
-        if about is None:
-            step = _attribute("standfast.step.id", operation) + _attribute("standfast.attempt", facts.attempt)
-            about = self._keep(key, _name(facts.name, facts.kind) + (step if facts.attempt else b""))
-        ends = _PLAIN_END
-        if facts.about or facts.link or facts.error or (operation and not facts.attempt):
-            ends = b"".join((
-                *(self._said(name, value) for name, value in facts.about),
-                _attribute("standfast.operation", operation) if operation and not facts.attempt else b"",
-                *(_link(each.context) for each in facts.links),
-                _status(2, facts.error) if facts.error else _UNSET,
-                _FLAGS,
-            ))  # fmt: skip
-        times = _TIMES.pack(_START, (min(ended, began)) * 1_000, _END, ended * 1_000)
-        parts = (trace, b"\x12\x08", span_id.to_bytes(8), self._below, self._run, about, times, ends)
-        return _field(b"\x12", b"".join(parts))
-
-    def _said(self, name: str, value: str | int) -> bytes:
-        """Return an attribute; texts are kept: names of workers, statuses, versions."""
-        if isinstance(value, int):
-            return _attribute(name, value)
-        key = (f"{name}={value}", -3)
-        return self._kept.get(key) or self._keep(key, _attribute(name, value))
-
-    def _of_request(self, request: RequestFacts) -> bytes:
-        """Return the span of a request."""
-        own, (began, ended) = request.own, request.times
-        if own is None:
-            ids = request.source.ids
-            above, trace_id, span_id = b"", ids.generate_trace_id(), ids.generate_span_id()
-        else:
-            parent, trace_id, span_id = request.parent, own.trace_id, own.span_id
-            above = b"" if parent is None else _state(own.trace_state) + b"\x22\x08" + parent.span_id.to_bytes(8)
-        ends = _status(2, request.error) + _FLAGS if request.error else _PLAIN_END
-        said = (
-            b"\x0a\x10",
-            trace_id.to_bytes(16),
-            b"\x12\x08",
-            span_id.to_bytes(8),
-            above,
-            self._about_request(request.action),
-            _short(_REQUEST_ID, request.request_id),
-            _TIMES.pack(_START, began, _END, ended),
-            ends,
-        )
-        return _field(b"\x12", b"".join(said))
-
-    def _of_span(self, span: ReadableSpan) -> bytes:
-        """Return a span of the code, made through OpenTelemetry."""
-        context, parent, status = span.context, span.parent, span.status
-        if context is None:
-            return b""
-        events = (
-            _field(
-                b"\x5a",
-                b"\x09"
-                + struct.pack("<Q", each.timestamp)
-                + _text(b"\x12", each.name)
-                + _attributes(each.attributes, b"\x1a"),
-            )
-            for each in span.events
-        )
-        return _field(
-            b"\x12",
-            b"".join((
-                b"\x0a\x10",
-                context.trace_id.to_bytes(16),
-                b"\x12\x08",
-                context.span_id.to_bytes(8),
-                _state(context.trace_state),
-                b"" if parent is None else b"\x22\x08" + parent.span_id.to_bytes(8),
-                _name(span.name, span.kind),
-                _TIMES.pack(_START, span.start_time or 0, _END, span.end_time or 0),
-                _attributes(span.attributes),
-                *events,
-                *(_link(each.context, each.attributes) for each in span.links),
-                _status(status.status_code.value, status.description),
-                _REMOTE_FLAGS if parent is not None and parent.is_remote else _FLAGS,
-            )),
-        )  # fmt: skip
-
-
-def _name(name: str, kind: SpanKind) -> bytes:
-    return _text(b"\x2a", name) + b"\x30" + _varint(kind.value + 1)
-
-
-def _state(state: TraceState | None) -> bytes:
-    return _text(b"\x1a", ",".join([f"{name}={value}" for name, value in state.items()])) if state else b""
-
-
-_STARTED, _CLAIMED = packed_operation("start"), packed_operation("claim")
-
-
-def _scope(scope: Any) -> bytes:  # noqa: ANN401 -- of which only the name and the version are shown
-    about = _text(b"\x0a", scope.name) + (_text(b"\x12", scope.version) if scope.version else b"")
-    return about + _attributes(scope.attributes, b"\x1a")

@@ -274,7 +274,7 @@ class FaultyBackend:
         return FaultyBackend(await self._backend.another(), seed=next(self._next_seed), faults=self._faults)
 
     def liveness_token(self) -> str:
-        """Return the lifeline of the backend underneath."""
+        """Return the liveness token of the backend underneath."""
         return self._backend.liveness_token()
 
     def is_dead(self, token: str) -> bool:
@@ -414,7 +414,7 @@ class FaultyStore:
         return FaultyStore(await self._store.another(), seed=next(self._next_seed), faults=self._faults)
 
     def liveness_token(self) -> str:
-        """Return the lifeline of the store underneath."""
+        """Return the liveness token of the store underneath."""
         return self._store.liveness_token()
 
     def is_dead(self, token: str) -> bool:

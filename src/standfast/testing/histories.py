@@ -330,7 +330,7 @@ class RecordingStore:
         return RecordingStore(await self._store.another(), self._history, self._client)
 
     def liveness_token(self) -> str:
-        """Return the lifeline of the store underneath."""
+        """Return the liveness token of the store underneath."""
         return self._store.liveness_token()
 
     def is_dead(self, token: str) -> bool:

@@ -244,9 +244,9 @@ def presence_key(scope: Scope, name: str) -> RecordKey:
 
 
 async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return which presences are gone, and the lifelines of those that are not."""
+    """Return which presences are gone, and the liveness tokens of those that are not."""
     dead: list[str] = []
-    lifelines: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     page = scope.at_most(100)
     for first in range(0, len(names), page):
         keys = {name: presence_key(scope, name) for name in names[first : first + page]}
@@ -256,13 +256,13 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
             presence = None if record is None else PRESENCES.decode(record.value)
             if record is None or presence is None:
                 dead.append(name)
-            elif scope.store.is_dead(presence.lifeline):
+            elif scope.store.is_dead(presence.liveness_token):
                 await remove(scope.store, key)
                 dead.append(name)
             else:
-                lifelines[name] = presence.lifeline
+                tokens[name] = presence.liveness_token
                 await end_of(scope.store, record, presence, seen.at)
-    return dead, lifelines
+    return dead, tokens
 
 
 async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:

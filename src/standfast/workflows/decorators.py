@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Protocol, cast, overload
 
 from standfast.durations import seconds
 from standfast.errors import DeclarationError
@@ -12,6 +12,7 @@ from standfast.workflows.failures import KnownErrors
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from typing import Never
 
     from standfast.durations import Duration
     from standfast.policies import OnLimit
@@ -71,6 +72,21 @@ def workflow(
     return declare if function is None else declare(function)
 
 
+class StepDecorator(Protocol):
+    """Declares a function as a step, with options that were given before.
+
+    What an ``async def`` returns is written without ``Any``: with it, pyright takes the result of
+    ``ctx.step("id", charge, ...)`` for ``Any``.
+    """
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[object, Never, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+@overload
+def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[object, Never, R]]: ...
 @overload
 def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
@@ -83,7 +99,7 @@ def step(
     reconcile: Callable[..., Awaitable[Any] | Any] | None = None,
     raises: Iterable[type[Exception]] = (),
     process: bool = False,
-) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+) -> StepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
     /,

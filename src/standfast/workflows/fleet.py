@@ -155,7 +155,7 @@ async def _described(scope: Scope, names: Sequence[str]) -> list[WorkerInfo]:
         record, said = seen.get(key), seen.get(about_key(scope, name))
         presence = None if record is None else PRESENCES.decode(record.value)
         about = AboutWorker(Instant(0)) if said is None else ABOUT.decode(said.value)
-        is_alive = presence is not None and not scope.store.is_dead(presence.lifeline)
+        is_alive = presence is not None and not scope.store.is_dead(presence.liveness_token)
         silent_for: float | None = None
         if is_alive and presence is not None and record is not None and record.expires_at is not None:
             # A presence was renewed a lease before it ends.

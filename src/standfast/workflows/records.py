@@ -243,7 +243,7 @@ class Driven(Struct, frozen=True, omit_defaults=True):
     process: int = 0
 
 
-class HistoryEvent(Struct, frozen=True, omit_defaults=True):
+class HistoryEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     """One entry of a run's history: how an operation of its context went.
 
     Attributes:

@@ -66,7 +66,7 @@ POLL_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
 PROBE_EVERY: Final = 0.05
-"""Seconds between two looks at the lifelines of other workers, where the store can see a process die."""
+"""Seconds between two looks at the liveness tokens of other workers, where the store can see a process die."""
 
 FLUSH_AFTER: Final = 0.02
 """Seconds after which events are written though nothing needs them to be."""
@@ -207,7 +207,7 @@ class Worker:
         self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
         self._rested_at = Instant(0)
-        self._lifelines: dict[str, str] = {}
+        self._liveness_tokens: dict[str, str] = {}
         self._met, self._problem = False, ""
         self._polled_at = self._probed_at = self._sought_at = -1e9
         self.is_stopping = self._resting = False
@@ -289,7 +289,7 @@ class Worker:
         """Return True if a run that is started here should be driven here; else any worker claims it."""
         if self.is_stopping or len(self._runtime.loaded) >= self._most_loaded:
             return False
-        return not self._lifelines or self._active() < max(self._capacity.runs, STARTED)
+        return not self._liveness_tokens or self._active() < max(self._capacity.runs, STARTED)
 
     # --- how many ------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class Worker:
             self._set_at, self._ended, self._took, self._peak = loop.time(), 0, 0.0, self._active()
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        seconds = grow_after(len(self._lifelines), loop.time() - self._met_at)
+        seconds = grow_after(len(self._liveness_tokens), loop.time() - self._met_at)
         self._timer = loop.call_later(seconds, self._check_load, loop.time() + seconds)
 
     def _check_load(self, due: float) -> None:
@@ -344,7 +344,7 @@ class Worker:
             self._timer.cancel()
             self._timer = None
         active = [each for each in runtime.loaded.values() if each not in runtime.idle and not each.is_stopping]
-        number = surplus(len(active), len(self._lifelines) + 1)
+        number = surplus(len(active), len(self._liveness_tokens) + 1)
         with_one_branch = [
             each for each in reversed(active) if len(each.branches) <= 1
         ]  # no other is held up by a step
@@ -453,7 +453,7 @@ class Worker:
     def _seconds_to_rest(self) -> float:
         runtime = self._runtime
         rest = POLL_EVERY
-        if self._lifelines and runtime.space.store.capabilities.sees_process_death:
+        if self._liveness_tokens and runtime.space.store.capabilities.sees_process_death:
             rest = PROBE_EVERY
         if self._has_more and self._room() > 0:
             rest = min(rest, PROBE_EVERY)
@@ -480,9 +480,9 @@ class Worker:
         elif self._met:  # another worker has come or gone: from now on its death is to be seen
             self._met = False
             await self.reclaim_dead()
-        elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
+        elif self._liveness_tokens and loop.time() - self._probed_at >= PROBE_EVERY:
             self._probed_at = loop.time()
-            if any(runtime.space.store.is_dead(lifeline) for lifeline in self._lifelines.values()):
+            if any(runtime.space.store.is_dead(token) for token in self._liveness_tokens.values()):
                 await self.reclaim_dead()
         is_short = len(self._ready) < self._capacity.runs
         if self._next_due is not None and self._next_due <= runtime.now() and is_short:
@@ -522,7 +522,7 @@ class Worker:
             return
 
     def _claim_ready(self) -> None:
-        wanted = room(self._capacity, self._active(), len(self._ready), len(self._lifelines) + 1)
+        wanted = room(self._capacity, self._active(), len(self._ready), len(self._liveness_tokens) + 1)
         number = min(wanted, self._room(), MOST_CLAIMED)
         if number == MOST_CLAIMED:
             self._notified.set()  # the others in the next turn of the event loop
@@ -538,7 +538,11 @@ class Worker:
 
     def _in_own_order(self, run_ids: list[str]) -> list[str]:
         """Return runs in an order in which no other worker has them, so that not all claim the same one first."""
-        name = self._runtime.worker.presence.encode() if self._lifelines and self._runtime.worker is not None else b""
+        name = (
+            self._runtime.worker.presence.encode()
+            if self._liveness_tokens and self._runtime.worker is not None
+            else b""
+        )
         return sorted(run_ids, key=lambda each: crc32(each.encode(), crc32(name))) if name else run_ids
 
     def _begin_claim(self, run_id: str) -> asyncio.Task[Any]:
@@ -637,11 +641,11 @@ class Worker:
         runtime = self._runtime
         workers = await workers_of(runtime.space)
         own = "" if runtime.worker is None else runtime.worker.presence
-        known = set(self._lifelines)
-        dead, self._lifelines = await find_dead(runtime.space, [name for name in workers if name != own])
+        known = set(self._liveness_tokens)
+        dead, self._liveness_tokens = await find_dead(runtime.space, [name for name in workers if name != own])
         for name in dead:
             await reclaim(runtime, name, workers[name])
-        self._meet(self._lifelines.keys() - known)
+        self._meet(self._liveness_tokens.keys() - known)
 
     async def _poll_due(self) -> None:
         space, runtime = self._runtime.space, self._runtime

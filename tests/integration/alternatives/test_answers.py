@@ -66,7 +66,7 @@ async def proxy(url: str) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def store(proxy: Proxy) -> AsyncIterator[GroupedStore]:
     """A store behind the wire, whose connections are open."""
-    store = await open_store(f"{proxy.url}&lifeline=false")
+    store = await open_store(f"{proxy.url}&liveness=false")
     await store.commit(Put(RecordKey("n", "x"), b""))
     yield store
     await store.aclose()

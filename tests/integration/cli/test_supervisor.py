@@ -8,17 +8,16 @@ import os
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import standfast as sf
-from standfast.cli.supervisor import LONGEST_PAUSE, WorkerProcess, marked
+from standfast.cli.supervisor import LONGEST_PAUSE, STOPS, WorkerProcess, marked
 from standfast.telemetry.merged_metrics import families_in
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.integration.cli.conftest import Start
     from tests.integration.cli.programs import Program
 
@@ -177,6 +176,38 @@ async def test_a_second_signal_waits_for_no_step(start: Start, folder: str, url:
         while json.loads(program.hear())["event"] != "worker-waits":
             pass
         program.send(signal.SIGTERM)
+        program.process.communicate(timeout=30)
+        assert program.process.returncode == 128 + signal.SIGTERM
+        assert (await run.info()).owner == ""
+
+
+def pending_in(process: int) -> int | None:
+    """Return how many signals to stop wait for a stopped process to handle them; None: it is not stopped yet."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    mask = int(status.split("ShdPnd:")[1].split()[0], 16)
+    return sum(mask >> (number - 1) & 1 for number in STOPS) if "\nState:\tT" in status else None
+
+
+@pytest.mark.heavy
+async def test_a_second_signal_is_not_lost_on_a_worker_that_has_not_handled_the_first(
+    start: Start, folder: str, url: str
+) -> None:
+    """Two signals of one number that are pending are one: the worker would wait for a step that it should not."""
+    program = supervise(start, folder, "--json", "--grace", "1 hour")
+    workers = started(program)
+    async with sf.Engine(url, drive=False) as engine:
+        run = await engine.start(where, 3_600.0)
+        while json.loads(program.hear())["event"] != "run-moved":
+            pass
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        for count in range(3):
+            if count:
+                program.send(signal.SIGTERM)
+            while [pending_in(worker) for worker in workers] != [count, count]:
+                pass
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
         program.process.communicate(timeout=30)
         assert program.process.returncode == 128 + signal.SIGTERM
         assert (await run.info()).owner == ""

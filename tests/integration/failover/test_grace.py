@@ -1,4 +1,4 @@
-"""An outage of the server: how long a holder may be without its lifeline is a setting, which its token tells others."""
+"""An outage of the server: for how long a holder may be without its session is a setting, told by its token."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ async def caught_up(servers: Group) -> None:
 
 
 async def test_all_connections_of_a_handle_follow_to_the_new_primary() -> None:
-    """Also those whose old server is alive and leaves them open: reader, listener and lifeline."""
+    """Also those whose old server is alive and leaves them open: reader, listener and liveness session."""
     with replicated.postgresql() as servers:
         space = await sf.open(f"{servers.url}?timeout=2s", lease=5)
         async with space.mutex("a").hold():
             pass
         old = servers.primary
-        assert {"standfast", "standfast lifeline"} <= set(sessions(old))
+        assert {"standfast", "standfast liveness"} <= set(sessions(old))
         servers.promote(servers.members[1], cut=False)
         with psycopg.connect(old.url, autocommit=True) as connection:  # as when a pooler recycles one connection
             connection.execute(
@@ -104,7 +104,7 @@ async def test_all_connections_of_a_handle_follow_to_the_new_primary() -> None:
 
         await insistently(hold)
         await until(lambda: sessions(old) == [], "nothing is left at the old primary")
-        assert {"standfast", "standfast lifeline"} <= set(sessions(servers.primary))
+        assert {"standfast", "standfast liveness"} <= set(sessions(servers.primary))
         await space.aclose()
 
 

@@ -97,7 +97,9 @@ async def test_deaths_are_seen_at_the_new_primary(servers: SentinelGroup) -> Non
         old.stop()
         await asyncio.to_thread(servers.take_over)
 
-        await asyncio.to_thread(replicated.until, lambda: alive_at(servers.primary.url), "the lifeline has moved")
+        await asyncio.to_thread(
+            replicated.until, lambda: alive_at(servers.primary.url), "the liveness session has moved"
+        )
         old.cont()
 
 

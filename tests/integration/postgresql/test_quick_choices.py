@@ -166,7 +166,7 @@ async def test_a_lone_choice_is_sent_without_a_task(postgresql_url: str) -> None
 @pytest.mark.parametrize("direction", ["request", "reply"])
 async def test_a_lost_answer_to_a_lone_choice_is_found_out(postgresql_url: str, direction: Direction) -> None:
     """Whether it was done or has to be done again, it is done once."""
-    async with proxy_to(place(postgresql_url)) as proxy, opened(f"{proxy.url}&lifeline=false") as [store]:
+    async with proxy_to(place(postgresql_url)) as proxy, opened(f"{proxy.url}&liveness=false") as [store]:
 
         async def struck(*asked: Alternative) -> Any:
             await _use_elsewhere(store)
@@ -208,7 +208,7 @@ async def _use_elsewhere(store: GroupedStore) -> None:
 async def test_a_choice_that_is_not_answered_in_time_is_unknown_and_then_settled() -> None:
     """The time limit holds without a task that waits, and what becomes of it is found out later."""
     with services.private("postgresql") as own:
-        async with opened(f"{own.url}?timeout=500ms&lifeline=false") as [store]:
+        async with opened(f"{own.url}?timeout=500ms&liveness=false") as [store]:
             await use(store)
             own.stop()
             choosing = asyncio.ensure_future(store.choose(*enter()))

@@ -117,7 +117,7 @@ async def test_a_batch_does_what_its_choices_do_one_after_the_other(
     open_it: Open, admin: redis.asyncio.Redis, prefix: str, number: int
 ) -> None:
     """The same answers, the same records, and an order and expiries that fit them, whatever meets in a batch."""
-    together, apart = await open_it(lifeline="false"), await open_it(prefix=f"{prefix}b", lifeline="false")
+    together, apart = await open_it(liveness="false"), await open_it(prefix=f"{prefix}b", liveness="false")
     seeds = [random.Random(number), random.Random(number)]
     for _ in range(4):
         wanted = []
@@ -137,7 +137,7 @@ async def test_a_batch_with_more_records_than_a_command_takes_is_written_whole(
     open_it: Open, admin: redis.asyncio.Redis, prefix: str
 ) -> None:
     """Commits and choices, in parts of a thousand."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     keys = [RecordKey("n", str(each)) for each in range(1_300)]
     for start in range(0, 1_300, 100):
         puts = [Put(key, b"x", expires_at=Instant(MAX_VERSION)) for key in keys[start : start + 100]]
@@ -152,7 +152,7 @@ async def test_a_batch_with_more_records_than_a_command_takes_is_written_whole(
 
 async def test_a_full_server_still_lets_a_lock_go_and_takes_none(open_it: Open, admin: redis.asyncio.Redis) -> None:
     """A choice that deletes needs no room, and one that puts is refused with nothing written."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     taken: Any = await store.choose(Alternative((Put(KEYS[0], b""), Put(KEYS[1], b""))))
     await admin.config_set("maxmemory", 1)
 
@@ -171,7 +171,7 @@ async def test_a_choice_meets_a_key_that_holds_something_else_before_it_writes(
     open_it: Open, admin: redis.asyncio.Redis, prefix: str, name: str
 ) -> None:
     """In a namespace that has been used: whichever key another program takes, nothing is written beside it."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     taken: Any = await store.choose(Alternative((Put(KEYS[0], b"", expires_at=Instant(MAX_VERSION)),)))
     await admin.set(f"{{{prefix}:n}}:{name}", "mine")
     before = {key: await admin.dump(key) async for key in admin.scan_iter(f"*{prefix}*")}

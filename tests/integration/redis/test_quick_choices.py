@@ -56,7 +56,7 @@ async def test_a_choice_comes_to_the_same_by_its_own_script_and_by_the_general_o
 ) -> None:
     """Answer, records, notification and what is counted are the same in every state of the line."""
     heard: asyncio.Queue[bytes] = asyncio.Queue()
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     async with admin.pubsub() as pubsub:
         await pubsub.subscribe(f"{{{prefix}:n}}:0:".encode() + INBOXES)
@@ -83,7 +83,7 @@ async def test_the_scripts_of_choices_are_used_again_when_the_server_has_lost_th
     open_it: Open, admin: redis.asyncio.Redis
 ) -> None:
     """The first call sends the script in full; those after it call it by its hash."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     await admin.script_flush()
     await use(store)
@@ -104,7 +104,7 @@ async def test_a_lost_answer_to_a_choice_with_a_script_of_its_own_is_found_out(
 ) -> None:
     """Whether it was done or has to be done again, it is done once."""
     async with proxy_to(server.url) as proxy:
-        store = await open_it(proxy.url, lifeline="false")
+        store = await open_it(proxy.url, liveness="false")
 
         async def struck(*asked: Any) -> Any:
             await store.read(HEAD)
@@ -126,7 +126,7 @@ async def test_a_lost_answer_to_a_choice_with_a_script_of_its_own_is_found_out(
 
 async def test_a_closed_attempt_is_not_made_by_a_script_of_its_own(open_it: Open) -> None:
     """It is refused as by the general one, and nothing is written."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     server = _server_of(store)
     namespace = GRANT.namespace
@@ -150,7 +150,7 @@ def _server_of(store: GroupedStore) -> redis_server.RedisServer:
 
 async def test_a_full_server_still_frees_a_mutex_and_takes_none(open_it: Open, admin: redis.asyncio.Redis) -> None:
     """What only deletes needs no room; what puts is refused with nothing written."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     taken: Any = await store.choose(*enter())
     before = (await store.scan(*RecordKey("n").within(), limit=5)).records
@@ -172,7 +172,7 @@ async def test_a_quick_choice_meets_a_key_that_holds_something_else_before_it_wr
     open_it: Open, admin: redis.asyncio.Redis, prefix: str, name: str
 ) -> None:
     """Whichever key another program takes, nothing is written beside it."""
-    store = await open_it(lifeline="false")
+    store = await open_it(liveness="false")
     await use(store)
     taken: Any = await store.choose(*enter())
     await admin.set(f"{{{prefix}:n}}:{name}", "mine")

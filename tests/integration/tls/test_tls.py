@@ -182,7 +182,7 @@ async def test_a_client_is_known_by_the_certificate_in_its_context(server: Guard
 
 
 @pytest.mark.parametrize("started", ["postgresql"], indirect=True)
-async def test_lifelines_and_listeners_of_postgresql_are_encrypted(
+async def test_liveness_sessions_and_listeners_of_postgresql_are_encrypted(
     server: Guarded, authority: Authority, relay: Relay
 ) -> None:
     """All sessions of a handle come over the relay, which takes none that does not ask for TLS."""
@@ -191,6 +191,6 @@ async def test_lifelines_and_listeners_of_postgresql_are_encrypted(
 
         async def are_there() -> bool:
             rows = await run_sql(server.plain, "SELECT client_port, application_name FROM pg_stat_activity")
-            return {name for port, name in rows if port in relay.ports} == {"standfast", "standfast lifeline"}
+            return {name for port, name in rows if port in relay.ports} == {"standfast", "standfast liveness"}
 
         await until(are_there)

@@ -21,7 +21,7 @@ LEASE = 10.0
 @pytest.fixture
 def presence(scope: Scope, clock: VirtualClock) -> Presence:
     """A presence that was not made yet."""
-    return Presence(scope, 1, this_process(LEASE, "a lifeline"), clock)
+    return Presence(scope, 1, this_process(LEASE, "a liveness token"), clock)
 
 
 async def is_there(scope: Scope, presence: Presence) -> bool:
@@ -35,7 +35,7 @@ async def test_others_see_who_is_present(scope: Scope, presence: Presence) -> No
 
     seen = await scope.read(presence.key)
     record = seen.records[presence.key]
-    assert PRESENCES.decode(record.value) == this_process(LEASE, "a lifeline")
+    assert PRESENCES.decode(record.value) == this_process(LEASE, "a liveness token")
     assert record.expires_at == later(seen.at, LEASE)
 
 

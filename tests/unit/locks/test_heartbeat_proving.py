@@ -75,7 +75,7 @@ async def test_a_process_that_cannot_prove_itself_gives_up_what_it_holds() -> No
 
 
 async def test_whoever_was_not_let_in_in_time_asks_again() -> None:
-    """By another presence, and another lifeline if there is one."""
+    """By another presence, and another liveness token if there is one."""
     async with seen_by_a_session() as (space, proof):
         await entered(space)
         proof.lose()

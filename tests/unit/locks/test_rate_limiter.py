@@ -233,9 +233,9 @@ class LineWatcher:
         self._ask = bucket.ask
         monkeypatch.setattr(bucket, "ask", self.ask)
 
-    def ask(self, *args: Any, waiter: str | None, ttl: float, lifeline: str) -> tuple[TokenBucket, Pass]:
+    def ask(self, *args: Any, waiter: str | None, ttl: float, liveness_token: str) -> tuple[TokenBucket, Pass]:
         """Ask, and take a note."""
-        after, answer = self._ask(*args, waiter=waiter, ttl=ttl, lifeline=lifeline)
+        after, answer = self._ask(*args, waiter=waiter, ttl=ttl, liveness_token=liveness_token)
         if waiter is not None and answer:
             self.passed.append(waiter)
         elif waiter is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import pytest
 from msgspec import structs
 
 from standfast.codec import MAX_BYTES
 from standfast.errors import InvalidChangeError, OutcomeUnknownError
+from standfast.events import Committed, Event, Hooks
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
 from standfast.stores.backend import Applied, Deferred
@@ -116,6 +117,50 @@ async def test_one_who_is_always_alone_still_lets_the_loop_run() -> None:
 
     assert turns == [None]
     await store.aclose()
+
+
+@final
+class HearsCommits:
+    """A hook that keeps the riders and conflicts of each transaction: of events, or as bare facts."""
+
+    def __init__(self, *, counts: bool) -> None:
+        self._counts = counts
+        self.heard: list[tuple[str, int, int]] = []
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Want transactions."""
+        return kind is Committed
+
+    def tally_of(self, kind: type[Event]) -> object:
+        """Take their facts, if this one counts only."""
+        return self._take if self._counts and kind is Committed else None
+
+    def _take(self, store: str, seconds: float, riders: int, conflicts: int) -> None:
+        assert seconds >= 0
+        self.heard.append((store, riders, conflicts))
+
+    def __call__(self, event: Event, /) -> None:
+        """Take an event."""
+        assert isinstance(event, Committed)
+        assert not self._counts
+        self._take(event.store, event.seconds, event.riders, event.conflicts)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_every_transaction_is_told_once_whichever_way_it_goes(batches: list[int], *, counts: bool) -> None:
+    """Of riders that leave at once, alone or in a crowd; with those of them that lost a race."""
+    hook, key = HearsCommits(counts=counts), RecordKey("ns", "taken")
+    store = GroupedStore(MemoryBackend(MemoryRecords()), Hooks([hook]))
+    await commit_alone(store, USED_TO_BE_ALONE + 3 * AT_ONCE_IN_A_ROW)
+    for _ in range(2):
+        await store.commit_unchecked(Put(key, b"", 0))
+    await asyncio.gather(*(store.commit(Put(key, b"", 0)) for _ in range(50)))
+    await store.aclose()
+
+    assert [riders for _, riders, _ in hook.heard] == batches
+    assert min(batches) < max(batches)
+    assert sum(conflicts for _, _, conflicts in hook.heard) == 51
+    assert {name.partition(":")[0] for name, _, _ in hook.heard} == {"memory"}
 
 
 async def test_a_crowd_that_finds_one_alone_soon_rides_together(batches: list[int]) -> None:

@@ -120,7 +120,7 @@ class Simulated:
         self.tie, self.suspicion = TokenState(), Suspicion()
         self._session = 0
         self._is_locked, self._is_up, self.is_dead, self.died_at = True, True, False, 0.0
-        self.tie.attach(0.0)  # nobody knows of a lifeline before it was tied once
+        self.tie.attach(0.0)  # nobody knows of a liveness session before it was tied once
         self._in(self._some(3.0), lambda: self._cut(0))
         self._in(self._some(1.0), self._look)
 

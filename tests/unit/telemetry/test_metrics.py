@@ -9,12 +9,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import standfast as sf
+from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import RunFailedError
-from standfast.events import Event, RunMoved, StepRecorded
+from standfast.events import Committed, Event, RunMoved, StepRecorded
 from standfast.hooks import Hooks
 from standfast.telemetry import metrics as counting
 from standfast.telemetry.exporters import PrometheusMetrics
-from standfast.telemetry.instruments import RUNS_ENDED, STEP_DURATION, STEPS
+from standfast.telemetry.instruments import (
+    COMMIT_CONFLICTS,
+    COMMIT_RIDERS,
+    COMMIT_SECONDS,
+    RUNS_ENDED,
+    STEP_DURATION,
+    STEPS,
+)
 
 if TYPE_CHECKING:
     from standfast.telemetry.instruments import Instrument
@@ -90,7 +98,7 @@ async def test_bare_facts_count_as_much_as_events_do() -> None:
 
 
 async def test_facts_do_not_pile_up_where_nothing_scrapes() -> None:
-    """They are counted with the commits, some hundreds at a time."""
+    """They are counted with the commits, some thousands at a time."""
     metrics = PrometheusMetrics(CollectorRegistry())
     with patch.object(counting, "MANY", 10):
         async with sf.Engine("memory://", workflows=[pay], hooks=[metrics]) as engine:
@@ -100,6 +108,35 @@ async def test_facts_do_not_pile_up_where_nothing_scrapes() -> None:
 
     assert sum(map(len, tallies._steps.values())) + len(tallies._started) < 20
     assert sum(number for _, number in metrics.counters[STEPS].read()) > 10
+
+
+def test_transactions_count_the_same_as_facts_or_as_events() -> None:
+    """Their time, their riders and those that lost a race; also of a store of which none ever did."""
+    facts, events = PrometheusMetrics(CollectorRegistry()), PrometheusMetrics(CollectorRegistry())
+    take: Any = facts.tally_of(Committed)
+    for number in range(300):
+        store, seconds = ("sqlite:///jobs.db", "memory://")[number % 2], (number**3 + 1) / MICROSECONDS
+        riders, lost = number + 1, 3 if number % 6 == 2 else 0
+        take(store, seconds, riders, lost)
+        events(Committed(at=Instant(1), store=store, seconds=seconds, riders=riders, conflicts=lost))
+    facts.add_up()
+
+    for instrument in (COMMIT_SECONDS, COMMIT_RIDERS):
+        for one, other in zip(*(sorted(each.histograms[instrument].read()) for each in (facts, events)), strict=True):
+            assert one[:2] == other[:2]
+            assert one[2] == pytest.approx(other[2], rel=1e-3)
+    assert sorted(facts.counters[COMMIT_CONFLICTS].read()) == [(("memory",), 0.0), (("sqlite",), 150.0)]
+    assert sorted(facts.counters[COMMIT_CONFLICTS].read()) == sorted(events.counters[COMMIT_CONFLICTS].read())
+
+
+def test_a_flaw_in_counting_does_not_reach_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    """The transaction is durable, and what rides in it must hear of that."""
+    metrics = PrometheusMetrics(CollectorRegistry())
+    take: Any = metrics.tally_of(Committed)
+    with patch.object(counting.Tallies, "add_up", side_effect=ArithmeticError):
+        take("sqlite:///jobs.db", 0.1, counting.MANY, 0)
+
+    assert "event=metrics-not-counted" in caplog.text
 
 
 async def test_without_hooks_no_event_of_ordinary_work_is_made() -> None:

@@ -22,9 +22,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import standfast as sf
 from standfast.clock import Instant
 from standfast.errors import InvalidArgumentError, RunFailedError
-from standfast.telemetry.otlp import BATCH, SLICE, OtlpSpans, SpanEncoder, SpanGroups
+from standfast.telemetry.otlp import BATCH, RUNS, OtlpSpans
+from standfast.telemetry.span_encoder import SLICE, SpanEncoder, SpanGroups
 from standfast.telemetry.traces import LateSpan, PieceSpans, RequestFacts, TracingHook, WaitingRows
 from standfast.trace_context import RunPiece, RunTrace, read_headers
+from standfast.workflows.failures import Failure
+from standfast.workflows.records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -492,7 +495,7 @@ async def test_a_piece_of_a_run_is_encoded_as_its_spans_are_by_opentelemetry() -
         await run.result()
         await (await engine.start(empty)).result()
         await (await engine.start(branches)).result()
-    encoder, hook = SpanEncoder(), TracingHook(provider)
+    encoder, hook, at_once_too = SpanEncoder(), TracingHook(provider), 0
     assert {piece.status for piece in taken.pieces} == {"completed", "failed", "suspended"}
     for told in taken.pieces:
         for piece in variants(told):
@@ -502,3 +505,106 @@ async def test_a_piece_of_a_run_is_encoded_as_its_spans_are_by_opentelemetry() -
             expected = encode_spans(late).resource_spans[0].scope_spans[0].spans if late else []
 
             assert by_id(in_message(encoder.message(groups))) == by_id(list(expected))
+            together = list[bytes]()
+            if not encoder.add_plain([piece], together):
+                assert together == groups.of(hook.resource)
+                at_once_too += 1
+    assert at_once_too
+
+
+def plain(number: int, steps: tuple[str, ...] = ("works#1", "works#2"), **changes: Any) -> RunPiece:
+    """Return a run that did nothing but steps, all of which went well at once."""
+    run, at = f"r-{number:04}", 1_750_000_000_000_000 + 10 * number
+    history = tuple(HistoryEvent("step", each, Instant(at + place), took=place + 3) for place, each in enumerate(steps))
+    claimed, ended_at = Instant(at - number % 3), Instant(at + number % 7 - 2)
+    trace = RunTrace(("main", "shop", run, number % 2))
+    made = RunPiece(
+        trace, run, "shopping", "1", "completed", "", "", None, Instant(at), claimed, ended_at, "w-1", 7, history, 0, 0
+    )
+    return structs.replace(made, **changes)
+
+
+def test_plain_runs_that_are_encoded_together_are_what_each_is_by_itself() -> None:
+    """Of any shape, as many at once as there are; what is not plain is left to be encoded by itself."""
+    many = tuple(f"works#{number}" for number in range(17))
+    stored = (CALLER, f"{CALLER} vendor=1", f"{CALLER[:-2]}01 vendor=22", "no context")
+    wanted = [
+        *(plain(number) for number in range(100)),
+        *(plain(number, many[: number - 100]) for number in range(100, 117)),
+        *(plain(number, fence=2 ** (number - 120)) for number in range(120, 160)),
+        *(plain(number, trace=RunTrace(("main", "", "r", 0), stored[number % 4])) for number in range(160, 170)),
+        *(plain(number, run="é" * number, workflow=f"w{number % 2}") for number in range(170, 180)),
+        *(plain(180 + place, worker="w" * 10**place, version="é" * 10**place) for place in range(4)),
+        plain(190, status="cancelled"),
+    ]
+    whole, event = plain(200), HistoryEvent("step", "works#1", Instant(1_750_000_000_000_000), took=3)
+    left = [
+        plain(200, many),
+        *(plain(200, status=status, error="LookupError") for status in ("failed", "timed_out", "suspended", "running")),
+        plain(200, worker=""),
+        structs.replace(whole, number=1),
+        plain(200, first=1),
+        plain(200, schedule="nightly", nominal_at=Instant(whole.started_at - 5)),
+        *(
+            plain(200, history=(structs.replace(event, **changes), whole.history[1]))
+            for changes in ({"kind": "slept"}, {"took": 0}, {"failure": Failure("LookupError", "")})
+        ),
+    ]
+    encoder, hook, found = SpanEncoder(), TracingHook(provided()), list[bytes]()
+    others = encoder.add_plain([*left[:5], *wanted, *left[5:]], found)
+
+    assert list(map(id, others)) == list(map(id, left))
+    assert sorted(found) == sorted(encoder.piece(each, hook.resource) for each in wanted)
+    for each in wanted:
+        alone = list[bytes]()
+        assert not encoder.add_plain([each], alone)
+        assert alone == [encoder.piece(each, hook.resource)]
+
+
+@pytest.mark.parametrize("number", [1, RUNS - 1, RUNS, RUNS + 1, 3 * RUNS + 5])
+def test_runs_of_all_kinds_are_each_sent_once(receiver: HttpReceiver, number: int) -> None:
+    """Whether they were encoded where they ended or by the thread, and however many there are."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+    for each in range(number):
+        hook.end_piece(plain(each, status="failed" if each % 5 == 3 else "completed"))
+    provider.shutdown()
+
+    assert len(by_id(receiver.spans)) == 5 * number
+    assert sorted(run_ids(receiver)) == sorted(f"r-{each:04}" for each in range(number) for _ in range(5))
+
+
+@pytest.mark.parametrize("changes", [{"ended_at": Instant(-1)}, {"run": None}, {"history": None}])
+def test_a_plain_run_that_cannot_be_encoded_loses_and_doubles_no_others(
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+) -> None:
+    """Those that are encoded at once with it are sent all the same; it is logged, and the loop never hears of it."""
+    provider = provided(OtlpSpans(receiver.url))
+    hook = TracingHook(provider)
+    for number in range(2 * RUNS):
+        hook.end_piece(plain(number, **(changes if number == 5 else {})))
+    provider.shutdown()
+
+    assert caplog.text.count("event=span-not-encoded") == 1
+    assert len(by_id(receiver.spans)) == 5 * (2 * RUNS - 1)
+
+
+def test_what_waits_for_a_slow_receiver_is_sent_in_messages_of_bounded_size(
+    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector refuses what is too large."""
+    monkeypatch.setattr("standfast.telemetry.otlp.BATCH", RUNS)
+    provider = provided(OtlpSpans(receiver.url, every=60))
+    hook = TracingHook(provider)
+    with monkeypatch.context() as stalled:
+        stalled.setattr(OtlpSpans, "_attend", lambda _: None)
+        for number in range(4 * RUNS):
+            hook.end_piece(plain(number))
+    for number in range(4 * RUNS, 5 * RUNS):
+        hook.end_piece(plain(number))
+    provider.shutdown()
+
+    sizes = [sum(len(scope.spans) for some in each.resource_spans for scope in some.scope_spans)
+             for each in receiver.requests]  # fmt: skip
+    assert sum(sizes) == 5 * 5 * RUNS
+    assert max(sizes) < 5 * 2 * RUNS

@@ -23,8 +23,8 @@ class _SeesDeathEverywhere(Tiny):
 
 
 @flaw
-class _HandsOutLifelines(Tiny):
-    """It hands out lifelines that say nothing."""
+class _HandsOutTokens(Tiny):
+    """It hands out liveness tokens that say nothing."""
 
     def liveness_token(self) -> str:
         return "me"
@@ -32,7 +32,7 @@ class _HandsOutLifelines(Tiny):
 
 @flaw
 class _StumblesOverNonsense(Tiny):
-    """It raises on what is no lifeline."""
+    """It raises on what is no liveness token."""
 
     def is_dead(self, token: str) -> bool:
         return int(token) < 0

@@ -329,7 +329,7 @@ EVERY: Final = 1.0
 """Seconds between two looks at which processes there are."""
 
 PROBE_EVERY: Final = 0.1
-"""Seconds between two looks at their lifelines, where the store can see a process die."""
+"""Seconds between two looks at their tokens, where the store can see a process die."""
 
 PAUSE: Final = 0.002
 """Seconds between two lines, so that many of them do not keep the store busy."""
@@ -358,7 +358,7 @@ class WatchedProcesses:
 
     def __init__(self, space: Space) -> None:
         self._space: Final = space
-        self._lifelines: dict[str, str] = {}
+        self._liveness_tokens: dict[str, str] = {}
 
     async def have_lost_one(self) -> bool:
         """Look which there are; True: one that was there is not, or has died."""
@@ -367,25 +367,25 @@ class WatchedProcesses:
         while True:
             page = await self._space.scan(start, end, limit=self._space.at_most(MOST_READ))
             for key, record in page.records.items():
-                found[".".join(key.parts[3:])] = PRESENCES.decode(record.value).lifeline
+                found[".".join(key.parts[3:])] = PRESENCES.decode(record.value).liveness_token
             if page.more is None:
                 break
             start = page.more
-        known, self._lifelines = self._lifelines, found
+        known, self._liveness_tokens = self._liveness_tokens, found
         return not known.keys() <= found.keys() or self._has_died()
 
     async def watch(self, length: float) -> None:
         """Wait for some seconds, or until one of them is seen to die."""
         loop = asyncio.get_running_loop()
         until = loop.time() + length
-        probes = self._space.store.capabilities.sees_process_death and any(self._lifelines.values())
+        probes = self._space.store.capabilities.sees_process_death and any(self._liveness_tokens.values())
         while (left := until - loop.time()) > 0:
             await asyncio.sleep(min(left, PROBE_EVERY) if probes else left)
             if probes and self._has_died():
                 return
 
     def _has_died(self) -> bool:
-        return any(map(self._space.store.is_dead, self._lifelines.values()))
+        return any(map(self._space.store.is_dead, self._liveness_tokens.values()))
 
 
 async def reap_lines(space: Space, lines: Lines) -> None:

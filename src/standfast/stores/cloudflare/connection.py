@@ -40,7 +40,7 @@ PROTOCOL: Final = 1
 """Which messages are spoken: as :file:`worker.js` says."""
 
 LEAST_SECRET: Final = 16
-OPTION_NAMES: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "prefix", "lifeline")
+OPTION_NAMES: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "prefix", "liveness")
 
 
 class CloudflareOptions(Struct, frozen=True):
@@ -55,7 +55,7 @@ class CloudflareOptions(Struct, frozen=True):
     timeout: float = 5.0
     connect_timeout: float = 5.0
     prefix: str = "standfast"
-    lifeline: bool = True
+    liveness: bool = True
 
 
 def read_options(address: Address) -> CloudflareOptions:
@@ -80,7 +80,7 @@ def read_options(address: Address) -> CloudflareOptions:
         timeout=address.take_limit("timeout"),
         connect_timeout=address.take_limit("connect_timeout"),
         prefix=address.take_identifier("prefix", "standfast"),
-        lifeline=address.take_flag("lifeline", default=True),
+        liveness=address.take_flag("liveness", default=True),
     )
     address.finish(*OPTION_NAMES)
     options.authorization()

@@ -64,7 +64,7 @@ class CloudflareServer(ServerDefaults):
     def __init__(self, options: CloudflareOptions) -> None:
         self._options: Final = options
         self.name = options.name
-        self.capabilities: Final = structs.replace(CAPABILITIES, sees_process_death=options.lifeline)
+        self.capabilities: Final = structs.replace(CAPABILITIES, sees_process_death=options.liveness)
         self.batching: Final = BATCHING
         self._topics: Final = ObjectTopics()
         self._sockets: Final = ObjectSockets(options, self._topics.take, self._topics.lose)
@@ -80,7 +80,7 @@ class CloudflareServer(ServerDefaults):
         except BaseException:
             await server.aclose()
             raise
-        if options.lifeline:
+        if options.liveness:
             server._liveness = join_liveness(liveness_server(options, facts.store_id))
         return server
 

@@ -50,7 +50,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*", re.ASCII)
 _LONGEST_PREFIX: Final = 200
 OPTION_NAMES: Final = (
     *("tls", "tls_ca", "timeout", "connect_timeout", "pool", "shortest_lease"),
-    *("max_txn_ops", "max_request_bytes", "quota", "lifeline", "grace"),
+    *("max_txn_ops", "max_request_bytes", "quota", "liveness", "grace"),
 )
 
 
@@ -72,7 +72,7 @@ class EtcdOptions(Struct, frozen=True):
         max_txn_ops: How many operations a transaction may have, as the cluster was told.
         max_request_bytes: How many bytes a request may have, as the cluster was told.
         quota: How many bytes the cluster may take, as it was told; a store that is nearly full is reported.
-        lifeline: Whether a process keeps a lease alive by which others see that it died.
+        liveness: Whether a process keeps a lease alive by which others see that it died.
         grace: For how many seconds others wait for a process that was silent; 0: as the cluster's elections need it.
     """
 
@@ -89,7 +89,7 @@ class EtcdOptions(Struct, frozen=True):
     max_txn_ops: int = 128
     max_request_bytes: int = 1_572_864
     quota: int = QUOTA
-    lifeline: bool = True
+    liveness: bool = True
     grace: float = 0.0
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ def read_options(address: Address) -> EtcdOptions:
         max_txn_ops=address.take_count("max_txn_ops", 128, most=MOST_OPERATIONS),
         max_request_bytes=address.take_count("max_request_bytes", 1_572_864, most=1 << 30),
         quota=address.take_count("quota", QUOTA, most=1 << 50),
-        lifeline=address.take_flag("lifeline", default=True),
+        liveness=address.take_flag("liveness", default=True),
         grace=take_grace(address, default=0.0),
     )
     address.finish(*OPTION_NAMES)

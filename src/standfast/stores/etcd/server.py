@@ -105,7 +105,7 @@ def capabilities_of(options: EtcdOptions) -> Capabilities:
         max_commit_bytes=options.max_request_bytes - KEYS_TAKE,
         clock_resolution=1.0,
         shortest_lease=options.shortest_lease,
-        sees_process_death=options.lifeline,
+        sees_process_death=options.liveness,
     )
 
 
@@ -133,7 +133,7 @@ class EtcdServer(ServerDefaults):
         self._told_at = 0.0
         self._health: Final = EtcdHealth(connection, hooks)
         self._old_attempts = b""
-        self._liveness = join_liveness(liveness_server(options, store.id)) if options.lifeline else None
+        self._liveness = join_liveness(liveness_server(options, store.id)) if options.liveness else None
 
     @classmethod
     async def open(cls, options: EtcdOptions, hooks: Hooks) -> EtcdServer:
@@ -144,7 +144,7 @@ class EtcdServer(ServerDefaults):
             keys = EtcdKeys(options.prefix)
             store = await _prepare(connection, keys)
             await sharpen(connection.time, options.shortest_lease, lambda: _probe(connection, keys))
-            if options.lifeline:
+            if options.liveness:
                 options = structs.replace(options, grace=await grace_of(connection))
             server = cls(options, connection, store, hooks)
         except BaseException:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # --- options: what a URL says, and the names of the tables ---------------------------------------------------------
 
 PORT: Final = 3306
-OPTION_NAMES: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "lifeline", "grace", "tls", "tls_ca")
+OPTION_NAMES: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "liveness", "grace", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
@@ -80,10 +80,10 @@ class MysqlOptions(Struct, frozen=True):
     pool: int
     migrate: bool
     tls: ssl.SSLContext | None
-    lifeline: bool = True
+    liveness: bool = True
     """Whether others see soon that this process has died."""
     grace: float = GRACE
-    """For how many seconds this process may be without its lifeline before it is taken for dead."""
+    """For how many seconds this process may be without its liveness session before it is taken for dead."""
     others: tuple[tuple[str, int], ...] = ()
     """More hosts and ports, where a URL names several: the one of them that takes writes is used."""
 
@@ -131,7 +131,7 @@ def read_options(address: Address) -> MysqlOptions:
         pool=address.take_count("pool", 4, most=100),
         migrate=address.take_flag("migrate", default=True),
         tls=address.tls(default=False),
-        lifeline=address.take_flag("lifeline", default=True),
+        liveness=address.take_flag("liveness", default=True),
         grace=take_grace(address),
         others=tuple(others),
     )

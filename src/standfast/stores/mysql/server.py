@@ -79,7 +79,7 @@ async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlSe
             settings = await settings_of(link, options)
             check(settings, options.name)
             await schema.prepare(link, options)
-            server_id = await find_server_id(link, options.timeout) if options.lifeline else ""
+            server_id = await find_server_id(link, options.timeout) if options.liveness else ""
             loss = await failover_loss(link, options.timeout)
     except DRIVER_ERRORS as error:
         await links.aclose()

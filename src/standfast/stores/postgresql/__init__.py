@@ -68,7 +68,7 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
 
     Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``tls_ca``, ``migrate``
     (true), ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the
-    URL names a pooler, ``lifeline`` (true): whether others see soon that this process has died, and ``grace`` (1.2s):
+    URL names a pooler, ``liveness`` (true): whether others see soon that this process has died, and ``grace`` (1.2s):
     for how long it may be out of sight before.
     """
     options = read_options(address)
@@ -112,7 +112,7 @@ def _capabilities(session: PostgresSession, options: PostgresOptions, loss: str)
         CAPABILITIES,
         durable=session.syncs,
         wakes="push" if pushes else "poll",
-        sees_process_death=pushes and options.lifeline,
+        sees_process_death=pushes and options.liveness,
         failover_loss=loss,
     )
 

@@ -54,7 +54,7 @@ OPTION_NAMES: Final = (
     "pooler",
     "listen",
     "migrate",
-    "lifeline",
+    "liveness",
     "grace",
     "tls",
     "tls_ca",
@@ -97,9 +97,9 @@ class PostgresOptions(Struct, frozen=True):
         connect_timeout: The most seconds that connecting may take.
         pooler: ``transaction`` if sessions end with transactions; ``auto`` finds out.
         migrate: Whether to create or change the schema where that is needed; otherwise it is only looked at.
-        lifeline: Whether others may see by a session of this process that it has died, where there is a direct one.
+        liveness: Whether others may see by a session of this process that it has died, where there is a direct one.
         others: More servers, where a URL names several: the one of them that takes writes is used.
-        grace: For how many seconds this process may be without its lifeline before it is taken for dead.
+        grace: For how many seconds this process may be without its liveness session before it is taken for dead.
     """
 
     target: PostgresTarget
@@ -109,7 +109,7 @@ class PostgresOptions(Struct, frozen=True):
     connect_timeout: float = 5.0
     pooler: Literal["auto", "none", "transaction"] = "auto"
     migrate: bool = True
-    lifeline: bool = True
+    liveness: bool = True
     others: tuple[PostgresTarget, ...] = ()
     grace: float = GRACE
 
@@ -143,7 +143,7 @@ def read_options(address: Address) -> PostgresOptions:
         address.take_limit("connect_timeout"),
         "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
         address.take_flag("migrate", default=True),
-        address.take_flag("lifeline", default=True),
+        address.take_flag("liveness", default=True),
         tuple(structs.replace(target, host=host, port=port) for host, port in others),
         take_grace(address),
     )

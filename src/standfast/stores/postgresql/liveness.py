@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # --- the session that a token is attached to ------------------------------------------------------------------------
 
 SETTINGS: Final = {
-    "application_name": "standfast lifeline",
+    "application_name": "standfast liveness",
     # Only after half a minute does the server give up a client that it cannot reach, well after the client has
     # given up by itself; until then a lease decides.
     "tcp_keepalives_idle": "15",

@@ -57,7 +57,7 @@ OPTION_NAMES: Final = (
     "cluster",
     "durable",
     "unchecked",
-    "lifeline",
+    "liveness",
     "grace",
     "sentinel_auth",
     "sentinel_user",
@@ -91,10 +91,10 @@ class RedisOptions(Struct, frozen=True):
     """Whether to look at the server's persistence, or what to believe of it: ``true``, ``false``."""
     unchecked: bool = False
     """Whether to go on where the server does not tell its eviction policy."""
-    lifeline: bool = True
+    liveness: bool = True
     """Whether others see soon that this process has died."""
     grace: float = GRACE
-    """For how many seconds this process may be without its lifeline before it is taken for dead."""
+    """For how many seconds this process may be without its liveness session before it is taken for dead."""
     tls: ssl.SSLContext | None = None
 
 
@@ -116,7 +116,7 @@ def read_options(address: Address) -> RedisOptions:
         cluster=address.take_flag("cluster", default=False),
         durable=address.take_choice("durable", ("check", "true", "false"), "check"),
         unchecked=address.take_flag("unchecked", default=False),
-        lifeline=address.take_flag("lifeline", default=True),
+        liveness=address.take_flag("liveness", default=True),
         grace=take_grace(address),
         tls=address.tls(default=scheme in {"rediss", "valkeys"}),
     )

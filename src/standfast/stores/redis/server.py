@@ -527,7 +527,7 @@ async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOp
     replicas = await _replicas_in_cluster(calls, pool) if is_cluster else int(info.get("connected_slaves", "0"))
     loss = _failover_loss(replicas, options.replicas)
     tell_failover_loss(name, loss, hooks)
-    sees_deaths = options.lifeline and not is_cluster and not options.cluster
+    sees_deaths = options.liveness and not is_cluster and not options.cluster
     store_id = await find_store_id(calls, options) if sees_deaths else ""
     return RedisFacts(is_cluster, not problem, store_id, loss)
 

@@ -204,7 +204,7 @@ class SessionLiveness:
 
     def _begin(self) -> None:
         if self._thread is None and not self._stopping:
-            self._thread = start_loop(self._main, "lifeline")
+            self._thread = start_loop(self._main, "liveness")
 
     def _wake_thread(self) -> None:
         if self._loop is not None and self._wake is not None:

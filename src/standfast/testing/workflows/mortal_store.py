@@ -45,7 +45,7 @@ class Mortality:
     """Whether a process lives. All its handles on the store share it.
 
     Attributes:
-        name: Its lifeline, by which others see that it has died.
+        name: Its liveness token, by which others see that it has died.
         calls: How many calls it has made.
         under_way: How many of them are not answered yet.
         commits: How many commits it has made. Those of the keeper's own handle are not counted.
@@ -72,9 +72,9 @@ class Mortality:
         """Whether it has died."""
         return self.name in self._dead
 
-    def knows_as_dead(self, lifeline: str) -> bool:
+    def knows_as_dead(self, liveness_token: str) -> bool:
         """Return True if the process with that liveness token has died."""
-        return lifeline in self._dead
+        return liveness_token in self._dead
 
     def die(self) -> None:
         """Stop dead."""

@@ -1,8 +1,8 @@
-"""Opens a store, says its lifeline, and lives on: ``live URL``.
+"""Opens a store, says its liveness token, and lives on: ``live URL``.
 
-``severed LIFELINE`` tells whether that is severed; ``close`` closes the store and lives on; ``again`` opens another
-handle, closes it, and says the lifeline; ``fork`` makes a child that opens the store itself, says its number and its
-own lifeline, and lives until it hears a word; ``fork-and-exit`` makes one that closes all it has and ends; ``exec``
+``severed TOKEN`` tells whether that is severed; ``close`` closes the store and lives on; ``again`` opens another
+handle, closes it, and says the token; ``fork`` makes a child that opens the store itself, says its number and its
+own token, and lives until it hears a word; ``fork-and-exit`` makes one that closes all it has and ends; ``exec``
 starts another program that lives on with whatever it inherits. Each is answered with a line. It ends without closing
 anything.
 """

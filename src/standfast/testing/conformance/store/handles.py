@@ -111,18 +111,18 @@ class HandleCases(Ground):
             assert other.capabilities == store.capabilities
 
     async def test_a_living_process_is_not_severed(self, store: Store) -> None:
-        """Neither in its own eyes nor through another handle, however often it asks; and it has one lifeline."""
+        """Neither in its own eyes nor through another handle, however often it asks; and it has one liveness token."""
         async with opened_again(store) as other:
-            lifelines = {store.liveness_token(), other.liveness_token(), store.liveness_token()}
+            tokens = {store.liveness_token(), other.liveness_token(), store.liveness_token()}
 
-            assert len(lifelines) == 1
-            assert not any(each.is_dead(line) for line in lifelines for each in (store, other))
+            assert len(tokens) == 1
+            assert not any(each.is_dead(line) for line in tokens for each in (store, other))
 
-    async def test_a_store_that_sees_no_deaths_gives_no_lifeline(self, store: Store) -> None:
+    async def test_a_store_that_sees_no_deaths_gives_no_liveness_token(self, store: Store) -> None:
         """What it says of itself and what it hands out agree."""
         assert bool(store.liveness_token()) == store.capabilities.sees_process_death
 
-    async def test_what_is_no_lifeline_is_not_severed(self, store: Store) -> None:
+    async def test_what_is_no_liveness_token_is_not_severed(self, store: Store) -> None:
         """Only what is certain counts as a death: nonsense is not, and it raises nothing."""
         line = store.liveness_token()
         for text in (*NONSENSE, line[:-1], line[1:], line + " ", line.replace("1", "٣")):

@@ -1,4 +1,4 @@
-"""Lifelines: the death of a process is seen at once, and no living process is taken for dead."""
+"""Liveness tokens: the death of a process is seen at once, and no living process is taken for dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import UnsuitableStoreError
-from standfast.stores.sqlite import locks as lifelines
+from standfast.stores.sqlite import locks as file_locks
 from standfast.stores.sqlite.file import opening_our_own
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def kill_and_wait(pid: int) -> None:
 
 
 def changed(line: str, field: int, value: object) -> str:
-    """Return a lifeline with one of its fields replaced."""
+    """Return a liveness token with one of its fields replaced."""
     fields = line.split(":")
     fields[field] = str(value)
     return ":".join(fields)
@@ -91,7 +91,7 @@ async def test_a_process_that_has_closed_the_store_is_severed(url: str, start: S
 
 
 async def test_closing_one_of_two_handles_severs_nothing(url: str, start: Start, opened: Open) -> None:
-    """The lifeline lasts as long as the last handle of the process."""
+    """The liveness token lasts as long as the last handle of the process."""
     store = await opened(url)
     child = start("live", url)
     [line] = child.hear()
@@ -102,7 +102,7 @@ async def test_closing_one_of_two_handles_severs_nothing(url: str, start: Start,
 
 
 async def test_a_forked_child_does_not_keep_its_parent_alive(url: str, start: Start, opened: Open) -> None:
-    """The death of the parent is seen while the child lives on with a lifeline of its own, until it dies itself."""
+    """The death of the parent is seen while the child lives on with a token of its own, until it dies itself."""
     store = await opened(url)
     parent = start("live", url)
     [line] = parent.hear()
@@ -130,7 +130,7 @@ async def test_a_forked_child_that_ends_does_not_sever_its_parent(url: str, star
 
 
 async def test_a_started_program_does_not_keep_its_parent_alive(url: str, start: Start, opened: Open) -> None:
-    """What a process starts inherits nothing of its lifeline."""
+    """What a process starts inherits nothing of its liveness token."""
     store = await opened(url)
     parent = start("live", url)
     [line] = parent.hear()
@@ -159,7 +159,7 @@ async def test_a_process_of_an_earlier_boot_is_severed(url: str, start: Start, o
 
 
 @pytest.mark.parametrize("field", [DEVICE, INODE])
-async def test_a_lifeline_of_another_file_says_nothing(url: str, start: Start, opened: Open, field: int) -> None:
+async def test_a_liveness_token_of_another_file_says_nothing(url: str, start: Start, opened: Open, field: int) -> None:
     """What is tied elsewhere cannot be seen from here, even if it is severed there."""
     store = await opened(url)
     child = start("live", url)
@@ -189,7 +189,7 @@ async def test_a_deleted_file_makes_nobody_dead(
     assert not early.is_dead(line), "a death, but not one that everybody can see"
 
 
-async def test_a_database_that_was_replaced_takes_no_lifeline_with_it(
+async def test_a_database_that_was_replaced_takes_no_liveness_token_with_it(
     url: str, path: Path, start: Start, opened: Open
 ) -> None:
     """Opening the new one and closing the old one, which are tied to the same file, sever nothing."""
@@ -211,15 +211,15 @@ async def test_a_database_that_was_replaced_takes_no_lifeline_with_it(
 
 
 async def test_other_code_cannot_open_the_file(url: str, path: Path, opened: Open) -> None:
-    """Closing it again would sever the lifeline of a living process, so opening it is refused."""
+    """Closing it again would sever the liveness token of a living process, so opening it is refused."""
     await opened(url)
 
     with pytest.raises(UnsuitableStoreError, match="file of its own"):
         path.with_name("store.db-alive").read_bytes()
 
 
-async def test_a_lifeline_that_was_lost_is_tied_anew(url: str, path: Path, start: Start, opened: Open) -> None:
-    """Whoever closes the file by ways that nobody can refuse does harm only until the lifeline is asked for again."""
+async def test_a_liveness_token_that_was_lost_is_tied_anew(url: str, path: Path, start: Start, opened: Open) -> None:
+    """Closing the file by ways that cannot be refused does harm only until the liveness token is asked for again."""
     store = await opened(url)
     line = store.liveness_token()
     child = start("live", url)
@@ -233,14 +233,16 @@ async def test_a_lifeline_that_was_lost_is_tied_anew(url: str, path: Path, start
     assert child.ask("severed", line) == ["False"]
 
 
-async def test_without_a_lock_there_is_no_lifeline(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_lock_there_is_no_liveness_token(
+    url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that cannot get a lock says so by an empty text, which is never severed."""
 
     def no_locks(descriptor: int, offset: int) -> bool:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK), descriptor, offset)
 
     store = await opened(url)
-    monkeypatch.setattr(lifelines, "try_lock", no_locks)
+    monkeypatch.setattr(file_locks, "try_lock", no_locks)
 
     assert store.liveness_token() == ""
 
@@ -251,7 +253,7 @@ async def test_two_processes_never_share_a_byte(
     """One that draws the number of another draws again."""
     [line] = start("live", url).hear()
     numbers = iter([int(line.split(":")[OFFSET]), 7])
-    monkeypatch.setattr(lifelines, "_draw", lambda: next(numbers))
+    monkeypatch.setattr(file_locks, "_draw", lambda: next(numbers))
     store = await opened(url)
 
     assert store.liveness_token().split(":")[OFFSET] == "7"
@@ -260,7 +262,7 @@ async def test_two_processes_never_share_a_byte(
 
 async def test_nothing_is_seen_over_a_network(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where locks may not be what they seem, the store says that it sees no deaths."""
-    monkeypatch.setattr(lifelines, "filesystem_of", lambda _: "nfs4")
+    monkeypatch.setattr(file_locks, "filesystem_of", lambda _: "nfs4")
     store = await opened(url)
 
     assert not store.capabilities.sees_process_death

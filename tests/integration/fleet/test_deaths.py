@@ -82,7 +82,7 @@ async def end_sessions(kind: str, url: str) -> None:
     if kind == "postgresql":
         connection = await asyncpg.connect(url)
         await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'standfast lifeline'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'standfast liveness'"
         )
         await connection.close()
     elif kind == "redis":
@@ -222,7 +222,7 @@ async def test_a_forked_child_does_not_keep_its_parent_alive(kind: str, tmp_path
 
 
 async def test_a_holder_that_loses_its_session_keeps_what_it_holds(server: tuple[str, Server], tmp_path: Path) -> None:
-    """It ties its lifeline again before anybody takes it for dead."""
+    """It ties its liveness token again before anybody takes it for dead."""
     kind, own = server
     if kind == "cloudflare":
         pytest.skip("from outside, only a restart ends a WebSocket there")
@@ -295,7 +295,7 @@ async def test_a_holder_that_is_cut_off_knows_it_before_anybody_takes_over(kind:
 
 async def test_it_can_be_left_to_leases(kind: str) -> None:
     """By an option of the URL: then a session less is needed, and an outage of the server costs no lock."""
-    store = await open_store(f"{place(kind)}&lifeline=false")
+    store = await open_store(f"{place(kind)}&liveness=false")
     try:
         assert not store.capabilities.sees_process_death
         assert store.liveness_token() == ""
