@@ -21,7 +21,7 @@ from standfast.stores import (
 )
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.postgresql import server as postgres_server
-from standfast.stores.postgresql.statements import channel, data_of
+from standfast.stores.postgresql.statements import channel, data_of, quick_choice_made
 from standfast.stores.remote.server import ChoiceIntent
 from tests import services
 from tests.integration.alternatives import quick_slots
@@ -94,7 +94,6 @@ async def test_a_choice_of_a_semaphore_comes_to_the_same_by_its_own_function_and
     """Answer, records and notification are the same in every state of the line."""
     url, made_so = await made(postgresql_url), 0
     heard: asyncio.Queue[bytes] = asyncio.Queue()
-    quick_choice_made = postgres_server.quick_choice_made
 
     def counted(row: Any, intent: ChoiceIntent) -> Any:
         nonlocal made_so

@@ -142,7 +142,7 @@ class EnterSlot(NamedTuple):
     """In the order of the first three, which are places of alternatives; None: it is not among them.
 
     Create head, gate and the first of the grants; or, as the gate is there, the first of the grants that is not there;
-    or, as the gate is there and so many records below the prefix, append a record.
+    or, as the gate is there and that many records below the prefix, append a record.
     """
 
     begins: int | None
