@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.alternatives import ChoiceEffect
     from standfast.stores.backend import Outcome, Rider
-    from standfast.stores.protocol import Wake
+    from standfast.stores.protocol import Record, Wake
     from standfast.stores.remote.server import ChoiceIntent, ChoiceRefused
 
 _DEFERRED: Final = Deferred()
@@ -108,7 +108,11 @@ def _effect(choice: tuple[Alternative, ...], answer: ChoiceWritten | ChoiceRefus
         moved, version = answer.moved, answer.version
         alternative = choice[answer.index]
         firsts = () if moved is None else (moved,)
-        return done(answer.index, alternative, answer.at, answer.present.get, lambda *_: firsts, lambda: version)
+
+        def first_moved(_prefix: RecordKey, _most: int) -> Sequence[Record]:
+            return firsts
+
+        return done(answer.index, alternative, answer.at, answer.present.get, first_moved, lambda: version)
     effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.below, lambda: 0)
     return effect if isinstance(effect.answer, Conflict) else None
 
