@@ -118,7 +118,7 @@ class PolicyValue(Value):
 
     __slots__ = ()
     name: ClassVar[str]
-    collects: ClassVar[bool] = False
+    answers_first: ClassVar[bool] = False
 
 
 # --- limits: how many run at a time, and how many come in a while --------------------------------------------------
@@ -338,7 +338,7 @@ class Debounce(PolicyValue):
 
     __slots__ = ("collapse", "edge", "key", "max_wait", "window")
     name = "debounce"
-    collects = True
+    answers_first = True
 
     def __init__(
         self,
@@ -398,7 +398,7 @@ class Batch(PolicyValue):
 
     __slots__ = ("key", "size", "window")
     name = "batch"
-    collects = True
+    answers_first = True
 
     def __init__(self, size: int, window: Duration, *, key: Key = "session") -> None:
         self.size: Final = checked_count("Batch", "size", size, LARGEST_BATCH)
@@ -437,7 +437,7 @@ class Latest(PolicyValue):
 
     __slots__ = ("key",)
     name = "latest"
-    collects = True
+    answers_first = True
 
     def __init__(self, *, key: Key = "session") -> None:
         self.key: Final = checked_shared_key("Latest", key, "nothing newer")
@@ -446,7 +446,7 @@ class Latest(PolicyValue):
 Policy: TypeAlias = Allow | Queue | Reject | Debounce | Restart | Batch | Join | Latest
 """What happens to a request whose key is taken. ``name`` is its name, and ``key`` says which requests collide.
 
-``collects`` is true of those that answer before anything has run: their requests are always durable.
+``answers_first`` is true of those that answer before anything has run: their requests are always durable.
 """
 
 POLICIES: Final[dict[str, type[Policy]]] = {kind.name: kind for kind in get_args(Policy)}

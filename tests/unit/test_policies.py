@@ -162,6 +162,6 @@ def test_a_wait_without_end_and_no_grace_at_all_can_be_chosen() -> None:
     assert sf.Restart(grace=0).grace == 0
 
 
-def test_what_is_answered_before_it_has_run_is_collected() -> None:
+def test_some_policies_answer_before_anything_has_run() -> None:
     """Those three policies make their requests durable, and no other does."""
-    assert {name for name, kind in POLICIES.items() if kind.collects} == {"debounce", "batch", "latest"}
+    assert {name for name, kind in POLICIES.items() if kind.answers_first} == {"debounce", "batch", "latest"}

@@ -14,7 +14,7 @@ from standfast.durations import DAY, seconds
 from standfast.errors import DeclarationError, InvalidArgumentError, InvalidInputError
 from standfast.flows.request import OnDisconnect
 from standfast.flows.request import check_priority as check_number
-from standfast.policies import DEFAULT, Join, Key, Limit, Rate, checked_key
+from standfast.policies import DEFAULT, POLICIES, Allow, Join, Key, Limit, Rate, checked_key
 from standfast.workflows.decorators import step
 from standfast.workflows.definition import Retry
 from standfast.workflows.values import Signature, signature_of
@@ -141,21 +141,21 @@ _IN_ORDER: Final = (
 )
 _GOES_ON: Final = "a durable request continues without its caller; leave it out"
 _SHARED: Final = "others may share the run, so it continues without its first caller; leave it out"
-_COLLECTING: Final = ("debounce", "batch", "latest")
-_KEYED: Final = ("queue", "reject", "restart", "join", *_COLLECTING)
+_ANSWERS_FIRST: Final = tuple(name for name, policy in POLICIES.items() if policy.answers_first)
+_KEYED: Final = tuple(name for name in POLICIES if name != Allow.name)
 
 REFUSED: Final[Mapping[Trait, Mapping[str, str]]] = {
     "limit": {},
     "limit of the policy's key": dict.fromkeys(_KEYED, _SINGLE),
-    "limit that rejects": dict.fromkeys(("queue", "restart", "join", *_COLLECTING), _LATE),
+    "limit that rejects": dict.fromkeys(("queue", "restart", "join", *_ANSWERS_FIRST), _LATE),
     "rate": {},
     "idempotency": {},
-    "priority": dict.fromkeys(_COLLECTING, _IN_ORDER),
+    "priority": dict.fromkeys(_ANSWERS_FIRST, _IN_ORDER),
     "durable": {},
-    "not durable": dict.fromkeys(_COLLECTING, _ANSWERED),
+    "not durable": dict.fromkeys(_ANSWERS_FIRST, _ANSWERED),
     "retry": {},
     "interrupted": {},
-    "cancel on disconnect": {"join": _SHARED, **dict.fromkeys(_COLLECTING, _GOES_ON)},
+    "cancel on disconnect": {"join": _SHARED, **dict.fromkeys(_ANSWERS_FIRST, _GOES_ON)},
     "continue on disconnect": {},
 }
 """Why a trait is refused, by trait and name of the policy."""
@@ -362,7 +362,7 @@ def settled(where: str, policy: Policy, options: ActionOptions) -> ActionSetting
         raise DeclarationError(where, f"durable is {said!r:.60}; it must be True or False")
     if said is False:
         check_trait(where, policy, "not durable", "durable=False")
-    durable = bool(said) or policy.collects
+    durable = bool(said) or policy.answers_first
     limits = checked_limits(where, options.get("limits", ()))
     check_limits(where, policy, limits)
     interrupted = options.get("interrupted", "retry")

@@ -166,7 +166,7 @@ class RequestAdmission:
     async def _check_limits(self, task: Task) -> None:
         """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
         server, arrival = self.server, task.arrival
-        if arrival.attended and (task.action.durable or task.action.policy.collects):
+        if arrival.attended and (task.action.durable or task.action.policy.answers_first):
             server.limits.check_chain(task)  # others find out when they would wait
         if task.action.rates and not arrival.idempotency_key:
             if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
@@ -176,7 +176,7 @@ class RequestAdmission:
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
         try:
-            if policy.collects and task.address is not None:
+            if policy.answers_first and task.address is not None:
                 return await self._counted(task, self._collect if isinstance(policy, Debounce | Batch) else self._start)
             if task.action.durable or not task.arrival.attended:
                 return await self._counted(task, self._start)
@@ -661,7 +661,7 @@ class Dispatcher:
             verdict = "collected"
         elif not handle.is_new:
             verdict = "joined"
-        elif action.durable or action.policy.collects or not arrival.attended:
+        elif action.durable or action.policy.answers_first or not arrival.attended:
             verdict = "started"
         if verdict is not None:
             server.tell_decided(handle.id, action, verdict, monotonic() - began)
@@ -707,7 +707,7 @@ class Dispatcher:
             if arrival.attended:
                 given = tuple(map(self._serving().chains.known, arrival.chain))
                 chain = tuple(dict.fromkeys((*given, *own))) if own else given
-            if address is not None and address in chain and not action.policy.collects:
+            if address is not None and address in chain and not action.policy.answers_first:
                 raise WaitsForItselfError(label_of(address))
             arrival = structs.replace(arrival, chain=chain)
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)

@@ -257,7 +257,7 @@ class Action(Generic[P, R]):
         self.has_room_limits: Final = len(self.rates) < len(self.limits)
         self.priority: Final = chosen.priority
         goes_with_caller = chosen.on_disconnect == "cancel" and not chosen.durable and policy.name != "join"
-        self.is_simple: Final = goes_with_caller and not policy.collects and not self.limits
+        self.is_simple: Final = goes_with_caller and not policy.answers_first and not self.limits
         self.description: Final = checked_description(where, options.get("description"), function)
         functools.update_wrapper(self, function, updated=())
 

@@ -248,7 +248,7 @@ class Task(Struct, frozen=True, kw_only=True):
     @property
     def is_called(self) -> bool:
         """Whether another request waits for it, which holds something, and it can still be refused when it waits."""
-        is_kept = self.action.durable or self.action.policy.collects
+        is_kept = self.action.durable or self.action.policy.answers_first
         return bool(self.arrival.chain) and self.arrival.attended and not is_kept
 
     @property

@@ -4,6 +4,9 @@ A step names the keys that it will need before it is taken, from what was last s
 another process moved the line meanwhile, the step finds that it lacks some, changes nothing, and is taken again with
 those (:class:`LineDriver`). What each step leaves behind is told to the waiters and holds of this process
 (:class:`LocalLine`).
+
+Mutexes and small semaphores pass by this where the store hands them over: :mod:`~standfast.locks.mutex_line` and
+:mod:`~standfast.locks.slot_line` drive those.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FastPath:
     """
 
     def __init__(self, dispatching: Dispatching, flows: Flows, path: str, limits: AppLimits, shares: AppShares) -> None:
-        attended = [each for each in flows.actions if not each.durable and not each.policy.collects]
+        attended = [each for each in flows.actions if not each.durable and not each.policy.answers_first]
         self._actions: Final = {path.format(flow=each.flow, action=each.name): each for each in attended}
         self._dispatching, self._limits, self._open = dispatching, limits, shares.requests
         self._most: Final = min(limits.body, LARGE)

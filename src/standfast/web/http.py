@@ -70,7 +70,7 @@ class CallEndpoint:
         try:
             action = self._flows.find(path["flow"], path["action"])
             body = await read_body(headers, receive, self._limits.body, self._limits.body_time)
-            is_later = preference.is_async or action.durable or action.policy.collects
+            is_later = preference.is_async or action.durable or action.policy.answers_first
             principal: Principal = scope[PRINCIPAL]
             arrival = await arrival_of(action, headers, body, principal, attended=not is_later)
             handle = await self._dispatching.dispatch(arrival, here=not is_later and not is_stream)

@@ -111,7 +111,7 @@ class ToolCalls:
             )
             handle = await self._dispatching.dispatch(arrival)
             following = self._followed(context, action, handle)
-            if not (action.durable or action.policy.collects):
+            if not (action.durable or action.policy.answers_first):
                 return _result(await following)
             packed = await unless_closing(following, self._closing)
             if packed is None:

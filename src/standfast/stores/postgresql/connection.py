@@ -137,15 +137,15 @@ def read_options(address: Address) -> PostgresOptions:
     pooler = address.take_choice("pooler", ("auto", "none", "transaction"), "auto")
     options = PostgresOptions(
         target,
-        _listening(address, target, listen) if listen else None,
-        address.take_identifier("schema", "standfast"),
-        address.take_limit("timeout"),
-        address.take_limit("connect_timeout"),
-        "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
-        address.take_flag("migrate", default=True),
-        address.take_flag("liveness", default=True),
-        tuple(structs.replace(target, host=host, port=port) for host, port in others),
-        take_grace(address),
+        listening=_listening(address, target, listen) if listen else None,
+        schema=address.take_identifier("schema", "standfast"),
+        timeout=address.take_limit("timeout"),
+        connect_timeout=address.take_limit("connect_timeout"),
+        pooler="transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
+        migrate=address.take_flag("migrate", default=True),
+        liveness=address.take_flag("liveness", default=True),
+        others=tuple(structs.replace(target, host=host, port=port) for host, port in others),
+        grace=take_grace(address),
     )
     address.finish(*OPTION_NAMES)
     return options
@@ -279,6 +279,7 @@ _EPOCH: Final = (
     "SELECT (pg_control_system()).system_identifier::text,"
     " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
 )
+# For direct sessions; that of liveness has settings of its own.
 _SETTINGS: Final = (
     "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off;"
     " SET plan_cache_mode = force_generic_plan"
