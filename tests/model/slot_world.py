@@ -80,6 +80,7 @@ class Guards(NamedTuple):
     closes_head: bool = True
     closed_by_head: bool = True
     leaves_another: bool = True
+    frees_if_another: bool = True
 
 
 class SlotModel(NamedTuple):
@@ -184,11 +185,14 @@ class SlotModel(NamedTuple):
         yield f"{number} looks", self._looks(world, number, process, "leave")
 
     def _frees(self, world: World, number: int, process: Process) -> Iterator[tuple[str, World]]:
-        """Delete the grant, and with the last one head and gate: the store tries that first."""
+        """Delete the grant: by itself while there is another one, or with head and gate as the last one."""
         freed = _at(world.line, process.slot, None)
-        if not any(freed.slots) or not self.guards.last_if_alone:
-            freed = freed._replace(head=0, gate=0)
-        yield f"{number} frees slot {process.slot}", _with(world._replace(line=freed), number, _idle(process))
+        is_last = not any(freed.slots)
+        if not is_last or not self.guards.frees_if_another:
+            yield f"{number} frees slot {process.slot}", _with(world._replace(line=freed), number, _idle(process))
+        if is_last or not self.guards.last_if_alone:
+            over = freed._replace(head=0, gate=0)
+            yield f"{number} takes the head along", _with(world._replace(line=over), number, _idle(process))
 
     # --- the general way ---------------------------------------------------------------------------------------------
 

@@ -92,6 +92,7 @@ MUTANTS = {
     "joins without looking whether all is held": (Guards(joins_if_full=False), "three for two permits"),
     "takes a slot without a gate": (Guards(takes_under_gate=False), "one wants two"),
     "frees without looking for tickets": (Guards(frees_if_empty=False), "three for two permits"),
+    "frees alone though it is the last one": (Guards(frees_if_another=False), "three for two permits"),
     "moves the last ticket": (Guards(moves_first=False), "three for one permit"),
     "hands over without a gate": (Guards(hands_over_if_open=False), "one wants two"),
     "takes the head along while others hold": (Guards(last_if_alone=False), "three for two permits"),

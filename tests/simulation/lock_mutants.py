@@ -35,7 +35,7 @@ from standfast.locks.line_records import Leave, Left, LineView
 from standfast.locks.locks import Hold
 from standfast.locks.registry import Lines
 from standfast.stores.memory import MemoryRecords
-from standfast.stores.protocol import Alternative, Check, Empty, Present, Put
+from standfast.stores.protocol import Alternative, Check, Count, Empty, Present, Put
 from tests.model.line_mutants import barging, counts_kept, evicting, immortal_waiters, light_ones_first
 from tests.simulation.mutant_hunt import replaced
 
@@ -205,10 +205,10 @@ def light_or_heavy(line: Line, _head: Head) -> bool:
     return all(each.slot < (line.rules.permits or 0) for each in line.holders)
 
 
-def last_below(memory: MemoryRecords, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
-    """Return the last record that continues a key."""
+def last_below(memory: MemoryRecords, prefix: RecordKey, most: int, without: Container[RecordKey] = ()) -> list[Record]:
+    """Return the last records that continue a key."""
     found = [key for key in memory._order if key.startswith(prefix) and key != prefix and key not in without]
-    return memory._records[found[-1]] if found else None
+    return [memory._records[key] for key in found[::-1][:most]]
 
 
 # --- those who wait -------------------------------------------------------------------------------------------
@@ -287,10 +287,10 @@ MUTANTS: Final[dict[str, Patches]] = {
     "a mutex gets free without a look for waiters": ((mutex_line, "Alternative", without(Empty)),),
     "a mutex is joined that got free": ((mutex_line, "Alternative", without(Present)),),
     "a slot gets free without a look for waiters": ((slot_line, "Alternative", without(Empty)),),
-    "slots are joined though one is free": ((slot_line, "Alternative", without(Present)),),
+    "slots are joined though one is free": ((slot_line, "Alternative", without(Count)),),
     "slots are handed over without a look at the head": ((slot_line, "Alternative", without(Check)),),
     "the gate stays open for heavy ones": ((slot_line, "keeps_to_slots", light_or_heavy),),
-    "the last ticket is moved": ((MemoryRecords, "_first", last_below),),
+    "the last ticket is moved": ((MemoryRecords, "_below", last_below),),
 }
 
 

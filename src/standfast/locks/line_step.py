@@ -63,6 +63,7 @@ from standfast.stores.protocol import (
     Capabilities,
     Change,
     Check,
+    Count,
     Decision,
     Delete,
     Empty,
@@ -592,7 +593,7 @@ class _Extras:
 
 def keys_changed(changes: Iterable[AlternativeChange]) -> set[RecordKey]:
     """Return the keys that changes name, but for prefixes."""
-    return {change.key for change in changes if not isinstance(change, Append | Empty | MoveFirst)}
+    return {change.key for change in changes if not isinstance(change, Append | Count | Empty | MoveFirst)}
 
 
 def _brings_something(request: Request) -> bool:

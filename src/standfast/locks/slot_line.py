@@ -10,13 +10,13 @@
 
 While the gate is there, four commits do nearly all of the work, each in one round trip and without a read before it:
 
-* **Enter**: under the gate create the grant of a free slot; or, as all grants are present, append a ticket; or create
-  head, gate and grant.
-* **Leave**: move the first ticket into the own grant; or else, as there is none, delete the grant, and with the last
-  one head and gate.
+* **Enter**: under the gate create the grant of a free slot; or, as there are as many grants as permits, append a
+  ticket; or create head, gate and grant.
+* **Leave**: move the first ticket into the own grant; or else, as there is none, delete the grant while there is
+  another one, and with the last one head and gate.
 * **Withdraw**: delete the ticket.
 
-This is correct because one that joins finds all grants present, and does not pass one that deletes a grant, which
+This is correct because one that joins counts all grants, and does not pass one that deletes a grant, which
 finds no ticket: **while there is a ticket, all permits are held**. So a free slot means that none waits, and may be
 taken without a look (``tests/model/test_slot_line.py``).
 
@@ -32,6 +32,7 @@ operator, is a counted line, as are all with more than :data:`MOST_SLOTS` permit
 
 from __future__ import annotations
 
+import random
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -39,7 +40,6 @@ from msgspec import Struct, structs
 
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import StoreBusyError
-from standfast.keys import RecordKey
 from standfast.locks.line import MOST_HOLDERS, Entry, Granted, Holder, Line, OfPresence, Rules, Waiter, Waiting
 from standfast.locks.line_records import (
     HEADS,
@@ -57,6 +57,7 @@ from standfast.locks.line_records import (
     extra_changes_of,
     head_at,
     head_value,
+    is_alive,
     is_slotted,
     reversion_after,
 )
@@ -85,6 +86,7 @@ from standfast.stores.protocol import (
     Check,
     Choice,
     Conflict,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -94,26 +96,37 @@ from standfast.stores.protocol import (
     Snapshot,
     Stamped,
 )
+from standfast.stores.validation import MOST_ALTERNATIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from standfast.clock import Clock
+    from standfast.keys import RecordKey
     from standfast.locks.line_records import LineKeys, Request
     from standfast.locks.line_step import StepDecision, StepResult
     from standfast.scope import Scope
     from standfast.stores.protocol import AlternativeChange, Commit
 
 
-MOST_SLOTS: Final = 16
-"""The most permits of a line with slots: one that joins looks at each of them."""
+MOST_SLOTS: Final = 100
+"""The most permits of a line with slots: the grants of all of them are read at once."""
+
+MOST_TICKETS: Final = 16
+"""The most tickets that the general way looks at."""
 
 STREAK: Final = 16
-"""How many have to be waited for, one after the other, before the next one is taken to be. A wrong guess costs a
-round trip: so at most one leave in forty asks twice, however often one is waited for."""
+"""How many that leave have to leave others behind, one after the other, before the next one is taken to do so. A wrong
+guess costs a round trip: so at most one leave in forty asks twice, however often one is the last."""
 
-FEW_WAYS: Final = 6
-"""How many slots an entry tries at once; a store takes two alternatives more than that."""
+FEW_WAYS: Final = 4
+"""How many slots an entry tries at once where the first ones are free most often."""
+
+MOST_WAYS: Final = MOST_ALTERNATIVES - 2
+"""How many it tries where they are not."""
+
+ENTER_TRIES: Final = 8
+"""How often an entry is refused, while slots come and go, before it goes the general way."""
 
 
 Way: TypeAlias = "tuple[AlternativeChange, ...]"
@@ -149,12 +162,6 @@ def keeps_to_slots(line: Line, head: Head) -> bool:
 def _first_head(rules: Rules) -> bytes:
     """Return the head of a line that begins."""
     return head_value(Head("", SEMAPHORE, rules))
-
-
-@lru_cache(maxsize=1024)
-def absent(key: RecordKey) -> Empty:
-    """Return a guard that there is no record at a key; it looks when all keys of its alternative are locked."""
-    return Empty(RecordKey.from_encoded(key[:-1]))
 
 
 # --- what was read, and the way back from a changed line to changes --------------------------------------------------
@@ -300,18 +307,17 @@ class SlotView:
         is_passed = any(not self.line.lists(each.entry.id) and each.slot in records.grants for each in line.holders)
         if is_freed or is_passed or is_over:  # a newcomer takes what is over, and passes none
             yield Empty(keys.queue)
-        everyone = [keys.grant(slot) for slot in range(self.head.rules.permits or 0)]
-        if any(isinstance(each, Append) for each in tickets):
-            yield from [Present(each) for each in everyone if each not in touched]
+        permits, held = self.head.rules.permits or 0, {record.key for record in records.grants.values()}
+        if any(isinstance(each, Append) for each in tickets):  # all are held that this does not take itself
+            yield Count(keys.grants, permits - len(touched - held))
         if is_over and records.gate is not None and records.head is not None:
-            yield from [absent(each) for each in everyone if each not in touched]
+            yield Count(keys.grants, most=len(touched & held))
             yield Delete(records.gate.key, records.gate.version)
             yield Delete(records.head.key, records.head.version)
         elif records.gate is not None:
             yield Present(records.gate.key)
             if is_freed:  # it is not the last one, which takes the head along
-                held = {record.key for record in records.grants.values()}
-                yield from [Present(each) for each in everyone if each in held and each not in touched][:1]
+                yield from map(Present, sorted(held - touched)[:1])
 
     def _slot_changes(self, line: Line) -> Iterator[AlternativeChange]:
         before = {each.slot: each for each in self.line.holders}
@@ -335,6 +341,14 @@ def pace_in(grants: Iterable[Record]) -> float:
     """Return how many seconds a hold took lately, as the processes say that hold; 0: none of them knows."""
     said = [pace for each in grants if (pace := WAITERS.decode(unstamped_value(each)).pace)]
     return sum(said) / len(said) if said else 0.0
+
+
+def _has_dead_holders(line: Line, facts: LineFacts, at: Instant) -> bool:
+    """Return True if some are left that fall in the next step: not all of a crowd fall in one."""
+    return any(
+        not is_alive(facts, at, each.entry) or (each.ends_at is not None and each.ends_at <= at)
+        for each in line.holders
+    )
 
 
 def _rounded(pace: float) -> float:
@@ -374,9 +388,15 @@ class SlotDriver:
         self._gate: Record | None = None  # as it was last seen
         self._head = Head("", SEMAPHORE, Rules())  # what it says
         self._permits = 0  # how many permits the line had; 0: it is not known
-        self._slot = sum(scope.presence_name.encode())  # where to look for a free one first
+        self._random: Final = random.Random(scope.presence_name)  # noqa: S311 -- spreads processes over the slots
+        self._is_tight = False  # most slots were held
+        self._order: list[int] = []  # of the slots, unlike that of other processes
+        self._next = 0  # where in that order to look for a free one
+        self._freed: list[int] = []  # slots that this process gave back; others look elsewhere first
+        self._entering = 0  # how many entries of this process are under way
+        self._mine: set[int] = set()  # slots that entries of this process hold
         self._waited = self._began = False  # the last one that entered had to wait, or found the line free
-        self._handed_over = 0  # how many that left one after the other were waited for
+        self._left_others = 0  # how many that left one after the other were not the last one
         self._tickets: Final[dict[str, RecordKey]] = {}
         self._since: Final[dict[str, Instant]] = {}
         self._pace = 0.0
@@ -388,6 +408,8 @@ class SlotDriver:
                 return await self._enter(request, spec)
         elif type(request) is Leave:
             ticket, since = self._tickets.pop(request.entry_id, None), self._since.pop(request.entry_id, None)
+            if request.slot is not None:
+                self._mine.discard(request.slot)
             brings = request.extra_changes or request.marker
             if not (brings or request.by_force or request.only_waiting or request.overran or spec.history):
                 if request.fence is not None and request.slot is not None:
@@ -401,46 +423,71 @@ class SlotDriver:
     def note_grant(self, holder: Holder) -> None:
         """Note since when an entry of this process holds."""
         self._since[holder.entry.id] = holder.granted_at
+        self._mine.add(holder.slot)
 
     # --- the short ways ----------------------------------------------------------------------------------------------
 
     async def _enter(self, request: Enter, spec: LockSpec) -> Answered | None:
         value, free = WAITERS.encode_own(Waiter(request.entry, pace=_rounded(self._pace))), list[int]()
-        for _ in range(QUICK_TRIES):
+        for _ in range(ENTER_TRIES):
             permits = self._permits or spec.rules.permits or 1
+            self._entering += 1
             ways = self._ways_in(request, spec, permits, value, free)
             asked_at = self._clock.elapsed()
-            chosen = await self._scope.choose(*[Alternative(way) for way in ways])
+            try:
+                chosen = await self._scope.choose(*[Alternative(way) for way in ways])
+            finally:
+                self._entering -= 1
             if isinstance(chosen, Choice):
+                tried = sum(type(way[-1]) is Stamped for way in ways[: chosen.index])
+                self._is_tight = tried >= FEW_WAYS - 1
                 return await self._entered(request.entry, ways[chosen.index], chosen, asked_at)
             gone = {key for key, record in chosen.current.items() if record is None}
             if self._keys.gate(permits) in gone and self._keys.head in chosen.current:
                 break  # it has another number of permits, or no gate
-            free = [slot for slot in range(permits) if self._keys.grant(slot) in gone]
+            free, self._is_tight = [], True
+            if request.waits:  # it looked at all of them
+                free = [slot for slot in self._order if self._keys.grant(slot) not in chosen.current]
             self._began = False
             if not request.waits and not free:
                 break
         self._permits = 0
         return await self.step(request, spec)
 
-    def _ways_in(self, request: Enter, spec: LockSpec, permits: int, value: bytes, free: Collection[int]) -> list[Way]:
-        """Return the alternatives of one that enters. At most one of them holds, so the likeliest comes first.
-
-        One that found the line free the last time looks at one slot only: others keep to theirs.
-        """
+    def _ways_in(self, request: Enter, spec: LockSpec, permits: int, value: bytes, free: Sequence[int]) -> list[Way]:
+        """Return the alternatives of one that enters. At most one of them holds, so the likeliest comes first."""
         keys, entry, gate = self._keys, request.entry, Present(self._keys.gate(permits))
         head = _first_head(spec.rules)
-        first = Stamped(keys.grant(self._slot % (spec.rules.permits or 1)), value)
+        if len(self._order) != permits:
+            self._order = self._random.sample(range(permits), permits)
+        slots = self._slots_to_try(free)
+        first = Stamped(keys.grant(slots[0] % (spec.rules.permits or 1)), value)
         begin: Way = (Put(keys.head, head), Put(keys.gate(spec.rules.permits), head), first)
-        everyone = [Present(keys.grant(slot)) for slot in range(permits)]
-        join: Way = (gate, *everyone, Append(keys.queue, value, suffix_of(entry), stamped=True))
-        order = [(self._slot + place) % permits for place in range(1 if self._began else permits)]
-        order.sort(key=lambda slot: slot not in free)
-        takes: list[Way] = [(gate, Stamped(keys.grant(slot), value)) for slot in order[:FEW_WAYS]]
+        join: Way = (gate, Count(keys.grants, permits), Append(keys.queue, value, suffix_of(entry), stamped=True))
+        takes: list[Way] = [(gate, Stamped(keys.grant(slot), value)) for slot in slots]
         joins = [join] if request.waits else []
         if self._began:
             return [begin, *takes, *joins]
         return [*joins, *takes, begin] if self._waited else [*takes, *joins, begin]
+
+    def _slots_to_try(self, free: Sequence[int]) -> list[int]:
+        """Return some slots that are likely to be free: that are known to be, or that this process had before.
+
+        Entries of this process that come at once begin with different ones. One that found the line free the last time
+        looks at one slot only: others keep to theirs.
+        """
+        order, most = self._order, MOST_WAYS if self._is_tight else FEW_WAYS
+        likely = dict.fromkeys(self._random.sample(free, min(most, len(free))))
+        if not free and self._freed and (slot := self._freed.pop()) < len(order):
+            likely[slot] = None
+        else:
+            self._next += 1
+        for place in range(self._next, self._next + len(order)):
+            if len(likely) >= (1 if self._began and not self._mine and self._entering == 1 else most):
+                break
+            if (slot := order[place % len(order)]) not in self._mine:
+                likely[slot] = None
+        return [*likely] or [order[self._next % len(order)]]
 
     async def _entered(self, entry: Entry, way: Way, chosen: Choice, asked_at: Instant) -> Answered | None:
         keys, first = self._keys, way[0]
@@ -460,8 +507,8 @@ class SlotDriver:
             line = Line(rules, (), (), UNDRAWN, 0, sparse=True)
             return Answered(Waiting(keys.number(ticket), 0), Sight(line, "", {}, chosen.at, asked_at))
         grant = next(each.key for each in way if isinstance(each, Stamped))
-        self._slot = int(grant.parts[-1])
-        holder = Holder(structs.replace(entry, entered_at=chosen.at), self._slot, chosen.at)
+        slot = int(grant.parts[-1])
+        holder = Holder(structs.replace(entry, entered_at=chosen.at), slot, chosen.at)
         self.note_grant(holder)
         fences = {entry.id: chosen.version}
         line = Line(rules, (holder,), (), UNDRAWN, sparse=True)
@@ -478,23 +525,23 @@ class SlotDriver:
     ) -> Answered | None:
         """Hand over, or free the permit.
 
-        After some that were waited for, the next one most likely is, too, and only tries to hand over: to find out
-        whether it is the last one takes locks, on a server, that all others wait for.
+        After some that left others behind, the next one most likely does so, too, and does not try to be the last one:
+        in a batch that takes locks, on a server, that all others wait for.
         """
-        keys = self._keys
-        only_hands_over = self._handed_over >= STREAK
+        keys, grant = self._keys, self._keys.grant(slot)
+        leaves_others = self._left_others >= STREAK
         for _ in range(QUICK_TRIES):
             gate = self._gate
             if gate is None:
                 break
             asked_at = self._clock.elapsed()
             ways = self._ways_out(gate, slot, fence)
-            chosen = await self._scope.choose(
-                *[Alternative(each) for each in (ways[-2:-1] if only_hands_over else ways)]
-            )
+            chosen = await self._scope.choose(*[Alternative(each) for each in (ways[-2:] if leaves_others else ways)])
             if isinstance(chosen, Choice):
-                self._handed_over = self._handed_over + 1 if chosen.moved is not None else 0
-                self._slot = slot
+                is_last = not chosen.index and not leaves_others and not self._head.pinned
+                self._left_others = 0 if is_last else self._left_others + 1
+                if chosen.moved is None:
+                    self._freed.append(slot)
                 if since is not None:
                     took = (chosen.at - since) / MICROSECONDS
                     self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
@@ -502,9 +549,11 @@ class SlotDriver:
                     self._granted(chosen.moved)
                 left = Left(was_holding=True, was_waiting=False)
                 return Answered(left, Sight(Line(self._head.rules), "", {}, chosen.at, asked_at))
-            if not only_hands_over or keys.grant(slot) in chosen.current or keys.head in chosen.current:
+            own = chosen.current.get(grant)
+            is_lost = grant in chosen.current and (own is None or own.version != fence)
+            if not leaves_others or is_lost or keys.head in chosen.current:
                 break
-            only_hands_over, self._handed_over = False, 0
+            leaves_others, self._left_others = False, 0
         return await self.step(request, spec)
 
     def _ways_out(self, gate: Record, slot: int, fence: int) -> list[Way]:
@@ -515,9 +564,9 @@ class SlotDriver:
         free: Way = (Empty(keys.queue), Delete(grant, fence), is_open)
         if self._head.pinned:
             return [hand_over, free]
-        others = [absent(keys.grant(each)) for each in range(self._permits) if each != slot]
         last = (Delete(gate.key, gate.version), Delete(grant, fence), Delete(keys.head, gate.version))
-        return [(Empty(keys.queue), *others, *last), hand_over, free]
+        is_last, is_not = Count(keys.grants, most=1), Count(keys.grants, least=2)
+        return [(Empty(keys.queue), is_last, *last), hand_over, (is_not, *free)]
 
     # --- the general way ---------------------------------------------------------------------------------------------
 
@@ -563,11 +612,12 @@ class SlotDriver:
             else:
                 done = await self._commit(decision, records, seen, brought)
                 if not isinstance(done, Conflict):
-                    self._dead.difference_update(facts.dead)
+                    is_left = _has_dead_holders(result.line, facts, seen.at)
+                    self._dead.difference_update(() if is_left else facts.dead)
                     self._killed.intersection_update(self._dead)
                     answered = self._finish(view, result, done, asked_at)
-                    if result.line.is_cut_off and not result.line.is_full:
-                        await self.step(Reap(), _ANY)  # more have their turns than were looked at
+                    if is_left or (result.line.is_cut_off and not result.line.is_full):
+                        await self.step(Reap(), _ANY)  # more have their turns, or are over, than were looked at
                     return answered
         raise StoreBusyError(keys.name, f"its line moved on {TRIES} times while a step was taken")
 
@@ -576,7 +626,7 @@ class SlotDriver:
     ) -> tuple[SlotView, SlotRecords, Snapshot, frozenset[RecordKey]] | None:
         """Read what a request is decided on; None: the line is of another kind."""
         keys, scope = self._keys, self._scope
-        most = scope.at_most(MOST_SLOTS)
+        most = scope.at_most(MOST_TICKETS)
         page = await read_front(scope, keys, facts, most) if scans else None
         also = await own_ticket(scope, keys, request, page)
         if page is not None:
@@ -594,11 +644,12 @@ class SlotDriver:
         return self._view(records, seen, given, spec, facts, page, also), records, seen, given
 
     async def _read(self, named: frozenset[RecordKey], spec: LockSpec) -> tuple[SlotRecords, Snapshot] | None:
-        """Read the line; None: it is of another kind. Under a gate all of it is read at one moment."""
+        """Read the line; None: it is of another kind. Under a gate few slots are read at the same moment as it."""
         keys, permits = self._keys, self._permits or spec.rules.permits or 1
         while True:
             slots = {keys.grant(slot): slot for slot in range(permits if _are_few(permits) else 0)}
-            seen = await self._scope.read(*named, keys.head, keys.gate(permits), *slots)
+            together = len(named) + len(slots) + 2 <= self._scope.at_most(MOST_SLOTS)
+            seen = await self._scope.read(*named, keys.head, keys.gate(permits), *(slots if together else ()))
             stored = seen.get(keys.head)
             if stored is None:
                 self._keep_gate(None)
@@ -611,10 +662,10 @@ class SlotDriver:
                 continue
             gate = seen.get(keys.gate(permits))
             self._keep_gate(gate)
-            if gate is None:
+            if gate is None or not together:  # under the gate a change is guarded by each grant that it rests on
                 grants = await grants_in(self._scope, keys)
                 found = {record.key: record for record in grants.values()}
-                return SlotRecords(stored, None, grants), Snapshot(seen.at, {**seen.records, **found})
+                return SlotRecords(stored, gate, grants), Snapshot(seen.at, {**seen.records, **found})
             grants = {slot: record for key, slot in slots.items() if (record := seen.get(key)) is not None}
             return SlotRecords(stored, gate, grants), seen
 

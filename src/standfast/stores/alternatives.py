@@ -17,6 +17,7 @@ from standfast.stores.protocol import (
     Append,
     Choice,
     Conflict,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
     Get = Callable[[RecordKey], Record | None]
     """Returns the live record at a key."""
-    First = Callable[[RecordKey], Record | None]
-    """Returns the first live record that continues a key."""
+    Below = Callable[[RecordKey, int], Sequence[Record]]
+    """Returns the first live records that continue a key, up to a number."""
 
 
 class ChoiceEffect(Struct, frozen=True):
@@ -50,26 +51,26 @@ class ChoiceEffect(Struct, frozen=True):
     wakes: tuple[Wake, ...] = ()
 
 
-def choose(rider: ChoiceRider, at: Instant, get: Get, first: First, draw: Callable[[], int]) -> ChoiceEffect:
+def choose(rider: ChoiceRider, at: Instant, get: Get, below: Below, draw: Callable[[], int]) -> ChoiceEffect:
     """Choose the first alternative that holds at ``at``. ``draw`` is called once, if there is one that writes."""
-    looked: dict[RecordKey, Record | None] = {}
+    looked: dict[tuple[RecordKey, int], Sequence[Record]] = {}
 
-    def first_once(prefix: RecordKey) -> Record | None:
-        if prefix not in looked:
-            looked[prefix] = first(prefix)
-        return looked[prefix]
+    def below_once(prefix: RecordKey, most: int) -> Sequence[Record]:
+        if (prefix, most) not in looked:
+            looked[prefix, most] = below(prefix, most)
+        return looked[prefix, most]
 
     lost: dict[RecordKey, Record | None] = {}
     for index, alternative in enumerate(rider.alternatives):
-        failed = failed_guards(alternative, at, get, first_once)
+        failed = failed_guards(alternative, at, get, below_once)
         if failed is None:
-            return done(index, alternative, at, get, first_once, draw)
+            return done(index, alternative, at, get, below_once, draw)
         lost.update(failed)
     return ChoiceEffect(Conflict(at, lost))
 
 
-def failed_guards(  # noqa: C901 -- one loop on a hot path
-    alternative: Alternative, at: Instant, get: Get, first: First
+def failed_guards(  # noqa: C901, PLR0912 -- one loop on a hot path
+    alternative: Alternative, at: Instant, get: Get, below: Below
 ) -> dict[RecordKey, Record | None] | None:
     """Return what is there instead, where guards of an alternative fail; None if it holds."""
     lost: dict[RecordKey, Record | None] = {}
@@ -80,17 +81,23 @@ def failed_guards(  # noqa: C901 -- one loop on a hot path
             if get(change.key) is None:
                 lost[change.key] = None
         elif type(change) is Empty:
-            if (found := first(change.prefix)) is not None:
+            for found in below(change.prefix, 1):
                 lost[found.key] = found
+        elif type(change) is Count:
+            counted = below(change.prefix, change.enough)
+            if not change.holds(len(counted)):
+                lost.update({each.key: each for each in counted})
+                if not counted:
+                    lost[change.prefix] = None
         elif type(change) is MoveFirst:
             record = get(change.to)
             if (ABSENT if record is None else record.version) != change.expected:
                 lost[change.to] = record
-            found = first(change.prefix)
-            if found is None:
+            first = below(change.prefix, 1)
+            if not first:
                 lost[change.prefix] = None
-            elif not suffix_of(found.key, change.prefix):
-                lost[found.key] = found
+            elif not suffix_of(first[0].key, change.prefix):
+                lost[first[0].key] = first[0]
         else:
             guarded: Change | Stamped = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
             record = get(guarded.key)
@@ -106,7 +113,7 @@ def suffix_of(key: RecordKey, prefix: RecordKey) -> bytes:
 
 
 def done(
-    index: int, alternative: Alternative, at: Instant, get: Get, first: First, draw: Callable[[], int]
+    index: int, alternative: Alternative, at: Instant, get: Get, below: Below, draw: Callable[[], int]
 ) -> ChoiceEffect:
     """Return what an alternative that holds comes to."""
     version = ABSENT if _WRITING.isdisjoint(map(type, alternative.changes)) else draw()
@@ -129,7 +136,8 @@ def done(
             value = stamped(at, change.value) if change.stamped else change.value
             writes[appended] = Record(appended, value, version)
             versions[appended] = version
-        elif type(change) is MoveFirst and (source := first(change.prefix)) is not None:
+        elif type(change) is MoveFirst and (firsts := below(change.prefix, 1)):
+            source = firsts[0]
             writes[source.key] = None
             writes[change.to] = moved = Record(change.to, stamped(at, source.value), version)
             versions[change.to] = version
@@ -141,6 +149,7 @@ def done(
 
 
 _WRITING = frozenset({Put, Stamped, Delete, Append, MoveFirst})
+_OF_PREFIXES = frozenset({Empty, Count, Append})
 
 
 def moved_wake(change: MoveFirst, source: RecordKey, moved: Record) -> Wake:
@@ -156,7 +165,7 @@ def keys_in(alternatives: Iterable[Alternative]) -> list[RecordKey]:
         for change in alternative.changes:
             if type(change) is MoveFirst:
                 keys.append(change.to)
-            elif type(change) is not Empty and type(change) is not Append:
+            elif type(change) not in _OF_PREFIXES:
                 named: Change | Stamped | Present = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
                 keys.append(named.key)
     return keys
@@ -181,7 +190,7 @@ def names_in(alternative: Alternative) -> list[RecordKey]:
     for change in alternative.changes:
         if type(change) is MoveFirst:
             names += (change.to, change.prefix, change.inboxes)
-        elif type(change) is Empty or type(change) is Append:
+        elif type(change) is Empty or type(change) is Append or type(change) is Count:
             names.append(change.prefix)
         else:
             names.append(cast("Change | Stamped | Present", change).key)

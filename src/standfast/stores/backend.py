@@ -20,6 +20,7 @@ from standfast.stores.protocol import (
     Append,
     Capabilities,
     Change,
+    Count,
     Decision,
     Empty,
     MoveFirst,
@@ -78,7 +79,7 @@ class ChoiceRider(Struct, frozen=True):
     def namespace(self) -> bytes:
         """The first part of all keys, encoded."""
         change = self.alternatives[0].changes[0]
-        if type(change) is Empty or type(change) is Append or type(change) is MoveFirst:
+        if type(change) is Empty or type(change) is Append or type(change) is MoveFirst or type(change) is Count:
             return change.prefix.namespace
         keyed: Change | Stamped | Present = change  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- none else is left, and a cast is a call
         return keyed.key.namespace

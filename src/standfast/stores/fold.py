@@ -8,7 +8,8 @@ inside their transaction call this there; the others commit its writes under gua
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from msgspec import Struct
 
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
     from standfast.stores.backend import Rider
 
 
+_BY_KEY: Final = attrgetter("key")
+
+
 class Ranges(Protocol):
     """Looks into the records below a key."""
 
-    def __call__(self, prefix: RecordKey, without: Container[RecordKey] = ..., /) -> Record | None:
-        """Return the first live record that continues a key and whose own key is not in the container."""
+    def __call__(self, prefix: RecordKey, most: int, without: Container[RecordKey] = ..., /) -> Sequence[Record]:
+        """Return the first live records, up to a number, that continue a key and are not in the container."""
         ...
 
 
@@ -71,7 +75,7 @@ def fold(
 
     ``records`` holds what exists at the keys of the riders (see :func:`keys_of`); expired ones count as absent. Each
     rider that writes takes the next version after ``last_version``, so versions grow for every key whatever happened
-    to it before. ``ranges`` finds the first live record below a prefix that is none of those given.
+    to it before. ``ranges`` finds the first live records below a prefix that are none of those given.
     """
     if len(riders) == 1:
         alone = riders[0]
@@ -230,7 +234,7 @@ class Fold:
             return Decided(decision.answer, self._at, versions)
         if type(rider) is not ChoiceRider:
             raise TypeError(f"a {type(rider).__name__} cannot be folded")
-        choice = choose(rider, self._at, self._present.get, self._first, self._next)
+        choice = choose(rider, self._at, self._present.get, self._below, self._next)
         for key, record in choice.writes.items():
             self.writes[key] = record
             if record is None or record.is_expired(self._at):
@@ -259,15 +263,15 @@ class Fold:
         self.last_version = self._draw(self.last_version)
         return self.last_version
 
-    def _first(self, prefix: RecordKey) -> Record | None:
-        """Return the first live record below a prefix, as the riders so far have left it."""
+    def _below(self, prefix: RecordKey, most: int) -> Sequence[Record]:
+        """Return the first live records below a prefix, as the riders so far have left them."""
         if self._ranges is None:
             raise TypeError("there is nothing to look into ranges with")
-        found = self._ranges(prefix, self.writes)
+        found = self._ranges(prefix, most, self.writes)
         own = [key for key in self.writes if key in self._present and key.startswith(prefix) and key != prefix]
-        if own and (found is None or min(own) < found.key):
-            return self._present[min(own)]
-        return found
+        if not own:
+            return found
+        return sorted([*found, *[self._present[key] for key in own]], key=_BY_KEY)[:most]
 
     def _narrow(self, after: Instant | None, before: Instant | None) -> None:
         """Keep in mind the window in which everything so far holds."""

@@ -74,7 +74,7 @@ class MemoryRecords:
             last_version=self.last_version,
             records=records,
             limits=self.capabilities,
-            ranges=self._first,
+            ranges=self._below,
         )
         if self.frozen and folded.writes:
             raise moved_error(self.name, self.frozen)
@@ -104,14 +104,17 @@ class MemoryRecords:
         present = (record for key in keys if (record := self._present(key, at)) is not None)
         return Snapshot.page(at, list(islice(present, limit + 1)), limit, reverse=reverse)
 
-    def _first(self, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
-        """Return the first record that continues a key, and whose own key is not left out."""
+    def _below(self, prefix: RecordKey, most: int, without: Container[RecordKey] = ()) -> list[Record]:
+        """Return the first records that continue a key, and whose own keys are not left out."""
+        found: list[Record] = []
         start, end = prefix.within()
         for place in range(bisect.bisect_right(self._order, start), bisect.bisect_left(self._order, end)):
             key = self._order[place]
+            if len(found) == most:
+                break
             if key not in without and (record := self._present(key, self._last_at)) is not None:
-                return record
-        return None
+                found.append(record)
+        return found
 
     def _present(self, key: RecordKey, at: Instant) -> Record | None:
         record = self._records.get(key)

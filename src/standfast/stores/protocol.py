@@ -168,6 +168,28 @@ class Empty(Struct, frozen=True, gc=False):
     prefix: RecordKey
 
 
+class Count(Struct, frozen=True, gc=False):
+    """Guard: at least ``least`` and at most ``most`` records continue ``prefix``, before the alternative changes any.
+
+    No commit that deletes one of the ``least`` passes this one. ``most`` holds against others as :class:`Empty` does:
+    if they create under a guard on a record that this same alternative deletes or replaces. Keys of the alternative may
+    lie below the prefix.
+    """
+
+    prefix: RecordKey
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def enough(self) -> int:
+        """How many records have to be seen to know if it holds."""
+        return max(self.least, 0 if self.most is None else self.most + 1)
+
+    def holds(self, found: int) -> bool:
+        """Return True if it holds when that many were found, of as many as are :attr:`enough`."""
+        return found >= self.least and (self.most is None or found <= self.most)
+
+
 class Append(Struct, frozen=True, gc=False):
     """Write a new record at ``prefix``, a number that the store draws, and ``suffix``; it conflicts with no commit.
 
@@ -215,15 +237,15 @@ class MoveFirst(Struct, frozen=True, gc=False):
     inboxes: RecordKey
 
 
-AlternativeChange: TypeAlias = Put | Delete | Check | Stamped | Present | Empty | Append | MoveFirst
+AlternativeChange: TypeAlias = Put | Delete | Check | Stamped | Present | Empty | Count | Append | MoveFirst
 """What an alternative guards or does."""
 
 
 class Alternative(Struct, frozen=True):
     """Changes that are done, all of them, if every guard holds and ``after <= store time < before``.
 
-    Each key is named once, and no key lies below a prefix that is named. There is at most one :class:`Append` and one
-    :class:`MoveFirst`.
+    Each key is named once, and no key lies below a prefix that is named, but for that of a :class:`Count`. There is at
+    most one :class:`Append` and one :class:`MoveFirst`.
     """
 
     changes: tuple[AlternativeChange, ...]
@@ -484,7 +506,8 @@ class Store(Protocol):
         An alternative that was passed over did not hold at some moment during the call; the one that is done holds
         when it is done. If none holds, the answer is a ``Conflict`` as of one moment, with the present record of each
         key whose guard failed in any of them: for :class:`Empty`, and a :class:`MoveFirst` whose first record has no
-        suffix, that first record; for a :class:`MoveFirst` without any, None at its prefix.
+        suffix, that first record; for a :class:`MoveFirst` without any, None at its prefix; for :class:`Count`, as many
+        as show that it fails, or None at its prefix.
 
         Cancellation and unknown outcomes are as for :meth:`commit`; see :attr:`Choice.is_settled`.
 

@@ -18,6 +18,7 @@ from standfast.stores.protocol import (
     Capabilities,
     Change,
     Check,
+    Count,
     Decision,
     Delete,
     Empty,
@@ -157,7 +158,7 @@ def _is_plain_value(change: Stamped, most: int) -> bool:
 
 # --- alternatives --------------------------------------------------------------------------------------------------
 
-MOST_ALTERNATIVES: Final = 8
+MOST_ALTERNATIVES: Final = 24
 
 
 def check_alternatives(alternatives: Sequence[Alternative], limits: Capabilities) -> None:
@@ -183,9 +184,13 @@ def _check_alternative(alternative: Alternative, limits: Capabilities) -> list[R
     keys: list[RecordKey] = []
     prefixes: list[RecordKey] = []
     others: list[RecordKey] = []
+    counted: list[RecordKey] = []
     for change in changes:  # by exact types: isinstance asks the metaclass of a struct, which takes longer
         if type(change) is Empty:
             prefixes.append(change.prefix)
+        elif type(change) is Count:
+            _check_count(change, limits)
+            counted.append(change.prefix)
         elif type(change) is MoveFirst:
             prefixes.append(change.prefix)
             others.append(change.inboxes)
@@ -200,19 +205,32 @@ def _check_alternative(alternative: Alternative, limits: Capabilities) -> list[R
     if alternative.wake:
         _check_wakes(alternative.wake)
         others += [wake.to for wake in alternative.wake]
-    for key in prefixes:
+    for key in (*prefixes, *counted):
         check_key(key)
     for key in others:
         check_key(key)
     if alternative.after is not None or alternative.before is not None:
         check_window(alternative.after, alternative.before)
     if prefixes or len(changes) > 1:
-        _check_apart(keys, prefixes)
-    return keys + prefixes + others
+        _check_apart(keys, prefixes, counted)
+    return keys + prefixes + others + counted
 
 
-def _check_apart(keys: Sequence[RecordKey], prefixes: Sequence[RecordKey]) -> None:
-    if len({*keys}) != len(keys) or (len(prefixes) > 1 and len({*prefixes}) != len(prefixes)):
+def _check_count(change: Count, limits: Capabilities) -> None:
+    least, most = change.least, change.most
+    if type(least) is not int or (most is not None and type(most) is not int):
+        raise InvalidChangeError(
+            f"least and most of {change.prefix} are numbers of records, got {least!r} and {most!r}"
+        )
+    if not 0 <= least <= (limits.max_changes if most is None else most) <= limits.max_changes:
+        raise InvalidChangeError(
+            f"count from 0 to {limits.max_changes} records below {change.prefix}, got {least} to {most}"
+        )
+
+
+def _check_apart(keys: Sequence[RecordKey], prefixes: Sequence[RecordKey], counted: Sequence[RecordKey]) -> None:
+    named = [*prefixes, *counted] if counted else prefixes
+    if len({*keys}) != len(keys) or (len(named) > 1 and len({*named}) != len(named)):
         raise InvalidChangeError("each key and each prefix may appear once in an alternative")
     for prefix in prefixes:
         for key in keys:

@@ -12,6 +12,7 @@ import psycopg
 import psycopg.sql
 import pytest
 
+import standfast
 from standfast.stores.url import open_store
 from tests.integration.alternatives.mutex import Line
 from tests.sizes import size
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from standfast.space import Space
     from standfast.stores import GroupedStore
 
     Open = Callable[[], Awaitable[GroupedStore]]
@@ -91,6 +93,37 @@ async def test_choices_of_many_lines_share_transactions_and_do_not_wait_in_a_cir
 
     assert all(len(line.fences) == 8 * rounds for line in lines)
     assert await _deadlocks(url) == before
+
+
+@pytest.mark.parametrize(("permits", "tasks"), [(1, 1), (3, 1), (6, 1), (30, 1), (4, 3), (20, 6)])
+async def test_slots_are_taken_and_given_back_by_many_at_once(url: str, permits: int, tasks: int) -> None:
+    """No more hold than there are permits, each has a fence of its own, and nothing is left; none waits in a circle."""
+    rounds, spaces = size(full=60, quick=8), 6
+    async with AsyncExitStack() as opened:
+        crowd = [await opened.enter_async_context(await standfast.open(url)) for _ in range(spaces)]
+        before, holding, fences = await _deadlocks(url), 0, list[int]()
+
+        async def hold(space: Space, number: int) -> None:
+            nonlocal holding
+            for turn in range(rounds):
+                async with space.semaphore("pool", permits=permits).hold() as held:
+                    holding += 1
+                    assert holding <= permits
+                    fences.append(held.fence)
+                    if (number + turn) % 3:
+                        await asyncio.sleep(0)
+                    holding -= 1
+
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+            for number in range(spaces * tasks):
+                group.create_task(hold(crowd[number % spaces], number))
+        space = crowd[0]
+        left = [await space.scan(*space.key(kind).within(), limit=5) for kind in ("line", "gate", "grant", "queued")]
+        deadlocks = await _deadlocks(url)
+
+    assert [list(page.records) for page in left] == [[]] * 4
+    assert len(set(fences)) == rounds * spaces * tasks
+    assert deadlocks == before
 
 
 async def _deadlocks(url: str) -> int:

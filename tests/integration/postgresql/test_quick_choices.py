@@ -21,9 +21,10 @@ from standfast.stores import (
 )
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.postgresql import server as postgres_server
-from standfast.stores.postgresql.statements import channel, data_of
+from standfast.stores.postgresql.statements import channel, data_of, quick_choice_made
 from standfast.stores.remote.server import ChoiceIntent
 from tests import services
+from tests.integration.alternatives import quick_slots
 from tests.integration.alternatives.quick import (
     ASKED,
     GRANT,
@@ -41,15 +42,19 @@ from tests.integration.faults.proxy import Fault, proxy_to
 from tests.integration.postgresql.ground import connected, made, opened, place, run_sql, schema_of, server_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from standfast.stores import GroupedStore
     from tests.integration.faults.proxy import Direction
+
+    Laid = Callable[[str], Iterable[tuple[RecordKey, bytes, int, int | None]]]
 
 pytestmark = pytest.mark.services
 
 # --- the same as the general function -------------------------------------------------------------------------------
 
 
-async def _lay(url: str, state: str) -> dict[RecordKey, int]:
+async def _lay(url: str, state: str, laid: Laid = laid) -> dict[RecordKey, int]:
     """Write records past the store; return their versions."""
     schema, versions = schema_of(url), dict[RecordKey, int]()
     async with connected(url) as connection:
@@ -80,6 +85,64 @@ async def test_a_choice_comes_to_the_same_by_its_own_function_and_by_the_general
                 in_general = await outcome(store, heard, ASKED[asked](await _lay(url, state)))
 
             assert by_itself == in_general, state
+
+
+@pytest.mark.parametrize("asked", quick_slots.ASKED)
+async def test_a_choice_of_a_semaphore_comes_to_the_same_by_its_own_function_and_by_the_general_one(
+    asked: str, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answer, records and notification are the same in every state of the line."""
+    url, made_so = await made(postgresql_url), 0
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def counted(row: Any, intent: ChoiceIntent) -> Any:
+        nonlocal made_so
+        answer = quick_choice_made(row, intent)
+        made_so += answer is not None
+        return answer
+
+    monkeypatch.setattr(postgres_server, "quick_choice_made", counted)
+    async with opened(url) as [store], connected(url) as connection:
+        await connection.add_listener(
+            channel(schema_of(url), INBOXES), lambda *given: heard.put_nowait(data_of(str(given[3])))
+        )
+        await quick_slots.use(store)
+        used, made_so = made_so, 0
+        for state in quick_slots.STATES:
+            laid = quick_slots.laid
+            by_itself = await outcome(store, heard, quick_slots.ASKED[asked](await _lay(url, state, laid)))
+            with monkeypatch.context() as patch:
+                patch.setattr(postgres_server, "quick_call", lambda *_: None)
+                in_general = await outcome(store, heard, quick_slots.ASKED[asked](await _lay(url, state, laid)))
+
+            assert by_itself == in_general, state
+
+    assert used >= 6
+    assert made_so > 0 or "old" in asked
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+async def test_one_that_joins_waits_for_one_that_gives_a_slot_back(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, *, is_quick: bool
+) -> None:
+    """Its ticket would be seen by none: so it counts what is there when the other one has committed, and takes that."""
+    url = await made(postgresql_url)
+    schema = schema_of(url)
+    if not is_quick:
+        monkeypatch.setattr(postgres_server, "quick_call", lambda *_: None)
+    async with opened(url) as [store], connected(url) as connection:
+        await quick_slots.use(store)
+        await _lay(url, "gh01", quick_slots.laid)
+        waiting = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}%'"  # noqa: S608 -- a name of the test's own
+        async with connection.transaction():
+            await connection.execute(f"DELETE FROM {schema}.records WHERE key = $1", bytes(quick_slots.SLOTS[1]))  # noqa: S608 -- see above
+            joining = asyncio.ensure_future(store.choose(*quick_slots.enter("jtb", 1)))
+            while not await run_sql(url, waiting):
+                assert not joining.done(), joining.result()
+        answer: Any = await joining
+
+    assert answer.index == 1
+    assert list(answer.versions) == [quick_slots.SLOTS[1]]
 
 
 # --- sent without a task --------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from standfast.stores import (
     Choice,
     Commit,
     Conflict,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -41,7 +42,9 @@ TICKETS, INBOXES = RecordKey("n", "ticket"), RecordKey("n", "inbox")
 NEVER = b"9" * 16
 
 
-def drawn(seed: random.Random, versions: dict[RecordKey, int]) -> tuple[Alternative, ...]:
+def drawn(  # noqa: C901 -- a way for each kind
+    seed: random.Random, versions: dict[RecordKey, int]
+) -> tuple[Alternative, ...]:
     """Return some alternatives, mostly on what is there before the batch."""
 
     def expected(key: RecordKey) -> int:
@@ -61,13 +64,17 @@ def drawn(seed: random.Random, versions: dict[RecordKey, int]) -> tuple[Alternat
     def alternative() -> Alternative:
         chosen = seed.sample(KEYS, seed.randrange(1, 3))
         what: list[Any] = [change(key) for key in chosen[1:]]
-        way = seed.randrange(5)
+        way = seed.randrange(6)
         if way == 0:
             what.append(MoveFirst(TICKETS, chosen[0], expected(chosen[0]), INBOXES))
         elif way == 1:
             what.append(Append(TICKETS, b"t%d" % seed.randrange(10**6), RecordKey("you"), stamped=seed.random() < 0.5))
         elif way == 2:
             what += [Empty(TICKETS), change(chosen[0])]
+        elif way == 3:
+            least = seed.randrange(4)
+            below = seed.choice([TICKETS, RecordKey("n", "key")])
+            what += [Count(below, least, seed.choice([None, least + seed.randrange(3)])), change(chosen[0])]
         else:
             what.append(change(chosen[0]))
         return Alternative(tuple(what))

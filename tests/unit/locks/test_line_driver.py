@@ -284,7 +284,7 @@ async def test_one_who_does_not_want_to_wait_joins_no_line(here: Process) -> Non
 
 async def test_a_crowd_of_dead_holders_falls_however_large(here: Process, there: Process) -> None:
     """A hundred held by a presence that is gone: one request lets all of them fall, in steps that a store takes."""
-    many = LockSpec("semaphore", Rules(100))
+    many = LockSpec("semaphore", Rules(101))
     await asyncio.gather(*(here.enter(f"{n}", spec=many) for n in range(100)))
 
     there.driver.dead.add(f"{here.scope.presence_name}.1")

@@ -30,9 +30,9 @@ from standfast.locks.line_records import (
     ready_key,
 )
 from standfast.locks.mutex_line import holder_in, queued_in
-from standfast.locks.slot_line import MOST_SLOTS, STREAK, absent, grants_in
+from standfast.locks.slot_line import MOST_SLOTS, STREAK, grants_in
 from standfast.scope import Scope
-from standfast.stores import Alternative, Conflict, Delete, GroupedStore, Put
+from standfast.stores import Conflict, GroupedStore, Put
 from standfast.stores.memory import CAPABILITIES, MemoryBackend, MemoryRecords
 from standfast.testing.conformance.locks.wire import Wire
 
@@ -399,6 +399,57 @@ async def test_the_dead_fall_holding_and_waiting(here: Process, there: Process) 
     assert there.driver.dead == set()
 
 
+@pytest.mark.parametrize("waiting", [0, 1, 40])
+async def test_a_crowd_of_the_dead_falls_however_large(here: Process, there: Process, waiting: int) -> None:
+    """All of them, in steps that the store takes, and those behind them have their turns in order."""
+    many = permits(MOST_SLOTS)
+    for number in range(MOST_SLOTS):
+        await here.enter(f"{number}", many)
+    held = [await there.enter(f"next {number:02}", many) for number in range(waiting)]
+    assert kinds(*held) == [Waiting] * waiting
+
+    there.driver.dead.add(f"{here.scope.presence_name}.1")
+    await there.driver.do(Reap(), many)
+
+    assert sorted((await there.held()).values()) == [f"next {number:02}" for number in range(waiting)]
+    assert (await there.waiting(), there.driver.dead) == ([], set())
+    for slot, grant in (await grants_in(there.scope, there.keys)).items():
+        await there.leave(holder_in(grant).entry.id, many, slot=slot, fence=grant.version)
+    assert await there.left_behind() == []
+
+
+async def test_a_crowd_whose_time_is_over_falls_however_large(
+    here: Process, there: Process, clock: VirtualClock
+) -> None:
+    """Also if all of them have the same longest time."""
+    many = permits(MOST_SLOTS)
+    await here.enter("first", many)
+    for number in range(1, MOST_SLOTS):
+        await here.enter(f"{number}", many, max_hold=5)
+    await there.enter("next", many)
+
+    clock.advance(6)
+    await there.driver.do(Reap(), many)
+
+    assert sorted((await there.held()).values()) == ["first", "next"]
+
+
+async def test_tasks_that_enter_at_once_find_slots_of_their_own(here: Process, there: Process) -> None:
+    """Most of them in one commit, also while the last permits go; the rest line up. None reads."""
+    spec = permits(50)
+    await here.enter("first", spec)
+    here.calls.clear()
+
+    entered = await asyncio.gather(
+        *(here.enter(f"here {number}", spec) for number in range(24)),
+        *(there.enter(f"there {number}", spec) for number in range(30)),
+    )
+
+    assert sorted(each.__name__ for each in kinds(*entered)) == ["Granted"] * 49 + ["Waiting"] * 5
+    assert {*here.calls} <= {"choose", "choose refused"}
+    assert here.calls.count("choose refused") <= 27
+
+
 async def test_one_that_is_evicted_finds_it_lost(here: Process, there: Process) -> None:
     """Its permit goes to the next one, and giving it back changes nothing."""
     a, _ = await here.enter("a"), await here.enter("b")
@@ -474,12 +525,3 @@ async def test_requests_of_one_process_are_answered_in_their_order(here: Process
     leaving = here.driver.ask(Leave("a", slot=a.answer.holder.slot, fence=a.sight.fences["a"]), TWO)
     assert kinds(await here.enter("c")) == [Granted]
     await asyncio.gather(leaving)
-
-
-async def test_a_record_that_is_there_is_not_absent(here: Process) -> None:
-    """The guard looks at one key, and not at those that only begin like it."""
-    await here.scope.commit(Put(here.keys.grant(10), b"x"))
-    keys, gone = here.keys, Alternative((Put(here.keys.head, b"x"), absent(here.keys.grant(1))))
-    assert not isinstance(await here.scope.choose(gone), Conflict)
-    head = (await here.scope.read(keys.head)).version(keys.head)
-    assert isinstance(await here.scope.choose(Alternative((Delete(keys.head, head), absent(keys.grant(10))))), Conflict)

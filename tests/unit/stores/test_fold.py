@@ -213,10 +213,11 @@ def test_one_choice_alone_is_folded_as_one_of_many() -> None:
         lapses = chance.choice((None, NOW, Instant(NOW + 1)))
         present = {key: Record(key, b"old", 3, lapses) for key in (A, B) if chance.random() < 0.5}
 
-        def first(prefix: RecordKey, without: Container[RecordKey] = (), below: list[Record] = below) -> Record | None:
-            found = (each for each in below if each.key.startswith(prefix) and each.key not in without)
-            return next(found, None)
+        def look(
+            prefix: RecordKey, most: int, without: Container[RecordKey] = (), below: list[Record] = below
+        ) -> list[Record]:
+            return [each for each in below if each.key.startswith(prefix) and each.key not in without][:most]
 
         rider = ChoiceRider(alternatives)
-        short = fold((rider,), at=NOW, last_version=5, records=present, limits=CAPABILITIES, ranges=first)
-        assert short == fold_in_order((rider,), NOW, 5, present, CAPABILITIES, first), f"seed {seed}"
+        short = fold((rider,), at=NOW, last_version=5, records=present, limits=CAPABILITIES, ranges=look)
+        assert short == fold_in_order((rider,), NOW, 5, present, CAPABILITIES, look), f"seed {seed}"

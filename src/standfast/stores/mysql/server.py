@@ -502,12 +502,12 @@ def guards_of(intent: Intent) -> sql.Guards:
     return sql.Guards(intent.guards, intent.after, intent.before)
 
 
-def count_of(intent: Intent) -> sql.Count:
+def count_of(intent: Intent) -> sql.AttemptCount:
     """Return which attempt an intent is, and what it takes."""
     creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
     first = intent.exact[0] if intent.exact else None
     draws = len(intent.exact) or intent.draws
-    return sql.Count(intent.handle, intent.number, draws, first, creates)
+    return sql.AttemptCount(intent.handle, intent.number, draws, first, creates)
 
 
 def changes_of(names: MysqlTables, intent: Intent) -> Iterator[str]:

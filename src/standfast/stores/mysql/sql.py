@@ -172,7 +172,7 @@ class Guards(Struct, frozen=True):
     before: Instant | None = None
 
 
-class Count(Struct, frozen=True):
+class AttemptCount(Struct, frozen=True):
     """The attempt to count, and the versions to take: ``draws`` of them, from ``first`` on if they are reserved."""
 
     handle: str
@@ -212,7 +212,7 @@ def lock(names: MysqlTables, guards: Guards) -> str:
     )
 
 
-def look_at_time(names: MysqlTables, count: Count, *, since: Instant | None = None) -> str:
+def look_at_time(names: MysqlTables, count: AttemptCount, *, since: Instant | None = None) -> str:
     """Read the time, now that the locks are held, choose the versions to take, and see whether the store was moved."""
     floor = f",1+(SELECT number FROM {names.facts} WHERE name='floor')" if count.creates else ""
     time = NOW if since is None else str(since)
@@ -234,7 +234,7 @@ def verdict(guards: Guards) -> str:
     return " AND ".join(parts)
 
 
-def count_attempt(names: MysqlTables, guards: Guards, count: Count) -> str:
+def count_attempt(names: MysqlTables, guards: Guards, count: AttemptCount) -> str:
     """Count the attempt; fail if it was counted before, or if anything that was asked for is not so."""
     holds, number = verdict(guards), count.number
     return (

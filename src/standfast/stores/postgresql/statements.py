@@ -17,6 +17,7 @@ from standfast.stores.protocol import (
     ABSENT,
     Append,
     Check,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -26,7 +27,7 @@ from standfast.stores.protocol import (
     Snapshot,
     Stamped,
 )
-from standfast.stores.remote.choices import CreateOrAppend, quick_choice
+from standfast.stores.remote.choices import CreateOrAppend, EnterSlot, quick_choice, slot_choice
 from standfast.stores.remote.server import (
     ChoiceIntent,
     ChoiceRefused,
@@ -159,8 +160,10 @@ class PostgresStatements:
         "close_attempt",
         "counted",
         "create_or_append",
+        "enter_slot",
         "forget",
         "hold",
+        "leave_slot",
         "look_closely",
         "mark",
         "measure",
@@ -192,6 +195,12 @@ class PostgresStatements:
         )
         self.create_or_append: Final = at("SELECT * FROM @.create_or_append($1, $2, $3, $4, $5, $6, $7, $8)")
         self.move_or_delete: Final = at("SELECT * FROM @.move_or_delete($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
+        self.enter_slot: Final = at(
+            "SELECT * FROM @.enter_slot($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+        )
+        self.leave_slot: Final = at(
+            "SELECT * FROM @.leave_slot($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+        )
         self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
         self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
         self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
@@ -359,7 +368,7 @@ def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
         expected,
         puts,
         rests,
-        ends if any(ends) else None,
+        ends if ends.count(None) < len(ends) else None,
         afters if any(afters) else None,
         befores if any(befores) else None,
         [n for n, _ in sent] or None,
@@ -368,7 +377,9 @@ def choice_parameters(intent: ChoiceIntent, schema: str) -> tuple[Any, ...]:
     )
 
 
-def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, Instant | None]:
+def _fields(  # noqa: PLR0911 -- a line for each kind
+    change: AlternativeChange,
+) -> tuple[str, bytes, int, bytes, bytes, int | None]:
     """Return what ``choose`` takes of a change."""
     # By exact types: isinstance asks the metaclass of a struct, which takes several times as long.
     if type(change) is Put or type(change) is Stamped:
@@ -382,6 +393,8 @@ def _fields(change: AlternativeChange) -> tuple[str, bytes, int, bytes, bytes, I
         return "A" if change.stamped else "a", change.prefix, 1, change.value, change.suffix, None
     if type(change) is Present:
         return "r", change.key, 1, b"", b"", None
+    if type(change) is Count:
+        return "n", change.prefix, change.least, b"", b"", change.most
     return "e", cast("Empty", change).prefix, 1, b"", b"", None
 
 
@@ -395,13 +408,13 @@ def _locks(kinds: Sequence[str], keys: Sequence[bytes]) -> tuple[list[bytes], li
     return locked, lock_runs([written[key] for key in locked])
 
 
-_BELOW: Final = frozenset("eaA")
+_BELOW: Final = frozenset("eaAn")
 _COMPARED: Final = frozenset("rc")
 
 
 def _place(change: AlternativeChange) -> bytes:
     """Return by what changes are sorted within an alternative: so all are locked in one order."""
-    if type(change) is Empty or type(change) is Append:
+    if type(change) is Empty or type(change) is Append or type(change) is Count:
         return change.prefix
     return change.to if type(change) is MoveFirst else cast("Change | Stamped | Present", change).key
 
@@ -453,10 +466,19 @@ def quick_call(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tu
     """Return the call that makes a choice without ``choose``, and its parameters; None: there is none for it."""
     choice = quick_choice(intent)
     if choice is None:
-        return None
+        return _slot_call(intent, calls)
     if isinstance(choice, CreateOrAppend):
         return calls.create_or_append, (intent.handle, intent.number, *choice)
     return calls.move_or_delete, (intent.handle, intent.number, *choice, intent.origin.encode(), LONGEST_MOVED)
+
+
+def _slot_call(intent: ChoiceIntent, calls: PostgresStatements) -> tuple[str, tuple[Any, ...]] | None:
+    choice = slot_choice(intent)
+    if choice is None:
+        return None
+    if isinstance(choice, EnterSlot):
+        return calls.enter_slot, (intent.handle, intent.number, *choice)
+    return calls.leave_slot, (intent.handle, intent.number, *choice, intent.origin.encode(), LONGEST_MOVED)
 
 
 def quick_choice_made(row: Fields, intent: ChoiceIntent) -> ChoicesMade | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from standfast.clock import Instant
 from standfast.keys import RecordKey
-from standfast.stores.protocol import Append, Check, Delete, MoveFirst, Present, Put, Record, Stamped
+from standfast.stores.protocol import Append, Check, Count, Delete, MoveFirst, Present, Put, Record, Stamped
 from standfast.stores.remote.choices import CreateOrAppend
 from standfast.stores.remote.server import ChoiceRefused, ChoiceWritten
 from standfast.stores.remote.subscriptions import LONGEST_MOVED
@@ -52,7 +52,7 @@ def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
 # --- alternatives as the script takes them, and what it shows of them ----------------------------------------------
 
 
-def choice_fields(change: AlternativeChange) -> tuple[Argument, ...]:
+def choice_fields(change: AlternativeChange) -> tuple[Argument, ...]:  # noqa: PLR0911 -- a line for each kind
     """Return the six fields of a change."""
     # By exact types: isinstance asks the metaclass of a struct, which takes several times as long.
     if type(change) is Put or type(change) is Stamped:
@@ -66,6 +66,8 @@ def choice_fields(change: AlternativeChange) -> tuple[Argument, ...]:
         return "A" if change.stamped else "a", change.prefix, "", change.value, "", change.suffix
     if type(change) is Present:
         return "r", change.key, "", "", "", ""
+    if type(change) is Count:
+        return "n", change.prefix, digits(change.least), "" if change.most is None else digits(change.most), "", ""
     return "e", cast("Empty", change).prefix, "", "", "", ""
 
 

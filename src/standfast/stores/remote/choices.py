@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 from standfast.stores.alternatives import choose, done, keys_in, settled
 from standfast.stores.backend import Applied, ChoiceRider, CommitRider, Deferred
@@ -10,9 +10,11 @@ from standfast.stores.protocol import (
     ABSENT,
     Alternative,
     Append,
+    Check,
     Choice,
     Commit,
     Conflict,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.alternatives import ChoiceEffect
     from standfast.stores.backend import Outcome, Rider
-    from standfast.stores.protocol import Wake
+    from standfast.stores.protocol import Record, Wake
     from standfast.stores.remote.server import ChoiceIntent, ChoiceRefused
 
 _DEFERRED: Final = Deferred()
@@ -114,8 +116,13 @@ def _effect(choice: tuple[Alternative, ...], answer: ChoiceWritten | ChoiceRefus
     if isinstance(answer, ChoiceWritten):
         moved, version = answer.moved, answer.version
         alternative = choice[answer.index]
-        return done(answer.index, alternative, answer.at, answer.present.get, lambda _: moved, lambda: version)
-    effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.firsts.get, lambda: 0)
+        firsts = () if moved is None else (moved,)
+
+        def first_moved(_prefix: RecordKey, _most: int) -> Sequence[Record]:
+            return firsts
+
+        return done(answer.index, alternative, answer.at, answer.present.get, first_moved, lambda: version)
+    effect = choose(ChoiceRider(choice), answer.at, answer.records.get, answer.below, lambda: 0)
     return effect if isinstance(effect.answer, Conflict) else None
 
 
@@ -142,6 +149,129 @@ class MoveOrDelete(NamedTuple):
     other_version: int
     prefix: RecordKey
     inboxes: RecordKey
+
+
+class EnterSlot(NamedTuple):
+    """In the order of the first three, which are places of alternatives; None: it is not among them.
+
+    Create head, gate and the first of the grants; or, as the gate is there, the first of the grants that is not there;
+    or, as the gate is there and that many records below the prefix, append a record.
+    """
+
+    begins: int | None
+    takes: int
+    joins: int | None
+    gate_key: RecordKey
+    head_key: RecordKey
+    head_value: bytes
+    grants: list[RecordKey]
+    stamped_value: bytes
+    prefix: RecordKey
+    permits: int
+    queue: RecordKey
+    suffix: bytes
+
+
+class LeaveSlot(NamedTuple):
+    """Delete the only record below a prefix and two more, unless ``first`` is -1; or move one there; or delete it."""
+
+    first: int
+    gate_key: RecordKey
+    gate_version: int
+    grant_key: RecordKey
+    grant_version: int
+    head_key: RecordKey
+    prefix: RecordKey
+    queue: RecordKey
+    inboxes: RecordKey
+
+
+def slot_choice(intent: ChoiceIntent) -> EnterSlot | LeaveSlot | None:
+    """Return a choice that is alone, notifies no other handle, and enters or leaves a line with slots."""
+    if len(intent.choices) != 1 or any(intent.messages):
+        return None
+    [choice] = intent.choices
+    if any(not each.after is each.before is None for each in choice):
+        return None
+    kinds = [tuple(map(type, each.changes)) for each in choice]
+    if kinds == _LAST_LEAVES or kinds == _LAST_LEAVES[1:]:
+        return _leave_slot(*[each.changes for each in choice])
+    return _enter_slot(choice, kinds)
+
+
+_BEGIN: Final = (Put, Put, Stamped)
+_TAKE: Final = (Present, Stamped)
+_JOIN: Final = (Present, Count, Append)
+_LAST_LEAVES: Final[list[tuple[type, ...]]] = [
+    (Empty, Count, Delete, Delete, Delete),
+    (MoveFirst, Check),
+    (Count, Empty, Delete, Check),
+]
+
+
+def _enter_slot(choice: Sequence[Alternative], kinds: Sequence[tuple[type, ...]]) -> EnterSlot | None:
+    takes = [place for place, each in enumerate(kinds) if each == _TAKE]
+    others = {each: place for place, each in enumerate(kinds) if each != _TAKE}
+    if not takes or len(takes) + len(others) != len(kinds) or not others.keys() <= {_BEGIN, _JOIN}:
+        return None
+    if takes[-1] - takes[0] >= len(takes):
+        return None
+    begins, joins = others.get(_BEGIN), others.get(_JOIN)
+    gate: Any = choice[takes[0]].changes[0]
+    stamps: list[Any] = [choice[place].changes[1] for place in takes]
+    values = [each.value for each in stamps]
+    asked = EnterSlot(
+        begins,
+        takes[0],
+        joins,
+        gate.key,
+        gate.key,
+        b"",
+        [each.key for each in stamps],
+        values[0],
+        gate.key,
+        0,
+        gate.key,
+        b"",
+    )
+    plain = [*stamps]
+    if begins is not None:
+        head, made, grant = cast("tuple[Any, ...]", choice[begins].changes)
+        plain += [head, made, grant]
+        values.append(grant.value)
+        if made.key != gate.key or grant.key != asked.grants[0] or made.value != head.value:
+            return None
+        asked = asked._replace(head_key=head.key, head_value=head.value)
+    if joins is not None:
+        again, count, append = cast("tuple[Any, ...]", choice[joins].changes)
+        values.append(append.value)
+        if again.key != gate.key or count.most is not None or not count.least or not append.stamped:
+            return None
+        asked = asked._replace(prefix=count.prefix, permits=count.least, queue=append.prefix, suffix=append.suffix)
+    are_plain = all(each.expected == ABSENT and each.expires_at is None for each in plain)
+    are_same = all(each is values[0] for each in values) and all(choice[place].changes[0] == gate for place in takes)
+    return asked if are_plain and are_same else None
+
+
+def _leave_slot(*ways: tuple[Any, ...]) -> LeaveSlot | None:
+    """Return what leaves a slot, if all parts of it are about the same records."""
+    (move, opened), (other, empty, freed, again) = ways[-2:]
+    gate, first = opened.key, -1
+    if len(ways) > 2:  # noqa: PLR2004 -- it may be the last one
+        none, only, deleted, grant, head = ways[0]
+        first, gate = 0, deleted.key
+        is_last = none == empty and grant == freed and (only.least, only.most, only.prefix) == (0, 1, other.prefix)
+        if not is_last or head.key != opened.key or not head.expected == deleted.expected == opened.expected:
+            return None
+    is_one = (
+        empty.prefix == move.prefix and freed.key == move.to and freed.expected == move.expected and again == opened
+    )
+    is_below = freed.key.startswith(other.prefix) and (first < 0 or gate < freed.key) and freed.key < opened.key
+    if not is_one or not is_below or (other.least, other.most) != (2, None) or not move.expected:
+        return None
+    return LeaveSlot(
+        first, gate, opened.expected, move.to, move.expected, opened.key, other.prefix, move.prefix, move.inboxes
+    )
 
 
 def quick_choice(intent: ChoiceIntent) -> CreateOrAppend | MoveOrDelete | None:

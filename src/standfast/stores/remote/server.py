@@ -158,12 +158,18 @@ class ChoiceWritten(Struct, frozen=True):
 class ChoiceRefused(Struct, frozen=True):
     """No alternative held. What is there was read at one moment after that; if one holds by now, it is tried again.
 
-    ``records`` has the live records at all keys that were named, ``firsts`` the first live record below each prefix.
+    ``records`` has the live records at all keys that were named, and as many below the prefix of each ``Count`` as tell
+    if it holds; ``firsts`` the first live record below each other prefix.
     """
 
     at: Instant
     records: dict[RecordKey, Record]
     firsts: dict[RecordKey, Record]
+
+    def below(self, prefix: RecordKey, most: int) -> list[Record]:
+        """Return the first records that continue a key, as far as they are known."""
+        known = {each.key: each for each in (*self.records.values(), *self.firsts.values())}
+        return [known[key] for key in sorted(known) if key.startswith(prefix) and key != prefix][:most]
 
 
 class ChoicesMade(Struct, frozen=True):

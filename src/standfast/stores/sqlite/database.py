@@ -399,9 +399,9 @@ _SCAN: Final = (
     "SELECT key, version, expires_at, value FROM main.records"
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
-_FIRST: Final = (
+_BELOW: Final = (
     "SELECT key, version, expires_at, value FROM main.records"
-    " WHERE key > ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key LIMIT 1"
+    " WHERE key > ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key LIMIT ?"
 )
 _FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
 # Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
@@ -535,18 +535,20 @@ class Database:
             at = self._time.now_in(self._writer, last_at)
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
-        ranges = functools.partial(self._first, at)
+        ranges = functools.partial(self._below, at)
         return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits, ranges=ranges)
 
-    def _first(self, at: Instant, prefix: RecordKey, without: Container[RecordKey] = ()) -> Record | None:
-        """Return the first record that continues a key, is live at ``at`` and is not left out."""
+    def _below(self, at: Instant, prefix: RecordKey, most: int, without: Container[RecordKey] = ()) -> list[Record]:
+        """Return the first records that continue a key, are live at ``at`` and are not left out."""
+        found: list[Record] = []
         start, end = prefix.within()
-        while rows := self._writer.execute(_FIRST, (start, end, at)).fetchall():
-            record = _record(rows[0])
-            if record.key not in without:
-                return record
-            start = record.key
-        return None
+        while len(found) < most and (rows := self._writer.execute(_BELOW, (start, end, at, most)).fetchall()):
+            records = list(map(_record, rows))
+            found += [record for record in records if record.key not in without]
+            start = records[-1].key
+            if len(records) < most:
+                break
+        return found[:most]
 
     def _write_plainly(self, riders: Sequence[Rider], patience: float) -> Folded | None:
         """Write commits whose guards all hold, without folding them; None: fold them, nothing is written."""

@@ -175,12 +175,12 @@ def test_a_lone_choice_comes_to_what_folding_it_comes_to() -> None:
             there = zip((head, grant, ticket), versions, strict=True)
             seeded = {key: Record(key, b"before", version) for key, version in there if version}
 
-            def first(
-                prefix: RecordKey, _without: object = (), seeded: dict[RecordKey, Record] = seeded
-            ) -> Record | None:
-                return next((seeded[key] for key in seeded if key.startswith(prefix) and key != prefix), None)
+            def look(
+                prefix: RecordKey, most: int, _without: object = (), seeded: dict[RecordKey, Record] = seeded
+            ) -> list[Record]:
+                return [seeded[key] for key in seeded if key.startswith(prefix) and key != prefix][:most]
 
-            expected = fold([rider], at=NOW, last_version=NOW - 1, records=seeded, limits=CAPABILITIES, ranges=first)
+            expected = fold([rider], at=NOW, last_version=NOW - 1, records=seeded, limits=CAPABILITIES, ranges=look)
             connection = table(seeded)
             try:
                 done = write_alone(connection, rider, lambda _, __: NOW)

@@ -5,6 +5,7 @@
 -- of them: how many changes and messages, after, before (-1: none), six fields a change, and two a message.
 -- A change: what it is, key, expected version (16 digits), value, expiry, and one field more.
 -- p put, s put with a stamp, d delete, c compare; r there is a record, e there is none below the key;
+-- n there are as many below the key as the version says, or more, but no more than the value says, if that says something;
 -- a append below the key, and A with a stamp, the field is the suffix;
 -- m move the first below the field to the key, the value is what inboxes begin with.
 -- The answer is one flat list, because for each table in it the server sets aside 16 kB. Of each choice: which alternative
@@ -12,6 +13,7 @@
 -- and two such lists: what is there at the keys, and first below the prefixes.
 local handle, attempt_number, floor = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local NUMBER = 18
+local OF_PREFIXES = { e = true, n = true, a = true, A = true }
 
 local answers = { 0, now, version, generation }
 local function tell(list)
@@ -35,7 +37,7 @@ while position <= stop do
     local last = position + 6 * tonumber(ARGV[position]) - 2
     for at = position + 4, last, 6 do
       local kind, key = ARGV[at], ARGV[at + 1]
-      if kind ~= 'e' and kind ~= 'a' and kind ~= 'A' and seen[key] == nil then
+      if not OF_PREFIXES[kind] and seen[key] == nil then
         seen[key] = false
         named[#named + 1] = key
       end
@@ -111,6 +113,37 @@ local function first(prefix)
   end
 end
 
+-- Up to so many live keys below a prefix, and their records. A key in the order means nothing without its record.
+local function all_below(prefix, most)
+  local found, raws, from, to = {}, {}, '[' .. prefix .. '\0', '(' .. prefix .. '\255'
+  if #new > 0 then bring_order_up_to_date() end
+  while #found < most do
+    local keys = redis.call('ZRANGEBYLEX', KEYS[3], from, to, 'LIMIT', 0, most)
+    local unread = {}
+    for _, key in ipairs(keys) do
+      if seen[key] == nil then unread[#unread + 1] = key end
+    end
+    if #unread > 0 then
+      local read = redis.call('HMGET', KEYS[2], unpack(unread))
+      for index = 1, #unread do seen[unread[index]] = read[index] end
+    end
+    for _, key in ipairs(keys) do
+      if is_live(seen[key]) and #found < most then
+        found[#found + 1], raws[#raws + 1] = key, seen[key]
+      end
+      from = '(' .. key
+    end
+    if #keys < most then break end
+  end
+  return found, raws
+end
+
+-- The bounds of a count, and how many keys show if it holds.
+local function bounds(at)
+  local least, most = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  return least, most, math.max(least, most and most + 1 or 0)
+end
+
 local function is_at(key, expected)
   local raw = get(key)
   return (raw and string.sub(raw, 1, 16) or '0000000000000000') == expected
@@ -128,6 +161,10 @@ local function holds(start, changes, after, before)
       if not get(key) then return false end
     elseif kind == 'e' then
       if first(key) then return false end
+    elseif kind == 'n' then
+      local least, most, enough = bounds(position)
+      local found = #all_below(key, enough)
+      if found < least or most and found > most then return false end
     elseif kind ~= 'a' and kind ~= 'A' then
       if not is_at(key, ARGV[position + 2]) then return false end
       if kind == 'm' then
@@ -158,9 +195,16 @@ local function tell_shown(position, alternatives)
     for at = position + 4, position + 4 + 6 * (changes - 1), 6 do
       local kind, key = ARGV[at], ARGV[at + 1]
       local prefix = kind == 'e' and key or kind == 'm' and ARGV[at + 5]
-      if kind ~= 'e' and kind ~= 'a' and kind ~= 'A' then
+      if not OF_PREFIXES[kind] then
         keys[#keys + 1] = key
         keys[#keys + 1] = get(key)
+      elseif kind == 'n' then
+        local _, _, enough = bounds(at)
+        local found, raws = all_below(key, enough)
+        for index = 1, #found do
+          keys[#keys + 1] = found[index]
+          keys[#keys + 1] = raws[index]
+        end
       end
       if prefix then
         local found, raw = first(prefix)

@@ -16,6 +16,7 @@ from standfast.stores import (
     Check,
     Choice,
     Conflict,
+    Count,
     Delete,
     Empty,
     MoveFirst,
@@ -222,6 +223,87 @@ class AlternativeCases(Ground):
         assert found is not None
         assert (list(lost.current), found.value) == ([ticket], b"there")
 
+    async def test_records_below_a_prefix_are_counted(self, store: Store, key: MakeKey) -> None:
+        """Neither too few nor too many; those at the prefix itself, and of neighbours, are not among them."""
+        needs_alternatives(store)
+        await committed(store, Put(key("t"), b""), Put(key("tt", "x"), b""), *[Put(key("t", n), b"") for n in "abc"])
+        bounds: list[tuple[int, int | None]] = [(3, None), (0, 3), (3, 3), (1, 5), (4, None), (0, 2), (4, 5)]
+
+        held = [
+            isinstance(await store.choose(Alternative((Count(key("t"), *each), Put(key("n", str(n)), b"")))), Choice)
+            for n, each in enumerate(bounds)
+        ]
+
+        assert held == [True] * 4 + [False] * 3
+
+    async def test_a_count_that_fails_shows_what_is_there(self, store: Store, key: MakeKey) -> None:
+        """All of them if they are too few, as many as are too many, and None at the prefix if there is none."""
+        needs_alternatives(store)
+        await committed(store, *[Put(key("t", n), n.encode()) for n in "abc"])
+
+        few = await none_held(store, Alternative((Count(key("t"), 5), Put(key("x"), b""))))
+        many = await none_held(store, Alternative((Count(key("t"), most=1), Put(key("x"), b""))))
+        none = await none_held(store, Alternative((Count(key("u"), 1), Put(key("x"), b""))))
+
+        assert {each: record and record.value for each, record in few.current.items()} == {
+            key("t", n): n.encode() for n in "abc"
+        }
+        assert list(many.current) == [key("t", n) for n in "ab"]
+        assert none.current == {key("u"): None}
+
+    async def test_a_count_is_of_what_was_there_before(self, store: Store, key: MakeKey) -> None:
+        """The last one may be deleted below the prefix, and another created; a batch sees what it has done so far."""
+        needs_alternatives(store)
+        first, second = await create(store, key("t", "a")), await create(store, key("t", "b"))
+
+        done: Any = await asyncio.gather(
+            store.choose(Alternative((Count(key("t"), most=1), Delete(key("t", "a"), first)))),
+            store.choose(Alternative((Count(key("t"), 2), Delete(key("t", "a"), first)))),
+            store.choose(Alternative((Count(key("t"), 2), Delete(key("t", "b"), second)))),
+            store.choose(Alternative((Count(key("t"), 1, 1), Delete(key("t", "b"), second), Put(key("t", "c"), b"")))),
+            store.choose(Alternative((Count(key("t"), 1, 1), Put(key("t", "d"), b"")))),
+            store.choose(Alternative((Count(key("t"), 2, 2), Put(key("x"), b"")))),
+        )
+
+        assert [type(each) for each in done] == [Conflict, Choice, Conflict, Choice, Choice, Choice]
+
+    async def test_the_last_two_to_leave_do_not_pass_each_other(
+        self, store: Store, key: MakeKey, open_another: OpenAnother
+    ) -> None:
+        """Each leaves another one behind, or is the last one and takes what they share along."""
+        needs_alternatives(store)
+
+        async def leave(handle: Store, name: str, fence: int, shared: int) -> None:
+            await chosen(
+                handle,
+                Alternative((Count(key("t"), most=1), Delete(key("s"), shared), Delete(key("t", name), fence))),
+                Alternative((Count(key("t"), 2), Delete(key("t", name), fence), Check(key("s"), shared))),
+            )
+
+        async with another(open_another) as other:
+            for _ in range(20):
+                shared = await create(store, key("s"))
+                fences = {n: await create(store, key("t", n)) for n in "abcd"}
+                await asyncio.gather(*(leave((store, other)[n in "ab"], n, fences[n], shared) for n in "dbca"))
+                assert (await store.read(key("s"))).records == {}
+
+    async def test_one_that_counts_and_one_that_deletes_do_not_pass_each_other(
+        self, store: Store, key: MakeKey, open_another: OpenAnother
+    ) -> None:
+        """If all are there, one may line up, and is seen; or one has gone, and it may not."""
+        needs_alternatives(store)
+        async with another(open_another) as other:
+            for _ in range(20):
+                fences = {n: await create(store, key("t", n)) for n in "abc"}
+                answers: Any = await asyncio.gather(
+                    other.choose(Alternative((Count(key("t"), 3), Append(key("q"), b"")))),
+                    store.choose(Alternative((Empty(key("q")), Delete(key("t", "b"), fences["b"])))),
+                )
+                assert sorted(type(each).__name__ for each in answers) == ["Choice", "Conflict"]
+                found = [*(await store.scan(*key("t").within(), limit=5)).records.values()]
+                found += (await store.scan(*key("q").within(), limit=5)).records.values()
+                await committed(store, *[Delete(each.key, each.version) for each in found])
+
     async def test_the_first_record_is_moved(self, store: Store, key: MakeKey) -> None:
         """It goes to the key that was at that version, with the time, and is gone from where it was."""
         needs_alternatives(store)
@@ -293,6 +375,10 @@ class AlternativeCases(Ground):
             key("a"): None
         }
         assert (await chosen(store, Alternative((Empty(key("t")), Put(key("c"), b""))))).index == 0
+        assert (await chosen(store, Alternative((Count(key("t"), most=0), Put(key("d"), b""))))).index == 0
+        assert (await none_held(store, Alternative((Count(key("t"), 1), Put(key("e"), b""))))).current == {
+            key("t"): None
+        }
         ticket = await append(store, key("t"), b"new", "new")
         done = await chosen(store, Alternative((MoveFirst(key("t"), key("a"), 0, key("inbox")),)))
         assert done.moved_from == ticket
@@ -461,7 +547,7 @@ class AlternativeCases(Ground):
         wrong: list[tuple[Alternative, ...]] = [
             (),
             (Alternative(()),),
-            (Alternative((Put(key("a"), b""),)),) * 9,
+            (Alternative((Put(key("a"), b""),)),) * 25,
             (Alternative((Put(key("a"), b""), Present(key("a")))),),
             (Alternative((Append(key("t"), b""), Empty(key("t")))),),
             (Alternative((Append(key("t"), b""), Put(key("t", "x"), b""))),),
@@ -470,6 +556,10 @@ class AlternativeCases(Ground):
             (Alternative((Append(key("t"), bytes(store.capabilities.max_value_bytes)),)),),
             (Alternative((Stamped(key("a"), bytes(store.capabilities.max_value_bytes)),)),),
             (Alternative((Check(key("a"), 0),)),),
+            (Alternative((Count(key("t"), 2, 1), Put(key("a"), b""))),),
+            (Alternative((Count(key("t"), -1), Put(key("a"), b""))),),
+            (Alternative((Count(key("t"), 1), Empty(key("t")), Put(key("a"), b""))),),
+            (Alternative((Count(key("t"), store.capabilities.max_changes + 1), Put(key("a"), b""))),),
             (Alternative((MoveFirst(key("t"), key("a"), -1, key("i")),)),),
             (Alternative((Put(key("a"), b""),)), Alternative((Put(elsewhere, b""),))),
             (Alternative((MoveFirst(key("t"), key("a"), 0, elsewhere),)),),
