@@ -9,7 +9,7 @@ import pytest
 
 from standfast.errors import AttemptClosedError, StoreCorruptError, StoreFullError
 from standfast.keys import RecordKey
-from standfast.stores import Alternative, Append, Delete, Empty, MoveFirst, Present, Put, Stamped
+from standfast.stores import Alternative, Append, Count, Delete, Empty, MoveFirst, Present, Put, Stamped
 from standfast.stores.redis import server as redis_server
 from standfast.stores.redis.records import digits, expiry
 from standfast.stores.remote.backend import RemoteBackend
@@ -171,6 +171,20 @@ async def test_a_mutex_that_is_held_is_not_taken_out_of_the_order(
 
     assert len((await another.scan(*RecordKey("n").within(), limit=5)).records) == 2
     assert await is_whole(admin, prefix)
+
+
+async def test_what_is_left_in_the_order_is_not_counted(open_it: Open, admin: redis.asyncio.Redis, prefix: str) -> None:
+    """A mutex that got free is below no prefix: a semaphore of the same key counts the permits that are held."""
+    store, held = await open_it(liveness="false"), RecordKey("n", "grant", "k", "2")
+    await store.commit(Put(held, b""))
+    await admin.zadd(f"{{{prefix}:n}}:order", {bytes(RecordKey("n", "grant", "k", "1")): 0})
+    below = RecordKey("n", "grant", "k")
+
+    for least, most, is_so in ((1, 1, True), (2, None, False), (0, 0, False)):
+        note = RecordKey("n", "note", f"{least}")
+        counted = Alternative((Count(below, least, most), Put(note, b"")))
+        chosen: Any = await store.choose(counted, Alternative((Put(note, b""),)))
+        assert (chosen.index == 0) is is_so
 
 
 async def test_a_sweep_takes_out_of_the_order_what_a_dead_process_has_left_there(
