@@ -67,9 +67,6 @@ REPLACED = {
     "ring": "notify, wake",
     "trouble": "error, problem",
 }
-# Where such names are still; none may be added elsewhere, and the list is to become empty.
-NOT_YET = ("stores/postgresql", "stores/redis", "stores/remote", "workflows/steps.py")
-
 SUBJECT = re.compile(r"[a-z][\w./-]*(?:, [a-z][\w./-]*)*: \S|Revert ")
 LONGEST_SUBJECT = 72
 
@@ -178,7 +175,7 @@ def defined(node: ast.AST) -> str:
 
 def is_replaced(path: Path, node: ast.AST) -> str | None:
     """A thing has one word, that of the vocabulary."""
-    if not (name := defined(node)) or not inside(path, ".") or inside(path, *NOT_YET):
+    if not (name := defined(node)) or not inside(path, "."):
         return None
     parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
     found = [each for each in parts if each in REPLACED]

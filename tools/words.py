@@ -1,7 +1,7 @@
 """Plain technical English: no words that make people of processes; part of ``make check``.
 
 A process is not *somebody*, and "tell whether" is "return True if". Scanned are the README and the documentation,
-without the records of decisions, and the strings and comments of the package, without what `NOT_YET` lists;
+without the records of decisions, and the strings and comments of the package;
 ``words.py src/standfast/cli`` lists those of one folder. A line that needs such a word says why:
 ``<!-- word: the reason -->`` in Markdown, ``# word: the reason`` in code.
 """
@@ -39,8 +39,6 @@ BANNED = re.compile(rf"(?<![\w/-])(?:{'|'.join(INSTEAD)})(?![\w-])".replace(" ",
 QUOTES = ("whoever has this token may do everything",)
 # Written by a tool from the docstrings of the suites.
 GENERATED = {"conformance.md"}
-# Packages whose modules have such words still; none may be added, and the list is to become empty.
-NOT_YET: tuple[str, ...] = ()
 REASON = re.compile(r"(?:<!--|#) word: \S+")
 STRINGS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
@@ -81,10 +79,8 @@ def pages() -> list[Path]:
 
 
 def modules() -> list[Path]:
-    """Return the modules of the package that are plain already."""
-    package = ROOT / "src" / "standfast"
-    left_out = {package / folder for folder in NOT_YET}
-    return [path for path in sorted(package.rglob("*.py")) if not left_out & {*path.parents}]
+    """Return the modules of the package."""
+    return sorted((ROOT / "src" / "standfast").rglob("*.py"))
 
 
 def problems(folders: list[str]) -> Iterator[str]:

@@ -67,7 +67,7 @@ async def ask(activation: Activation, work: Awaitable[T]) -> T:
 # noted before it. The second is noted when the code goes on, and says only that: other branches may have gone on while
 # the first was being written, and are to do so again, in the same order, when the run is replayed.
 
-MOST_ALONG: Final = 20
+MOST_EXTRA_CHANGES: Final = 20
 """How many other changes a ride takes along; if there are more, they are written first."""
 
 LARGEST: Final = CHUNKS.max_bytes - 4_000
@@ -164,7 +164,7 @@ async def commit_with_journal(
             raise_lost(activation, branch, operation)
         await activation.check_may_act()
         conflict: Conflict | None = None
-        if journal.is_heavy(min(MOST_ALONG, activation.runtime.space.at_most(100) // 4)):
+        if journal.is_heavy(min(MOST_EXTRA_CHANGES, activation.runtime.space.at_most(100) // 4)):
             await activation.flush()
         taken = await journal.begin()
         if not leaving and branch.lost is not None:  # found by another commit, so that no guard of this one would
@@ -288,7 +288,7 @@ class Recording(Struct, eq=False):
             raise self._problem("the run is not driven here")
         joining = await user_transactions_of(space.store, space.store.capabilities.backend)
         try:
-            if journal.is_heavy(MOST_ALONG):
+            if journal.is_heavy(MOST_EXTRA_CHANGES):
                 await activation.flush()
             await activation.check_may_act()
         except Unload:

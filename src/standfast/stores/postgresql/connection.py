@@ -728,7 +728,7 @@ class PostgresSubscriber:
         self._backoff: Final = ConnectBackoff()
         self._lock: Final = asyncio.Lock()
         self._wanted: frozenset[str] = frozenset()
-        self._heard: set[str] = set()
+        self._listened: set[str] = set()
         self._connection: Connection | None = None
         self._listener: Listener | None = None
         self._lost: Final = asyncio.Event()
@@ -765,7 +765,7 @@ class PostgresSubscriber:
         self._lose()
         session = await self._open()
         connection: Connection = session.connection
-        self._connection, self._heard, self._moves = connection, set(), session.moves
+        self._connection, self._listened, self._moves = connection, set(), session.moves
         self._lost.clear()
         connection.add_termination_listener(self._ended)
         return connection
@@ -773,12 +773,12 @@ class PostgresSubscriber:
     async def _tune(self, connection: Any) -> None:  # noqa: ANN401 -- the driver's own
         """Every statement has the time limit of the connection; there may be a thousand of them."""
         wanted = self._wanted
-        for channel in wanted - self._heard:
+        for channel in wanted - self._listened:
             await connection.add_listener(channel, self._take)
-            self._heard.add(channel)
-        for channel in self._heard - wanted:
+            self._listened.add(channel)
+        for channel in self._listened - wanted:
             await connection.remove_listener(channel, self._take)
-            self._heard.discard(channel)
+            self._listened.discard(channel)
 
     # --- what is received ---------------------------------------------------------------------------------------
 

@@ -458,7 +458,7 @@ class RedisSubscriber:
         self._task: asyncio.Task[None] | None = None
         self._loop: Final = asyncio.get_running_loop()
         self._backoff: Final = ConnectBackoff()
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._was_cut = False
 
     def listen(self, listener: Listener) -> None:
@@ -499,7 +499,7 @@ class RedisSubscriber:
             try:
                 self._line = await self._dialer.dial(*await self._routes.place())
                 self._send(self._line, list(self._channels), [])
-                await self._hear(self._line)
+                await self._receive(self._line)
             except (*REFUSALS, *LOSSES, StoreError, TimeoutError):
                 self._backoff.failed()
                 self._was_cut = True
@@ -510,12 +510,12 @@ class RedisSubscriber:
                 if line is not None:
                     await line.aclose()
 
-    async def _hear(self, line: RedisConnection) -> None:
+    async def _receive(self, line: RedisConnection) -> None:
         """Hear messages until the connection breaks, or is silent although it was pinged."""
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         pinging = self._loop.create_task(self._ping(line))
         try:
-            await line.hear(self._take)
+            await line.listen(self._take)
         finally:
             pinging.cancel()
 
@@ -526,13 +526,13 @@ class RedisSubscriber:
                 asked_at = self._loop.time()
                 line.send(pack(b"PING"))
                 await asyncio.sleep(self._dialer.timeout)
-                if self._heard_at < asked_at:
+                if self._received_at < asked_at:
                     break
         await line.aclose()  # the reader notices
 
     def _take(self, message: Reply) -> None:
         """Take a message where it arrives: one that waits for it is resumed in the next turn of the loop."""
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self._backoff.succeeded()
         kind = message[0] if len(message) == _PARTS else b""
         if kind == b"message" and self._listener is not None:

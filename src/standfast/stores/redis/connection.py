@@ -331,7 +331,7 @@ class RedisConnection(asyncio.BufferedProtocol):
     """A connection without streams: what is sent is written to the socket at once, and read where it arrives.
 
     After :meth:`open` it either answers commands, one :meth:`exchange` at a time, or hears what is published: from the
-    first :meth:`send` on, everything that comes is for :meth:`receive`, or for the function given to :meth:`hear`.
+    first :meth:`send` on, everything that comes is for :meth:`receive`, or for the function given to :meth:`listen`.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -348,8 +348,8 @@ class RedisConnection(asyncio.BufferedProtocol):
         self._replies: list[Reply] = []
         self._wanted = 1
         self._waiter: asyncio.Future[None] | SentCall | None = None
-        self._hears = False
-        self._heard_by: Callable[[Reply], object] | None = None
+        self._listens = False
+        self._taken_by: Callable[[Reply], object] | None = None
         self._loss: Exception | None = None
         self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -418,7 +418,7 @@ class RedisConnection(asyncio.BufferedProtocol):
         """Send commands whose answers are heard; raises if the connection is lost."""
         if self._transport is None or not self.is_alive:
             raise _closed_error() from self._loss
-        self._hears = True
+        self._listens = True
         self._transport.write(command)
 
     async def receive(self) -> Reply:
@@ -437,12 +437,12 @@ class RedisConnection(asyncio.BufferedProtocol):
             raise reply
         return reply
 
-    async def hear(self, take: Callable[[Reply], object]) -> None:
+    async def listen(self, take: Callable[[Reply], object]) -> None:
         """Hand everything that comes to ``take`` where it arrives, until it is lost or refused; raises that."""
-        self._hears = True
+        self._listens = True
         while self._replies:
             take(await self.receive())
-        self._heard_by = take
+        self._taken_by = take
         await self._closed.wait()
         raise self._loss or _closed_error()
 
@@ -470,17 +470,17 @@ class RedisConnection(asyncio.BufferedProtocol):
         try:
             reader.feed(self._buffer, 0, nbytes)
             while (reply := reader.gets()) is not _NOTHING:
-                if isinstance(reply, Exception) and (self._heard_by is not None or not isinstance(reply, REFUSALS)):
-                    self._lose(reply)  # no answer: too many clients, say; or refused to hear
+                if isinstance(reply, Exception) and (self._taken_by is not None or not isinstance(reply, REFUSALS)):
+                    self._lose(reply)  # no answer: too many clients, say; or refused to listen
                     return
-                if self._heard_by is not None:
-                    self._heard_by(reply)
+                if self._taken_by is not None:
+                    self._taken_by(reply)
                 else:
                     replies.append(reply)
         except exceptions.InvalidResponse as error:
             self._lose(error)
             return
-        if not self._hears and len(replies) > (self._wanted if self._waiter is not None else 0):
+        if not self._listens and len(replies) > (self._wanted if self._waiter is not None else 0):
             self._lose(exceptions.InvalidResponse("the server answered what was not asked"))
         elif self._waiter is not None and len(replies) >= self._wanted and not self._waiter.done():
             self._waiter.set_result(None)

@@ -224,12 +224,12 @@ class SentinelRoutes:
                 line = await self._finder.dialer.dial_sentinel(*sentinel, ANSWERS_WITHIN)
                 try:
                     line.send(pack("SUBSCRIBE", _SWITCH))
-                    await self._hear(line, backoff)
+                    await self._receive(line, backoff)
                 finally:
                     await line.aclose()
             backoff.failed()
 
-    async def _hear(self, line: RedisConnection, backoff: ConnectBackoff) -> None:
+    async def _receive(self, line: RedisConnection, backoff: ConnectBackoff) -> None:
         is_pinged = False
         while True:
             try:

@@ -144,15 +144,15 @@ class RemoteBackend:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot; who reads them is likely to change them next."""
-        seen = self._heard(await self._reads.read(keys))
+        seen = self._received(await self._reads.read(keys))
         self._writer.cache.learn({key: seen.get(key) for key in keys})
         return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
-        return self._heard(await self._server.scan(start, end, limit=limit, reverse=reverse))
+        return self._received(await self._server.scan(start, end, limit=limit, reverse=reverse))
 
-    def _heard(self, seen: Snapshot) -> Snapshot:
+    def _received(self, seen: Snapshot) -> Snapshot:
         """Decide nothing, from now on, before a moment that was shown to the caller."""
         self._writer.cache.learn_time(seen.at)
         return seen

@@ -51,28 +51,28 @@ CLOCK_WAS_SET_BACK: Final = 1_000_000
 class RecordCache:
     """Records as they were last seen, and the server's time."""
 
-    __slots__ = ("_heard_at", "_records", "_said_at")
+    __slots__ = ("_received_at", "_records", "_said_at")
 
     def __init__(self) -> None:
         self._records: Final[OrderedDict[RecordKey, Record | None]] = OrderedDict()
         self._said_at = Instant(0)
-        self._heard_at = Instant(0)
+        self._received_at = Instant(0)
 
     def learn_time(self, at: Instant) -> None:
         """Take the time that an answer carried, unless it was on its way for longer than another one."""
-        heard_at = SYSTEM_CLOCK.elapsed()
-        passed = heard_at - self._heard_at
+        received_at = SYSTEM_CLOCK.elapsed()
+        passed = received_at - self._received_at
         is_known = self._said_at and passed < TIME_IS_GOOD_FOR  # as now() has it
         if is_known and 0 < self._said_at + passed - at < CLOCK_WAS_SET_BACK:
             return
-        self._said_at, self._heard_at = at, heard_at
+        self._said_at, self._received_at = at, received_at
 
     def now(self) -> Instant | None:
         """Return what the server's time is at least, if its clock goes on as it did; None if it is not known.
 
         An answer was on its way for a while, so this is a little behind: nothing is decided ahead of time.
         """
-        passed = SYSTEM_CLOCK.elapsed() - self._heard_at
+        passed = SYSTEM_CLOCK.elapsed() - self._received_at
         return Instant(self._said_at + passed) if self._said_at and passed < TIME_IS_GOOD_FOR else None
 
     def get(self, key: RecordKey) -> Record | None:

@@ -210,7 +210,7 @@ async def test_what_is_published_is_heard_where_it_arrives_until_the_end() -> No
     async with connected(Script([b"+1\r\n+2\r\n"], [b"+3\r\n", b"-NOPERM no\r\n+4\r\n"])) as connection:
         connection.send(b"x")
         assert await connection.receive() == b"1"
-        hearing = asyncio.create_task(connection.hear(heard.append))
+        hearing = asyncio.create_task(connection.listen(heard.append))
         await asyncio.sleep(0)
         connection.send(b"x")
         with pytest.raises(exceptions.NoPermissionError):
