@@ -67,8 +67,8 @@ def calls() -> Iterator[tuple[str, Any]]:
 
 def is_closed(kind: type) -> bool:
     """Tell whether a class is final, a protocol, a frozen value, a set of options, an enum or an error."""
-    if issubclass(kind, Struct):
-        return kind.__struct_config__.frozen
+    if issubclass(kind, Struct) and kind.__struct_config__.frozen:
+        return True
     if is_typeddict(kind):
         return True
     marked = getattr(kind, "__final__", False) or getattr(kind, "_is_protocol", False)

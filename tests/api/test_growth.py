@@ -84,6 +84,7 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "stores.mysql.connection._UNFIT": ("a", "`"),
     "stores.remote.liveness._TOKEN": ("0", "p1:", ":0"),
     "stores.postgresql.statements._FILE": ("0", "0001_a", "_a"),
+    "stores.address._AFTER_AUTHORITY": ("a", ",", "a,", "@"),
     "stores.address._IDENTIFIER": ("a", "_1"),
     "stores.postgresql.transactions._ENDS_IT": (" ", "start ", "rollback ", "rollback work ", "begin"),
     "stores.postgresql.transactions._OURS": ("standfast", "standfast.", '"standfast" . ', "standfast ", ' ."'),
