@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import standfast as sf
 from standfast.stores import Conflict
+from standfast.stores.group_commit import GroupedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CALLS = {"choose": "choices", "commit": "choices", "update": "choices", "read": "reads", "scan": "reads"}
+WRITES, READS = ("commit", "_carry"), ("read", "scan")
+"""Where all ways to write pass, those for changes of our own making included, and all to read."""
 
 
-def counted(call: Callable[..., Any], count: dict[str, int], name: str) -> Callable[..., Any]:
-    """Return the same call, and count it and its refusals."""
+def count_calls(count: dict[str, int]) -> None:
+    """Count from now on what stores are asked, and what they refuse."""
+    for name in (*WRITES, *READS):
+        setattr(
+            GroupedStore, name, _counted(getattr(GroupedStore, name), count, "choices" if name in WRITES else "reads")
+        )
 
+
+def _counted(call: Callable[..., Any], count: dict[str, int], name: str) -> Callable[..., Any]:
     async def count_it(*args: Any, **options: Any) -> Any:  # noqa: ANN401 -- whatever the call takes and returns
         count[name] += 1
         answer = await call(*args, **options)
@@ -35,11 +43,9 @@ def counted(call: Callable[..., Any], count: dict[str, int], name: str) -> Calla
 
 async def contend(url: str, line: str, seconds: float, hold: float, permits: int | None = None) -> None:
     """Take the lock, again and again."""
-    async with await sf.open(url) as space:
-        store: Any = space.store
-        count = {"choices": 0, "refused": 0, "reads": 0}
-        for call, name in CALLS.items():
-            setattr(store, call, counted(getattr(store, call), count, name))
+    count = {"choices": 0, "refused": 0, "reads": 0}
+    count_calls(count)
+    async with sf.open(url) as space:
         lock, holds = space.mutex(line) if permits is None else space.semaphore(line, permits=permits), 0
         async with lock.hold():
             print("ready", flush=True)
