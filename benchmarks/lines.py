@@ -44,7 +44,8 @@ NOTES: Final = """\
 Processes that ask for one lock, hold it for 0 or 2 ms, let go and ask again at once: `space.mutex`, a `space.semaphore`
 of 3 permits or of 100, and *bare*, a mutex by `store.choose` alone, without a presence, a line or a lock object.
 *Writes*, *refused* and *reads* are what the store is asked for each hold, all ways counted. Of the bare one also:
-*found free*, how many of a hundred holds did not wait, and hand-overs, from the call that lets go to the task that goes on."""
+*found free*, how many of a hundred holds did not wait, and hand-overs, from the call that lets go to the task that
+goes on."""
 
 
 def contest(url: str, program: Sequence[str], processes: int, hold: float, folder: Path) -> dict[str, Any]:
