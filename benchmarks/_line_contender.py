@@ -13,20 +13,16 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks._mutex_contender import count_calls
 from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores import Alternative, Append, Choice, Conflict, Delete, Empty, MoveFirst, Present, Stamped
-from standfast.stores.remote.server import ChoiceRefused
 from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from standfast.stores import GroupedStore, Snapshot, Watch
-    from standfast.stores.remote import RemoteBackend
-    from standfast.stores.remote.server import ChoiceIntent, ChoicesMade
+    from standfast.stores import GroupedStore, Watch
 
 LOST_AFTER: Final = 1.0  # seconds without a notification after which the grant is read
 SHARED: Final = struct.Struct("=qq")  # when the last holder began to leave, and its fence
@@ -43,23 +39,7 @@ class Contender:
         self._handovers: list[float] = []
         self._holds = self._again = self._reads = self._lost = 0
         self.counts = {"choices": 0, "refused": 0, "reads": 0}
-        self._count_calls()
-
-    def _count_calls(self) -> None:
-        server: Any = cast("RemoteBackend", self._store.backend).server
-        choose, read = server.choose, server.read
-
-        async def counted_choose(intent: ChoiceIntent) -> ChoicesMade:
-            made: ChoicesMade = await choose(intent)
-            self.counts["choices"] += 1
-            self.counts["refused"] += sum(type(each) is ChoiceRefused for each in made.answers)
-            return made
-
-        async def counted_read(keys: Sequence[RecordKey]) -> Snapshot:
-            self.counts["reads"] += 1
-            return cast("Snapshot", await read(keys))
-
-        server.choose, server.read = counted_choose, counted_read
+        count_calls(self.counts)
 
     async def run(self, until: float) -> dict[str, Any]:
         """Hold it again and again until then."""

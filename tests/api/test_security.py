@@ -38,7 +38,7 @@ SCRIPTS = {
     "stores/postgresql/migrations/0011_mutexes.sql": "271e17a423ed007fa0dadc0327489fefbfa2ade958d79388ee312a9c824c876b",
     "stores/postgresql/migrations/0012_few.sql": "39f56c5b298be4d0a7edd5a2cc288d01805a1888540626ab6645360f6fa198d3",
     "stores/postgresql/migrations/0013_count.sql": "e6daac84a0aca2f53dd0ebcf0e71909160fb003c1c88c356dcbc8a7fb533d3ff",
-    "stores/postgresql/migrations/0014_slots.sql": "0405db1499d85890bc8c03ace630992610f3dbc18403de64877b24d805be5be1",
+    "stores/postgresql/migrations/0014_slots.sql": "2f76ddc70c799f11b0fe560037b2f1e0cf07d8c8b0b28d72bf81d12e4b90ffdc",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
     "stores/redis/lua/choose.lua": "5801e6b4bcac14cf61355fc6209d98d345863885e03fdad723d7ff72ab4233e5",
     "stores/redis/lua/close.lua": "5f2087e6ce75f1585161df43c32d6a8130e92f17b7b707ea917b7a917fb56de6",

@@ -194,8 +194,9 @@ BEGIN
         IF NOT FOUND THEN
             RETURN;
         END IF;
+        -- It waits for nothing while it has the grant locked: one that has the head, as it tried to be the last one, may wait for this grant.
         PERFORM FROM @schema@.records AS r
-        WHERE r.key = head_key AND r.version = gate_version AND r.expires_at IS NULL FOR SHARE;
+        WHERE r.key = head_key AND r.version = gate_version AND r.expires_at IS NULL FOR SHARE SKIP LOCKED;
         IF NOT FOUND THEN
             RETURN;
         END IF;
