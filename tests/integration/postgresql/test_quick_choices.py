@@ -145,6 +145,27 @@ async def test_one_that_joins_waits_for_one_that_gives_a_slot_back(
     assert list(answer.versions) == [quick_slots.SLOTS[1]]
 
 
+async def test_one_that_leaves_a_slot_keeps_its_grant_from_none_while_it_waits(postgresql_url: str) -> None:
+    """One that tried to be the last has gate and head locked, and then counts this grant: else they were a deadlock."""
+    url = await made(postgresql_url)
+    lock = f"SELECT 1 FROM {schema_of(url)}.records WHERE key = $1"  # noqa: S608 -- a name of the test's own
+    waiting = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema_of(url)}%'"  # noqa: S608 -- see above
+    async with opened(url) as [store], connected(url) as connection:
+        await quick_slots.use(store)
+        at = await _lay(url, "gh01", quick_slots.laid)
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")  # before a deadlock is looked for
+            for key in (quick_slots.GATE, quick_slots.HEAD):
+                await connection.execute(f"{lock} FOR UPDATE", bytes(key))
+            leaving = asyncio.ensure_future(store.choose(*quick_slots.ASKED["leave slot 1"](at)))
+            while not await run_sql(url, waiting):
+                assert not leaving.done(), leaving.result()
+            await connection.execute(f"{lock} FOR KEY SHARE", bytes(quick_slots.SLOTS[1]))
+        answer: Any = await leaving
+
+    assert answer.index == 2
+
+
 # --- sent without a task --------------------------------------------------------------------------------------------
 
 
